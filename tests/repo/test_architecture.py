@@ -26,7 +26,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "docs/vscode-extension.md": ("vscode-extension", "vscode-extension/src/acp", "vscode-extension/src/chat"),
 }
 # Names in a protocol or in a folder of the user.
-FOREIGN = {"AGENTS.md", "fs/", "terminal/"}
+FOREIGN = {"AGENTS.md", "fs/", "terminal/", "team.cantrip.yaml"}
 
 
 def section(title: str) -> str:

@@ -23,7 +23,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     A step has ``groups`` questions with ``samples`` casts each. After every ``eval_every`` steps, ``held_out`` questions
     that are never trained are cast once. ``rank`` and ``alpha`` are those of the LoRA weights, ``clip`` bounds the ratio
-    of probabilities in the update.
+    of probabilities in the update. ``entropy`` is the weight of a bonus for answers that stay various; without it, a model
+    may settle on one answer to each question, and then no group teaches anything.
 
     The method ``sft`` has no rollouts: each step trains ``groups`` times ``samples`` threads of other looms, those with a
     reward of at least ``least_reward``. ``looms`` are patterns of files in the example's folder; without any, the
@@ -41,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     rank: int = 16
     alpha: float = 32.0
     clip: float = 0.2
+    entropy: float = 0.0
     eval_every: int = 10
     held_out: int = 48
     seed: int = 0

@@ -60,9 +60,10 @@ class Update:
 class Learner:
     """Holds the optimizer. Its methods belong to the model's thread."""
 
-    def __init__(self, model: Model, *, learning_rate: float, clip: float) -> None:
+    def __init__(self, model: Model, *, learning_rate: float, clip: float, entropy: float = 0.0) -> None:
         self._model = model
         self._clip = clip
+        self._entropy = entropy
         self.optimizer = torch.optim.AdamW(
             list(model.trained().values()), lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
@@ -76,7 +77,7 @@ class Learner:
         total = sum(sum(row.mask) for row, _ in chosen)
         sums = {"loss": 0.0, "difference": 0.0, "clipped": 0.0}
 
-        def objective(number: int, logprobs: Tensor) -> Tensor:
+        def objective(number: int, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
             row, advantage = chosen[number]
             recorded = torch.tensor([p for p, on in zip(row.logprobs, row.mask, strict=True) if on])
             recorded = recorded.to(logprobs.device)
@@ -85,23 +86,24 @@ class Learner:
             gain = torch.minimum(ratio * advantage, bounded * advantage)
             sums["difference"] += (logprobs - recorded).abs().sum().item()
             sums["clipped"] += (gain < ratio * advantage).sum().item()
-            return -gain.sum() / total
+            wanted = gain.sum() if entropy is None else gain.sum() + self._entropy * entropy.sum()
+            return -wanted / total
 
-        sums["loss"] = self._train([row for row, _ in chosen], objective)
+        sums["loss"] = self._train([row for row, _ in chosen], objective, entropy=self._entropy > 0)
         gradient = self._step()
         return Update(len(chosen), total, sums["loss"], sums["difference"] / total, sums["clipped"] / total, gradient)
 
     def imitate(self, rows: Sequence[TokenRow]) -> Update:
         """Train the rows once as they are: the mean loss over all tokens. Rewards and recorded log-probabilities do not count."""
         total = sum(sum(row.mask) for row in rows)
-        loss = self._train(rows, lambda _, logprobs: -logprobs.sum() / total)
+        loss = self._train(rows, lambda _, logprobs, __: -logprobs.sum() / total)
         return Update(len(rows), total, loss, 0.0, 0.0, self._step())
 
     def logprobs(self, rows: Sequence[TokenRow]) -> list[list[float]]:
         """The log-probability of each token to train, by the present weights."""
         out: list[list[float]] = [[] for _ in rows]
 
-        def keep(number: int, logprobs: Tensor) -> Tensor:
+        def keep(number: int, logprobs: Tensor, _: Tensor | None) -> Tensor:
             out[number] = logprobs.tolist()
             return logprobs.sum()
 
@@ -137,8 +139,11 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         return float(gradient)
 
-    def _train(self, rows: Sequence[TokenRow], objective: Any, *, backward: bool = True) -> float:
-        """Add up the gradients of ``objective(number of the row, log-probabilities of its tokens)``. Returns the sum.
+    def _train(
+        self, rows: Sequence[TokenRow], objective: Any, *, backward: bool = True, entropy: bool = False
+    ) -> float:
+        """Add up the gradients of ``objective(number of the row, log-probabilities of its tokens, entropies)``. Returns the
+        sum. The entropies (in nats, of the distribution that each token was drawn from) are None unless ``entropy`` is set.
 
         The beginning that all rows share is computed once. Its gradient is that of all rows together.
         """
@@ -154,10 +159,11 @@ class Learner:
             places = [(at, place - shared) for at, number in enumerate(batch) for place in rows[number].trained()]
             at, place = (torch.tensor(each, device=model.device) for each in zip(*places, strict=True))
             # The state before a token predicts it.
-            logprobs = model.logits(hidden[at, place - 1]).log_softmax(dim=-1)
-            logprobs = logprobs.gather(1, ids[at, place][:, None])[:, 0]
-            parts = logprobs.split([sum(rows[number].mask) for number in batch])
-            loss = torch.stack([objective(number, part) for number, part in zip(batch, parts, strict=True)]).sum()
+            every = model.logits(hidden[at, place - 1]).log_softmax(dim=-1)
+            counts = [sum(rows[number].mask) for number in batch]
+            parts = every.gather(1, ids[at, place][:, None])[:, 0].split(counts)
+            spread = (-(every.exp() * every).sum(dim=-1)).split(counts) if entropy else [None] * len(batch)
+            loss = torch.stack([objective(*each) for each in zip(batch, parts, spread, strict=True)]).sum()
             if backward:
                 loss.backward()
             value += loss.item()

@@ -221,7 +221,7 @@ class Run:
             )
 
         def prepare(model: Model) -> Learner:
-            learner = Learner(model, learning_rate=settings.learning_rate, clip=settings.clip)
+            learner = Learner(model, learning_rate=settings.learning_rate, clip=settings.clip, entropy=settings.entropy)
             if self._state.tensors:
                 learner.load(self._state.tensors)
             return learner

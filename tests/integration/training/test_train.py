@@ -124,7 +124,7 @@ def test_sharing_the_beginning_gives_the_gradient_of_each_row_alone(example: Pat
             weight.grad = None
         learner = Learner(model, learning_rate=0.0, clip=0.2)
         for part in parts:
-            learner._train(part, lambda _, logprobs: logprobs.sum())
+            learner._train(part, lambda _, logprobs, __: logprobs.sum())
         return [weight.grad.clone() for weight in model.trained().values()]
 
     # bfloat16 has 8 bits.

@@ -64,9 +64,18 @@ class Learner:
         self._model = model
         self._clip = clip
         self._entropy = entropy
+        self._learning_rate = learning_rate
+        self._scale = 1.0
         self.optimizer = torch.optim.AdamW(
             list(model.trained().values()), lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
+
+    def begin(self, step: int, steps: int) -> None:
+        """Set the learning rate and the entropy bonus of a step: in the second half of the steps they fall towards 0, so
+        that the last steps do not undo what the others learned."""
+        self._scale = min(1.0, 2 * (1 - (step - 1) / steps))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._learning_rate * self._scale
 
     def update(self, rows: Sequence[TokenRow]) -> Update:
         """Train the rows once. Rows whose group has no differences in its rewards teach nothing and are left out."""
@@ -86,7 +95,7 @@ class Learner:
             gain = torch.minimum(ratio * advantage, bounded * advantage)
             sums["difference"] += (logprobs - recorded).abs().sum().item()
             sums["clipped"] += (gain < ratio * advantage).sum().item()
-            wanted = gain.sum() if entropy is None else gain.sum() + self._entropy * entropy.sum()
+            wanted = gain.sum() if entropy is None else gain.sum() + self._entropy * self._scale * entropy.sum()
             return -wanted / total
 
         sums["loss"] = self._train([row for row, _ in chosen], objective, entropy=self._entropy > 0)

@@ -127,6 +127,7 @@ class Run:
         settings = self.settings
         times: dict[str, float] = {}
         rollout, update, tokens = None, {}, 0
+        learner.begin(number, settings.steps)
         if number > 0 and settings.method == "sft":
             count = min(settings.groups * settings.samples, len(taught))
             rows = random.Random(f"{settings.seed}-{number}").sample(taught, count)

@@ -5,11 +5,11 @@ ARGS ?=
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help setup demo check test unit lint types format docs pictures vsix bench soak clean
+.PHONY: help setup demo check test unit lint types format docs pictures vsix release-dry-run bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
 setup: ## .venv with the package, and bubblewrap: what the demo needs
 	@bash .ci/setup
@@ -48,6 +48,9 @@ pictures: setup ## the pictures of terminals in docs/pictures, from real command
 
 vsix: setup ## the VS Code extension: types, lint, unit tests, vscode-extension/cantrip.vsix with the Python package in it
 	@cd vscode-extension && npm ci --no-fund --no-audit --loglevel=error && npm run check && npm run lint && npm test && npm run wheels && npm run package
+
+release-dry-run: setup ## a release up to its upload: sdist, wheel, extension, registry entry (docs/releasing.md)
+	@$(BIN)/python tools/release.py dry-run $(ARGS)
 
 bench: setup ## every benchmark (ARGS="turns gate" for some, ARGS=--list for their names)
 	@$(BIN)/python -m bench $(ARGS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -50,7 +50,6 @@ from cantrip_acp.loom.records.turn_parts import joined
 from cantrip_acp.mediums.program_events import ProgramEvents
 from cantrip_acp.mediums.text_program import MOST_PROBLEMS, TextPrograms
 from cantrip_acp.telemetry import genai_spans, tracing
-from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.json_data import thaw
 
 if TYPE_CHECKING:

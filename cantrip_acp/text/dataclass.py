@@ -64,30 +64,73 @@ def _later(made: Any, name: str) -> Any:
 
 
 def _compile(made: Any, name: str) -> Any:
-    """The compiled method of the class. It is taken from another class, which has the same fields."""
+    """The real method of the class, which is put in the place of the one that compiles it."""
     found = vars(made)[name]
     if not hasattr(found, "_is_later"):
         return found
+    compiled = _init(made) if name == "__init__" else vars(_twin(made, name))[name]
+    compiled.__qualname__ = f"{made.__qualname__}.{name}"
+    setattr(made, name, compiled)
+    return compiled
+
+
+def _init(made: Any) -> Any:
+    """The class's ``__init__``, which is the method that is needed first and most often."""
+    frozen, slots = made.__dataclass_params__.frozen, "__slots__" in vars(made)
+    space: dict[str, Any] = {"_set": object.__setattr__, "_FACTORY": _FACTORY}
+    places: list[str] = []
+    named: list[str] = []
+    body: list[str] = []
+    fields = dataclasses.fields(made)
+    for field in fields:
+        name = value = field.name
+        if field.default_factory is not dataclasses.MISSING:
+            space[f"_make_{name}"] = field.default_factory
+            default, value = "=_FACTORY", f"_make_{name}()"
+            if field.init:
+                value += f" if {name} is _FACTORY else {name}"
+        elif field.default is not dataclasses.MISSING:
+            space[f"_default_{name}"] = field.default
+            default = f"=_default_{name}"
+            if not field.init:
+                value = f"_default_{name}" if slots else ""
+        else:
+            default = ""
+            if not field.init:
+                value = ""
+        if field.init:
+            (named if field.kw_only else places).append(name + default)
+        if value:
+            body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+    if hasattr(made, "__post_init__"):
+        body.append("self.__post_init__()")
+    parameters = ", ".join(["self", *places, *(["*", *named] if named else [])])
+    exec(f"def __init__({parameters}):\n " + "\n ".join(body or ["pass"]), space)  # noqa: S102 - names of fields alone
+    made_init = space["__init__"]
+    made_init.__annotations__ = {field.name: field.type for field in fields if field.init} | {"return": None}
+    made_init.__module__ = made.__module__
+    return made_init
+
+
+class _Factory:
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_FACTORY = _Factory()
+"""The default of a parameter whose value a factory makes."""
+
+
+def _twin(made: Any, name: str) -> Any:
+    """A class with the same fields, and the method. The standard library compiled it."""
     space: dict[str, Any] = {"__module__": made.__module__, "__qualname__": made.__qualname__, "__doc__": "."}
     space["__annotations__"] = {field.name: field.type for field in dataclasses.fields(made)}
     for field in dataclasses.fields(made):
         kept = {key: getattr(field, key) for key in ("init", "repr", "hash", "compare", "kw_only")}
-        for key in ("default", "default_factory"):
-            if (value := getattr(field, key)) is not dataclasses.MISSING:
-                kept[key] = value
         space[field.name] = dataclasses.field(**kept)
-    if hasattr(made, "__post_init__"):
-        space["__post_init__"] = made.__post_init__
-    twin: Any = dataclasses.dataclass(
-        slots="__slots__" in vars(made),
-        frozen=made.__dataclass_params__.frozen,
-        init=name == "__init__",
-        repr=name == "__repr__",
-        eq=name in ("__eq__", "__hash__"),
+    return dataclasses.dataclass(
+        frozen=made.__dataclass_params__.frozen, init=False, repr=name == "__repr__", eq=name in ("__eq__", "__hash__")
     )(type(made.__name__, (), space))
-    compiled = vars(twin)[name]
-    setattr(made, name, compiled)
-    return compiled
 
 
 class _Signature:

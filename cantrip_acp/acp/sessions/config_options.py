@@ -16,7 +16,6 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import choose
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.factory import SessionFactory, apply_mode, with_client_prompt
-from cantrip_acp.acp.sessions.plan_mode import INSTRUCTION
 from cantrip_acp.acp.sessions.session_store import title_record
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.context_block import ContextBlock
@@ -348,7 +347,11 @@ class SessionOptions:
             self._append(session, {"system_prompt": msgspec.to_builtins(session.metadata.system_prompt)})
         text, session.entity_notes = session.entity_notes, []
         told = [ContextBlock("\n".join(text), "This session", "session")] if text else []
-        return [*told, INSTRUCTION] if session.metadata.mode == modes.PLAN else told
+        if session.metadata.mode != modes.PLAN:
+            return told
+        from cantrip_acp.acp.sessions.plan_mode import INSTRUCTION
+
+        return [*told, INSTRUCTION]
 
     def _record_change(self, session: Session, changes: dict[str, Any]) -> None:
         """Record a change in the loom and in the session's metadata."""

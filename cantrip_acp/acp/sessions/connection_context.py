@@ -166,7 +166,8 @@ class ConnectionContext:
         if before_reply:
             _send_commands(session)
         else:
-            request.after.append(lambda: _send_commands(session))
+            # In a task, because its imports would delay the reply that was queued.
+            request.after.append(lambda: connection.start_task(partial(_send_commands_later, session)))
         request.after.append(lambda: connection.start_task(session.warm))
         request.after.append(lambda: connection.start_task(lambda: self._options.look_for_local_servers(session)))
 
@@ -228,6 +229,11 @@ class ConnectionContext:
                 self._store.delete(opened.metadata.id)
             raise
         return opened
+
+
+async def _send_commands_later(session: Session) -> None:
+    await anyio.lowlevel.checkpoint()
+    _send_commands(session)
 
 
 def _send_commands(session: Session) -> None:

@@ -24,7 +24,6 @@ from cantrip_acp.acp.permissions.request import PermissionAsked, ask_client
 from cantrip_acp.acp.render.event_translator import STOP_REASONS, Translator, notice
 from cantrip_acp.acp.render.formatting import MessageSeparator
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.acp.sessions.plan_mode import ask_about_plan, plan_in
 from cantrip_acp.acp.sessions.prompt_queue import PromptQueue
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params
 from cantrip_acp.core.errors import CantripError, EntityIdle, IntentRequired
@@ -243,6 +242,8 @@ class Session:
 
     async def _decide_on_plan(self) -> str | None:
         """In plan mode, ask the user about the plan with which a cast has ended. Returns the intent of the next cast."""
+        from cantrip_acp.acp.sessions.plan_mode import ask_about_plan, plan_in
+
         answer, self._answer = self._answer, None
         plan = plan_in(answer) if self.metadata.mode == modes.PLAN and not self._was_cancelled() else None
         if plan is None or self.set_mode is None:

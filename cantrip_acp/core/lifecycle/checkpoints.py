@@ -18,8 +18,6 @@ from msgspec import UNSET
 
 from cantrip_acp.core.errors import CantripError, CheckpointError, GitError
 from cantrip_acp.files import paths
-from cantrip_acp.git import file_snapshots, worktrees
-from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, new_id, now
 from cantrip_acp.loom.stores.address import is_address
 
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.state import EntityState
     from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import Gate
+    from cantrip_acp.git.repository import Repository
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.records.turn import Turn
 
@@ -211,6 +210,8 @@ class Checkpoints:
 
     def _skips(self) -> Callable[[str], bool]:
         """Whether a path must never be kept: the state folders, and the loom that records the checkpoints."""
+        from cantrip_acp.git import file_snapshots
+
         states, config = paths.own()
         loom = (self._entity.loom.location or "").removeprefix("sqlite:")
         own = os.path.realpath(loom) if loom and "://" not in loom else None
@@ -226,6 +227,8 @@ class Checkpoints:
         return skips
 
     def _key(self) -> tuple[str, str]:
+        from cantrip_acp.git import file_snapshots
+
         header = self._entity.loom.header
         assert header is not None, "a cast has begun"
         return chain_key(file_snapshots.ref_of(header.id, self._entity.id))
@@ -269,6 +272,8 @@ class Checkpoints:
             self._first = first
 
     def _append(self, made: Checkpoint, turn_id: str, entity_id: str, restored: str | None = None) -> None:
+        from cantrip_acp.git import file_snapshots
+
         header = self._entity.loom.header
         assert header is not None, "a cast has begun"
         ref = file_snapshots.ref_of(header.id, self._entity.id)
@@ -441,6 +446,8 @@ def delete_checkpoints(loom: Loom, *, state: Path | None = None) -> list[str]:
     callers that delete the loom itself. Worktrees of forks that a crash interrupted are deleted too. Repositories that no
     longer exist are skipped. Blocking.
     """
+    from cantrip_acp.git import file_snapshots, worktrees
+
     header = loom.header
     if header is None:
         return []
@@ -482,6 +489,7 @@ def forget_checkpoints(loom: Loom, state: Path) -> None:
 
 def _forget(workspace: str, loom_id: str, state: Path | None) -> list[str]:
     from cantrip_acp.checkpoints.store import Store
+    from cantrip_acp.git import file_snapshots
 
     try:
         store = Store(workspace, state=state, create=False)
@@ -493,6 +501,8 @@ def _forget(workspace: str, loom_id: str, state: Path | None) -> list[str]:
 
 
 def _without_worktree(folder: str) -> list[str]:
+    from cantrip_acp.git import worktrees
+
     found = _repository(folder)
     if found is None or found.top != folder or found.git_dir == found.common_dir:
         return []
@@ -501,6 +511,8 @@ def _without_worktree(folder: str) -> list[str]:
 
 
 def _repository(folder: str) -> Repository | None:
+    from cantrip_acp.git.repository import Repository
+
     try:
         return Repository.of(folder)
     except GitError:

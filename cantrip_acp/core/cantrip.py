@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, overload
 from typing import cast as typed
 
 import anyio
@@ -14,6 +15,7 @@ import anyio
 from cantrip_acp.core.casting.result import CastResult, ForkGroup, Value
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.cantrip_definition import ABSENT, CantripDefinition
+from cantrip_acp.core.definition.checked_values import check_keys
 from cantrip_acp.core.definition.circle import NOTHING, Circle, GateLike
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.entity import Entity, check_new
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     from cantrip_acp.mediums.contract import Medium
 
     Other = TypeVar("Other", default=Any)
+
+_PARTS = ("gates", "medium", "wards", "max_turns", "workspace", "score", "data")
+"""The arguments of `Cantrip` that describe its circle."""
 
 _RECIPES = "cantrip_acp.recipes.python_api"
 """Makes cantrips from recipes, crystals from texts, sources from MCP servers. It is above this module: found by its name."""
@@ -96,27 +101,17 @@ class Cantrip(CantripDefinition, Generic[Value]):
         sources: Sequence[GateSource | McpServer] = (),
         scores: bool = True,
     ) -> None:
-        parts: dict[str, Any] = {
-            "gates": gates,
-            "medium": medium,
-            "wards": wards,
-            "max_turns": max_turns,
-            "workspace": workspace,
-            "data": None if data is NOTHING else (data,),
-            "score": score,
-        }
-        given = {key: value for key, value in parts.items() if value is not None}
-        if given and circle is not None:
-            raise DefinitionError(
-                f"cantrip got a circle and also {', '.join(given)}: put {'it' if len(given) == 1 else 'them'} into the circle"
-            )
+        values = (gates, medium, wards, max_turns, workspace, score)
+        parts = {key: value for key, value in zip(_PARTS, values, strict=False) if value is not None}
+        if data is not NOTHING:
+            parts["data"] = data
         if system_prompt is not None:
             if call is not ABSENT:
                 raise DefinitionError("cantrip got a call and also system_prompt: put it into the call")
             call = Call(system_prompt=system_prompt)
-        circle = _circle(**given) if given else circle
+        circle = _circle(None, parts, circle)
         named: Mapping[str, Any] | None = crystals
-        if type(named) is dict:
+        if isinstance(named, dict):
             named = {key: _crystal(each, f"cantrip.crystals[{key!r}]", circle) for key, each in named.items()}
         super().__init__(
             _crystal(crystal, "cantrip.crystal", circle),
@@ -155,6 +150,24 @@ class Cantrip(CantripDefinition, Generic[Value]):
         """
         found: Cantrip[Any] = _recipes().load(recipe, workspace, _crystal(crystal, "Cantrip.load"), loom)
         return found if result_type is ABSENT or result_type is None else found.replace(result_type=result_type)
+
+    def replace(self, **changes: Any) -> Self:
+        """A new cantrip with these arguments changed. It is validated.
+
+        ``gates``, ``medium``, ``wards``, ``max_turns``, ``workspace``, ``data`` and ``score`` change the circle,
+        ``system_prompt`` the call.
+        """
+        check_keys(changes, (*self._arguments, *_PARTS, "system_prompt"), "Cantrip.replace", what="field")
+        parts = {key: changes.pop(key) for key in _PARTS if key in changes}
+        if parts:
+            changes["circle"] = _circle(self.circle, parts, changes.get("circle"))
+        if "system_prompt" in changes:
+            changes["call"] = Call.of(changes.get("call", self.call)).replace(
+                system_prompt=changes.pop("system_prompt")
+            )
+        return super().replace(**changes)
+
+    __replace__ = replace
 
     def with_result_type(self, result_type: TypeForm[Other]) -> Cantrip[Other]:
         """The same cantrip with results of another type."""
@@ -383,21 +396,30 @@ def _recipes() -> Any:
     return importlib.import_module(_RECIPES)
 
 
-def _circle(
-    *,
-    wards: Any = None,
-    max_turns: int | None = None,
-    data: tuple[Any] = (NOTHING,),
-    medium: Any = "conversation",
-    **parts: Any,
-) -> Circle:
-    """The circle of the arguments of `Cantrip` that describe one."""
-    if isinstance(wards, Wards) and max_turns is not None:
-        raise DefinitionError("cantrip got Wards and also max_turns: put it into the wards")
-    if max_turns is not None:
-        declared = [] if wards is None else [wards] if isinstance(wards, Mapping) else list(wards)
-        wards = [*declared, {"max_turns": max_turns}]
-    circle = Circle(medium, parts.pop("gates", ()), () if wards is None else wards, data=data[0], **parts)
-    if any(gate.name == "done" for gate in circle.own_gates):
+def _circle(base: Circle | None, parts: Mapping[str, Any], circle: Circle | None) -> Circle | None:
+    """The circle of the arguments `_PARTS`, with what ``base`` has for those that are not given; ``circle`` if none is given."""
+    if not parts:
         return circle
-    return circle.replace(gates=(*circle.own_gates, "done"))
+    if circle is not None:
+        them = "it" if len(parts) == 1 else "them"
+        raise DefinitionError(f"cantrip got a circle and also {', '.join(parts)}: put {them} into the circle")
+    given = dict(parts)
+    if "max_turns" in given:
+        wards = given.get("wards", () if base is None else base._init_arguments()["wards"])
+        given["wards"] = _limited(wards, given.pop("max_turns"))
+    made = Circle(**given) if base is None else base.replace(**given)
+    return (
+        made if any(gate.name == "done" for gate in made.own_gates) else made.replace(gates=(*made.own_gates, "done"))
+    )
+
+
+def _limited(wards: Any, max_turns: int) -> Any:
+    """The wards with this limit in the place of their own."""
+    if isinstance(wards, Wards):
+        return replace(wards, max_turns=Wards.of({"max_turns": max_turns}).max_turns)
+    items = [wards] if isinstance(wards, Mapping) else list(wards or ())
+    others = [
+        {name: value for name, value in item.items() if name != "max_turns"} if isinstance(item, Mapping) else item
+        for item in items
+    ]
+    return [*others, {"max_turns": max_turns}]

@@ -74,6 +74,31 @@ def test_the_short_form_makes_the_same_cantrip(tmp_path: Path) -> None:
     assert made.replace(name="x").id == made.id
 
 
+def test_a_changed_argument_makes_another_cantrip(tmp_path: Path) -> None:
+    def look() -> str:
+        """Look."""
+        return "nothing"
+
+    first = Cantrip(
+        make(done()).crystal, gates=["echo"], wards=[{"max_seconds": 60}, {"max_turns": 3}], result_type=int
+    )
+    second = first.replace(max_turns=10, system_prompt="Be brief.", gates=[look], workspace=tmp_path)
+    assert (second.circle.wards.max_turns, second.circle.wards.max_seconds) == (10, 60)
+    assert list(second.circle.gates) == ["look", "done"]
+    assert second.circle.gates["done"].properties["answer"]["type"] == "integer"
+    assert second.circle.workspace == tmp_path
+    assert second.call.system_prompt == "Be brief."
+    assert (first.circle.wards.max_turns, list(first.circle.gates)) == (3, ["echo", "done"])
+    assert second.replace(call=Call(temperature=0), system_prompt="x").call == Call(temperature=0, system_prompt="x")
+    assert Cantrip(first.crystal, wards=Wards.of({"max_seconds": 3}), max_turns=2).circle.wards.max_turns == 2
+    with pytest.raises(DefinitionError, match="a circle and also gates: put it into the circle"):
+        first.replace(circle=first.circle, gates=["echo"])
+    with pytest.raises(
+        DefinitionError, match=r"unknown field 'max_turn' in Cantrip\.replace; did you mean 'max_turns'"
+    ):
+        first.replace(max_turn=3)
+
+
 def test_mcp_servers_are_one_source() -> None:
     servers = [McpServer(name=name, command="serve") for name in ("notes", "issues")]
     [source] = Cantrip("ollama:qwen3", max_turns=3, sources=servers).sources
@@ -108,7 +133,6 @@ async def test_in_a_coroutine_it_is_awaited(anyio_backend: str) -> None:
             "a circle and also gates, medium: put them into the circle",
         ),
         ({"call": Call(), "system_prompt": "x", "max_turns": 2}, "a call and also system_prompt: put it into the call"),
-        ({"wards": Wards.of({"max_seconds": 3}), "max_turns": 2}, "Wards and also max_turns"),
         (
             {"crystal": "olama:qwen3", "max_turns": 2},
             "cantrip.crystal: 'olama:qwen3' is not a crystal; did you mean ollama:qwen3",

@@ -71,7 +71,7 @@ def test_a_wrong_answer_is_asked_for_again_and_the_right_one_has_the_type() -> N
     assert result.result == Review(verdict="reject", findings=[Finding(file="a.py", line=3)])
     assert (result.turns, result.reason) == (5, "done")
     first, second, third, last = observed(cantrip)
-    assert '"reject" is not of type "object"' in first
+    assert "answer: 'reject' is not of type 'object'" in first
     assert "answer.verdict" in second
     assert third == "the answer is not a valid Review: findings: Value error, name at most two findings"
     assert last == GOOD

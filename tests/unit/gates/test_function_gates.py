@@ -169,7 +169,7 @@ def test_data_in_a_text_of_json_are_taken_where_the_text_itself_does_not_fit() -
     assert call([keep], "keep", {"text": pen}) == (pen, False), "a text that fits stays a text"
     result, is_error = call([total], "total", {"items": "[{"})
     assert is_error
-    assert '"[{" is not of type "array"' in result
+    assert "'[{' is not of type 'array'" in result
     result, is_error = call([total], "total", {"items": '[{"name": "pen"}]'})
     assert is_error
     assert "is not of type" in result, "the error is about what was sent"

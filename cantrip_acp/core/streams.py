@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 from typing import cast as typed
 
@@ -19,6 +18,7 @@ import anyio
 
 from cantrip_acp.core.casting.result import CastResult, Value
 from cantrip_acp.core.errors import CantripError, NoResult
+from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.core.casting.cast_control import CastStream

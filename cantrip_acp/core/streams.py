@@ -178,7 +178,8 @@ async def _end(tasks: set[asyncio.Task[Any]]) -> None:
     """Cancel tasks and wait until they have written their last records."""
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    with anyio.CancelScope(shield=True):
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def refuse_event_loop(what: str, instead: str) -> None:

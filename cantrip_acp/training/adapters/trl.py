@@ -11,7 +11,7 @@ from copy import deepcopy
 from functools import partial
 from typing import Any
 
-import anyio
+from anyio.from_thread import start_blocking_portal
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.training.adapters.casts import Casts, Sample, not_installed
@@ -38,7 +38,9 @@ class Rollouts(Casts):
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         """Cast the question of each prompt once: the trainer repeats a prompt for each sample that it wants."""
-        samples: list[Sample] = anyio.run(self._roll_out, prompts, trainer)
+        # In a thread of its own, because a notebook has an event loop already.
+        with start_blocking_portal() as portal:
+            samples = portal.call(self._roll_out, prompts, trainer)
         names = {"prompt_ids": "prompt_ids", "completion_ids": "response_ids", "logprobs": "logprobs"}
         names |= {"env_mask": "mask", "reward": "reward"}
         return {key: [getattr(each, name) for each in samples] for key, name in names.items()}

@@ -345,7 +345,7 @@ async def test_verifiers_runs_the_environment(folder: Path, monkeypatch: pytest.
 
 
 @pytest.mark.timing
-def test_trl_takes_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trl_takes_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     for name in ("torch", "trl"):

@@ -236,10 +236,10 @@ class Runner:
         began = time.monotonic()
         state, error = None, None
         try:
-            if task.inspect is None:
+            if task.foreign is None:
                 await cast.ask(task.intent)
             else:
-                state = await task.inspect.solve(cast.solve, cantrip.crystal.model)
+                state = await task.foreign.solve(cast.solve, cantrip.crystal.model)
         except LoomError:
             raise
         except CantripError as failure:
@@ -256,7 +256,7 @@ class Runner:
             if task.verifier is not None:
                 verifier = build(task.verifier, workspace=base, loom=self.folder.loom("verifiers"))
             judged = Left(workspace, cast.answer, loom, leaf, base, verifier)
-            result = await (grade(task, judged) if task.inspect is None else _inspected(task, judged, state))
+            result = await (grade(task, judged) if task.foreign is None else _scored(task, judged, state))
         if leaf is not None and result.error is None:
             note = "; ".join(result.wrong)[:2_000] or None
             loom.append(
@@ -301,7 +301,7 @@ class Runner:
 
 
 class _Cast:
-    """The casts of one sample: one, or those that an Inspect solver asks for."""
+    """The casts of one sample: one, or those that a foreign solver asks for."""
 
     def __init__(self, cantrip: Cantrip, reference: Any) -> None:
         self._cantrip = cantrip
@@ -345,11 +345,11 @@ class _Cast:
             await self.entity.close()
 
 
-async def _inspected(task: Task, left: Left, state: Any) -> Grade:
-    """The grade by an Inspect task's scorers."""
-    assert task.inspect is not None
+async def _scored(task: Task, left: Left, state: Any) -> Grade:
+    """The grade by the scorers of an Inspect task, or the rewards of a task of verifiers."""
+    assert task.foreign is not None
     try:
-        value, why = await task.inspect.score(state)
+        value, why = await task.foreign.score(state)
     except Exception as error:  # noqa: BLE001 - a scorer is somebody else's code
         return Grade(False, (), 0.0, f"not judged: {type(error).__name__}: {error}")
     passed = value >= task.pass_at

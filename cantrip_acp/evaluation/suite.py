@@ -1,4 +1,5 @@
-"""Suites: what is asked, of which recipe, and how a sample is judged. A suite is a YAML file, a folder, or an Inspect task.
+"""Suites: what is asked, of which recipe, and how a sample is judged. A suite is a YAML file, a folder, an Inspect task, or a
+taskset of verifiers.
 
 The keys are checked with the models of recipes, so an error has the file, the line and the key.
 """
@@ -31,6 +32,7 @@ from cantrip_acp.tuplespace.batch import read_intents
 
 if TYPE_CHECKING:
     from cantrip_acp.evaluation.inspect_tasks import InspectSample
+    from cantrip_acp.evaluation.verifiers_tasks import VerifiersSample
 
 BUILT_IN = Path(__file__).with_name("builtin")
 SUITE_FILE = "suite.yaml"
@@ -180,6 +182,9 @@ class SuiteModel(_Settings):
     inspect: PathText = Field(
         default="", description="An Inspect task: FILE.py or FILE.py@NAME. The file runs on this machine."
     )
+    verifiers: Line = Field(
+        default="", description="The id of an installed taskset of verifiers. It runs on this machine."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +192,8 @@ class Task:
     """A task with everything that it needs. ``digest`` changes with what is asked and how it is judged, ``recipe_digest`` with
     the recipe and the files that it names.
 
-    ``checks`` is a list of pairs of a check's name and its value. ``inspect`` is the sample of an Inspect task, which
-    brings its own solver and scorer. ``needs`` names programs without which the task is left out.
+    ``checks`` is a list of pairs of a check's name and its value. ``foreign`` is a sample of Inspect or a task of
+    verifiers, which bring their own solvers and scorers. ``needs`` names programs without which the task is left out.
     """
 
     name: str
@@ -209,7 +214,7 @@ class Task:
     verifier: Recipe | None = field(default=None, repr=False)
     pass_at: float = 1.0
     seconds: float = DEFAULT_SECONDS
-    inspect: InspectSample | None = None
+    foreign: InspectSample | VerifiersSample | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +246,9 @@ def load_suite(name: str, *, workspace: Path, state_dir: Path, recipe: str | Non
     path = Path(name).expanduser()
     if re.search(r"\.py(@[^/]*)?$", name):
         data: dict[str, Any] = {"inspect": str(Path.cwd() / path)}
+        return _Loader(Document(name, Path.cwd() / "suite", data, Places()), workspace, state_dir, recipe).suite(data)
+    if name.startswith("verifiers:"):
+        data = {"verifiers": name.removeprefix("verifiers:")}
         return _Loader(Document(name, Path.cwd() / "suite", data, Places()), workspace, state_dir, recipe).suite(data)
     if not is_path(name) and not name.startswith((".", "~")) and (BUILT_IN / name).is_dir():
         path = BUILT_IN / name
@@ -287,7 +295,9 @@ class _Loader:
         shared = {key: data[key] for key in _SHARED if key in data}
         tasks = list(self._tasks(data, shared))
         if not tasks:
-            raise self._error(self._document, (), "a suite needs tasks: add the key tasks, dataset or inspect")
+            raise self._error(
+                self._document, (), "a suite needs tasks: add the key tasks, dataset, inspect or verifiers"
+            )
         twice = [name for name, count in Counter(task.name for task in tasks).items() if count > 1]
         if twice:
             raise self._error(self._document, ("tasks",), f"two tasks have the name {twice[0]!r}")
@@ -297,6 +307,8 @@ class _Loader:
         )
         if "inspect" in data and not data.get("name"):
             name = Path(data["inspect"].partition("@")[0]).stem
+        if "verifiers" in data and not data.get("name"):
+            name = data["verifiers"].rpartition("/")[2]
         return Suite(name, tasks, data.get("samples", 1), data.get("description", ""), tuple(dict.fromkeys(self._runs)))
 
     def _tasks(self, data: Mapping[str, Any], shared: Mapping[str, Any]) -> Iterator[Task]:
@@ -317,6 +329,8 @@ class _Loader:
                 yield self._task(line, shared, self._document, ("dataset",))
         if "inspect" in data:
             yield from self._inspect(data["inspect"], shared)
+        if "verifiers" in data:
+            yield from self._verifiers(data["verifiers"], shared)
 
     def _dataset(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
@@ -333,22 +347,33 @@ class _Loader:
         path = self._folder / Path(file).expanduser()
         raw = self._files.read(path)
         self._runs.append(str(path))
+        yield from self._foreign(inspect_tasks.samples(path, name), "inspect", hashlib.sha256(raw).hexdigest(), shared)
+
+    def _verifiers(self, taskset_id: str, shared: Mapping[str, Any]) -> Iterator[Task]:
+        from cantrip_acp.evaluation import verifiers_tasks
+
+        self._runs.append(f"the taskset {taskset_id} of verifiers")
+        yield from self._foreign(verifiers_tasks.samples(taskset_id), "verifiers", taskset_id, shared)
+
+    def _foreign(
+        self, samples: Sequence[InspectSample | VerifiersSample], kind: str, origin: str, shared: Mapping[str, Any]
+    ) -> Iterator[Task]:
         recipe, digest = self._recipe_of(
             shared.get("recipe", str(BUILT_IN / "answer.cantrip.yaml")), self._document, ("recipe",)
         )
-        for sample in inspect_tasks.samples(path, name):
+        for sample in samples:
             yield Task(
                 sample.name,
                 sample.intent,
                 recipe,
                 digest,
-                _digest([sample.name, sample.content, hashlib.sha256(raw).hexdigest()]),
-                kind="inspect",
+                _digest([sample.name, sample.content, origin]),
+                kind=kind,
                 reference=sample.reference,
                 files=sample.files,
                 seconds=shared.get("seconds", DEFAULT_SECONDS),
                 pass_at=shared.get("pass_at", 1.0),
-                inspect=sample,
+                foreign=sample,
             )
 
     def _task(self, own: Mapping[str, Any], shared: Mapping[str, Any], document: Document, at: KeyPath) -> Task:

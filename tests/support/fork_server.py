@@ -29,8 +29,16 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-LEFT_OUT = ("sandbox.inside", "demo.project", "__main__", "recipes.generate", "training.trainer")
-"""Not imported: what runs inside the sandbox, programs, and torch, which starts threads."""
+LEFT_OUT = (
+    "sandbox.inside",
+    "demo.project",
+    "__main__",
+    "recipes.generate",
+    "training.trainer",
+    "training.adapters",
+    "training.verifiers",
+)
+"""Not imported: what runs inside the sandbox, programs, and torch and trainers, which start threads."""
 
 SDKS = ("anthropic", "openai", "google.genai", "mcp", "agent_client_protocol")
 

@@ -118,10 +118,12 @@ def eval_(
 ) -> int:
     """Run the tasks of SUITE with crystals, judge what comes of them, and show pass rates with 95 % intervals.
 
-    SUITE is a YAML file, a folder, the file of Inspect tasks (FILE.py or FILE.py@TASK), or a built-in suite (coding). Each
-    sample is a cast in a fresh folder, and its thread is in a loom. The page report.html links each cell to its threads.
+    SUITE is a YAML file, a folder, the file of Inspect tasks (FILE.py or FILE.py@TASK), a taskset of verifiers (verifiers:ID),
+    or a built-in suite (coding). Each sample is a cast in a fresh folder, and its thread is in a loom. The page report.html
+    links each cell to its threads.
 
-    Python files that a suite names (score, Inspect tasks, gates of recipes) run on this machine, outside of the sandbox, as you.
+    Python files that a suite names (score, Inspect tasks, tasksets, gates of recipes) run on this machine, outside of the
+    sandbox, as you.
     A suite that you name by its path is trusted for this run, with the files that it names.
 
     Exit status: 0 every sample passed, or with --baseline there is no regression; 1 not so, or samples are missing or could not

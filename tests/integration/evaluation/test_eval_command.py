@@ -1,4 +1,4 @@
-"""`cantrip eval`: results, intervals and pages, going on after an interruption, regressions, and Inspect tasks."""
+"""`cantrip eval`: results, intervals and pages, going on after an interruption, regressions, tasks of Inspect and of verifiers."""
 
 from __future__ import annotations
 
@@ -56,6 +56,32 @@ def counting():
 @task
 def choices():
     return Task(dataset=[Sample(input="Say hello", choices=["No", "Yes"], target="B")], solver=multiple_choice(), scorer=choice())
+"""
+VERIFIERS = """\
+import verifiers.v1 as vf
+
+
+class Data(vf.TaskData):
+    answer: str
+
+
+class Counting(vf.Task[Data, vf.State, vf.TaskConfig]):
+    @vf.reward
+    async def says(self, task, trace) -> float:
+        return float(trace.last_reply == task.answer)
+
+    @vf.reward(weight=0.5)
+    async def asked(self, trace) -> float:
+        return float([m.role for m in trace.messages] == ["system", "user", "assistant"])
+
+
+class Counts(vf.Taskset[Counting, vf.TasksetConfig]):
+    def load(self):
+        for name, answer in (("three", "1 2 3"), ("seven", "7")):
+            yield Counting(Data(name=name, prompt="Please count!", system_prompt="You can count.", answer=answer), self.config.task)
+
+
+__all__ = ["Counts"]
 """
 
 
@@ -268,6 +294,32 @@ def test_inspect_tasks_run_with_their_own_solvers_and_scorers(folder: Path) -> N
         assert loom.cast_of(thread.leaf.cast_id or "")[0].intent == "Please count!"  # type: ignore[union-attr]
         prompt = (loom.cantrip(thread[0].cantrip_id) or thread).call["system_prompt"]  # type: ignore[union-attr]
     assert prompt == "Answer the user's message.\n\nYou can count."
+
+
+def test_tasks_of_verifiers_run_with_their_own_rewards(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "lib").mkdir()
+    (folder / "lib" / "counts_v1.py").write_text(VERIFIERS)
+    monkeypatch.setenv("PYTHONPATH", str(folder / "lib"))
+    try:
+        import verifiers.v1  # noqa: F401
+    except ImportError:
+        assert "to run it: pip install verifiers" in run(folder, "verifiers:counts-v1", status=2).stderr
+        pytest.skip("verifiers is not installed: pip install verifiers (570 MB)")
+    done = run(folder, "verifiers:counts-v1", "--crystal", "scripted:good.yaml", "--out", "out", "--json", status=1)
+    assert "runs the taskset counts-v1 of verifiers on this machine, outside of the sandbox" in done.stderr
+    found = {r["task"]: r for r in rows(done.stdout)[:-1]}
+    assert {name: (r["kind"], r["outcome"], r["score"]) for name, r in found.items()} == {
+        "three": ("verifiers", "passed", 1.5), "seven": ("verifiers", "failed", 0.5),
+    }  # fmt: skip
+    assert "asked 0.5, says 0" in found["seven"]["wrong"][0]
+    with Loom.open(folder / "out" / found["three"]["loom"], readonly=True) as loom:
+        start, _ = loom.cast_of(loom.thread(found["three"]["turn"]).leaf.cast_id or "")
+        assert start is not None
+        assert (start.intent, start.reference) == ("Please count!", "1 2 3")
+    assert "taskset 'sums' not found" in run(folder, "verifiers:sums", status=2).stderr
+    needs = VERIFIERS.replace("(self, task, trace)", "(self, task, trace, runtime)")
+    (folder / "lib" / "counts_v1.py").write_text(needs)
+    assert "needs a runtime or tools of verifiers (says)" in run(folder, "verifiers:counts-v1", status=2).stderr
 
 
 def test_an_inspect_task_says_what_it_needs(folder: Path) -> None:

@@ -132,7 +132,9 @@ def install_servers(cantrip: Cantrip, *, yes: bool = False) -> tuple[int, int]:
             continue
         click.echo(clean_line(f"cantrip: {install.describe(server)}", 1000), err=True)
         if yes or click.confirm("Install it now?", err=True):
-            anyio.run(install.install, server, cantrip.circle, lambda line: click.echo(f"cantrip: {line}", err=True))
+            from cantrip_acp.gates.mcp.connection import install_server
+
+            anyio.run(install_server, server, cantrip.circle, lambda line: click.echo(f"cantrip: {line}", err=True))
             done += 1
         else:
             left += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
 from cantrip_acp.core.errors import CantripError, GateError, SandboxError
+from cantrip_acp.files.paths import private
 from cantrip_acp.gates.mcp import install, transport
 from cantrip_acp.gates.mcp.declaration import QUESTIONS, McpServer, ServerQuestion, ServerQuestions
 from cantrip_acp.gates.mcp.user_process import UserProcess
@@ -58,7 +59,7 @@ class McpError(CantripError):
 class Connection:
     """A connection to one server. `open` it, `call` its ``tools``, and always `close` it.
 
-    With ``installs`` its sandbox may reach the hosts that installing the server needs (`install`).
+    With ``installs`` its sandbox may reach the hosts that installing the server needs (`install_server`).
     """
 
     def __init__(self, server: McpServer, circle: CircleView, *, installs: bool = False) -> None:
@@ -396,6 +397,22 @@ class Connection:
     def _error(self, why: str) -> McpError:
         self.last_error = shared().diagnostic(f"MCP server {self.server.name!r} {why}")
         return McpError(self.last_error)
+
+
+async def install_server(
+    server: McpServer, circle: CircleView, tell: Callable[[str], None] = lambda line: None
+) -> None:
+    """Start a server once with the network of its registry, and end it. Raises `McpError` with the reason if that fails."""
+    private(install.home_of(server))
+    tell(f"installing MCP server {server.name!r}")
+    connection = Connection(replace(server, start_s=install.INSTALL_SECONDS), circle, installs=True)
+    try:
+        await connection.open()
+        tools = len(connection.tools)
+    finally:
+        await connection.close()
+    install.mark_installed(server)
+    tell(f"installed MCP server {server.name!r}: {tools} tools")
 
 
 class _Page:

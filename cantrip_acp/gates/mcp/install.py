@@ -1,8 +1,8 @@
-"""Installs MCP servers that a program such as npx downloads when it starts them.
+"""Which MCP servers must be installed: those that a program such as npx downloads when it starts them.
 
 A server runs in the sandbox of the circle's commands, which usually has no network. So its first start is a step of its own,
 after a question to the user: it may reach the registry of its program, and what it downloads stays in a home folder of this
-command. Later starts use that home without a network.
+command. Later starts use that home without a network. `connection.install_server` runs that step.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from cantrip_acp.files.paths import cache_dir, private
+from cantrip_acp.files.paths import cache_dir
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.wards import Wards
-    from cantrip_acp.gates.contract import CircleView
     from cantrip_acp.gates.mcp.declaration import McpServer
 
 _HOSTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -52,7 +50,7 @@ def home_of(server: McpServer) -> Path:
 
 
 def is_installed(server: McpServer) -> bool:
-    """Whether this server was installed by `install`."""
+    """Whether this server was installed."""
     return (home_of(server) / _MARK).exists()
 
 
@@ -79,17 +77,6 @@ def environment(server: McpServer) -> dict[str, str]:
     return {**_OFFLINE.get(os.path.basename(server.command), {}), **server.env}
 
 
-async def install(server: McpServer, circle: CircleView, tell: Callable[[str], None] = lambda line: None) -> None:
-    """Start a server once with the network of its registry, and end it. Raises `McpError` with the reason if that fails."""
-    from cantrip_acp.gates.mcp.connection import Connection
-
-    home = private(home_of(server))
-    tell(f"installing MCP server {server.name!r}")
-    connection = Connection(replace(server, start_s=INSTALL_SECONDS), circle, installs=True)
-    try:
-        await connection.open()
-        tools = len(connection.tools)
-    finally:
-        await connection.close()
-    (home / _MARK).touch()
-    tell(f"installed MCP server {server.name!r}: {tools} tools")
+def mark_installed(server: McpServer) -> None:
+    """Note that a server was installed."""
+    (home_of(server) / _MARK).touch()

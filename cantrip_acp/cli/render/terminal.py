@@ -11,14 +11,15 @@ import sys
 import time
 import unicodedata
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, ClassVar, Final, TextIO
 
 from cantrip_acp.text.sanitize import Cleaner, clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.markdown import MarkdownElement
 
 
 @dataclass(frozen=True)
@@ -123,15 +124,25 @@ class Screen:
 
     def markdown(self, text: str, mark: str = "", mark_style: str = "") -> list[str]:
         """Markdown as lines with ANSI styles: headings, tables, lists and code. ``mark`` begins the first line."""
-        from rich.markdown import Markdown
+        from rich.markdown import Heading, Markdown
         from rich.text import Text
+
+        class LeftHeading(Heading):
+            def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+                self.text.justify = "left"
+                yield self.text
+
+        class LeftMarkdown(Markdown):
+            elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": LeftHeading}
 
         assert self._console is not None, "only a terminal shows Markdown"
         indent = len(mark) + 1
         options = self._console.options.update(width=max((self.width or 80) - indent, 20))
         rendered = self._console.render_lines(
-            Markdown(text, code_theme="ansi_dark", hyperlinks=False), options, pad=False
+            LeftMarkdown(text, code_theme="ansi_dark", hyperlinks=False), options, pad=False
         )
+        while rendered and not "".join(segment.text for segment in rendered[0]).strip():
+            rendered.pop(0)
         lines = []
         for number, segments in enumerate(rendered):
             line = Text(f"{mark} ", mark_style) if number == 0 else Text(" " * indent)

@@ -198,9 +198,11 @@ def permissions(hosts: NamedHosts, mode: str | None = None, screen: Screen | Non
 
 def print_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: bool) -> None:
     """Print on stderr what is allowed without asking."""
-    from cantrip_acp.text.sanitize import clean_line
-
-    click.echo(clean_line(f"cantrip: {describe_allowed(cantrip, circle, hosts.allowed, ask=ask)}", 2000), err=True)
+    line = clean_line(f"cantrip: {describe_allowed(cantrip, circle, hosts.allowed, ask=ask)}", 2000)
+    if sys.stderr.isatty():
+        Screen(sys.stderr).line(line)
+    else:
+        click.echo(line, err=True)
 
 
 def describe_allowed(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = (), *, ask: bool) -> str:

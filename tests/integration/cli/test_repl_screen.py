@@ -108,6 +108,7 @@ def test_work_is_shown_before_the_first_word_and_markdown_while_it_comes(tmp_pat
         assert "The end." not in table
         terminal.until("The end.")
         shown = terminal.ready()
+    assert "● A heading" in shown
     assert "Some bold words." in shown
     assert "for x in y:" in shown
     assert "```" not in shown

@@ -54,14 +54,17 @@ alike_option = click.option(
 
 
 @click.command("diff", **examples(*FORKED, "cantrip loom list hello.loom.jsonl", "cantrip loom diff hello.loom.jsonl"))
-@file_argument
+@click.argument("name", metavar="[FILE]", required=False, shell_complete=complete_loom)
 @click.argument("left", metavar="[A]", required=False)
 @click.argument("right", metavar="[B]", required=False)
 @click.option("--full", is_flag=True, help="Show every turn and every line that differs.")
 @json_option
 @state_option
-def diff(name: str, left: str | None, right: str | None, full: bool, as_json: bool, state_dir: Path | None) -> None:
-    """Compare two threads of the loom FILE: their common turns, where they separate, and what differs in each turn.
+def diff(
+    name: str | None, left: str | None, right: str | None, full: bool, as_json: bool, state_dir: Path | None
+) -> None:
+    """Compare two threads of the loom FILE: their common turns, where they separate, and what differs in each turn. Without
+    FILE, the newest loom in the state folder is used.
 
     A and B are turns (an id or its beginning), usually the last turns of threads. By default they are threads of the newest
     fork, or of the newest casts on the same intent: the one with the lowest reward and the one with the highest, or, without

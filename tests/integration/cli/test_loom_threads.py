@@ -115,6 +115,9 @@ def test_diff(tmp_path: Path, loom: Path) -> None:
         assert run("loom", "reward", loom, turn, value, cwd=tmp_path).status == 0
     assert [data("diff", loom, cwd=tmp_path)[side]["leaf"] for side in ("left", "right")] == ["t3", "u3"]
     assert data("diff", loom, "v2", cwd=tmp_path)["right"]["leaf"] == "u3"
+    (tmp_path / "s" / "looms").mkdir(parents=True)
+    (tmp_path / "s" / "looms" / "newest.loom.jsonl").write_bytes(loom.read_bytes())
+    assert data("diff", "--state-dir", str(tmp_path / "s"), cwd=tmp_path)["right"]["leaf"] == "u3"
     assert run("loom", "diff", loom, "t3", "nobody", cwd=tmp_path).status == 2
 
 

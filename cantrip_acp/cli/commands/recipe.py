@@ -227,8 +227,8 @@ def list_recipes(as_json: bool, cwd: Path) -> None:
 def install(name: str, yes: bool, cwd: Path, state_dir: Path | None) -> int:
     """Install the MCP servers of a recipe that npx or uvx download.
 
-    A server runs in the sandbox. To install it, its first start may reach the registry of its program; later starts have no
-    network from this. The command shows each server, and asks. `cantrip cast` and `cantrip repl` ask too, in a terminal.
+    A server runs in the sandbox, without a network. Its download may reach the registry of its program, in a sandbox without
+    your files. The command shows each server, and asks. `cantrip cast` and `cantrip repl` ask too, in a terminal.
 
     Exit status: 0 every server of the recipe is installed, 1 you did not allow one.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -57,14 +58,10 @@ class McpError(CantripError):
 
 
 class Connection:
-    """A connection to one server. `open` it, `call` its ``tools``, and always `close` it.
+    """A connection to one server. `open` it, `call` its ``tools``, and always `close` it."""
 
-    With ``installs`` its sandbox may reach the hosts that installing the server needs (`install_server`).
-    """
-
-    def __init__(self, server: McpServer, circle: CircleView, *, installs: bool = False) -> None:
+    def __init__(self, server: McpServer, circle: CircleView) -> None:
         self.server = server
-        self._installs = installs
         self.tools: list[mcp_types.Tool] = []
         self.left_out: str | None = None
         """A message if some tools were left out; else None."""
@@ -180,12 +177,10 @@ class Connection:
             from cantrip_acp.sandbox.launch import self_test
 
             await self_test.ensure_checked()
-            sandbox = await anyio.to_thread.run_sync(_sandbox, server, circle, self._installs)
+            sandbox = await anyio.to_thread.run_sync(_sandbox, server, circle)
             argv = [server.command, *server.args]
             # A program that cannot download says so at once, and does not try until the time is over.
-            offline = not self._installs and (
-                install.is_installed(server) or install.needs_install(server, circle.wards)
-            )
+            offline = install.is_installed(server) or install.needs_install(server, circle.wards)
             self._service = Service(sandbox, argv, install.environment(server) if offline else server.env)
             opened = transport.over_stdio(self._service)
         else:
@@ -383,9 +378,9 @@ class Connection:
         words = service.stderr_tail if service is not None else ""
         if words:
             parts.append(f"the end of its standard error: {words[-1000:]}")
-        if cut and isinstance(service, Service) and not self._installs:
+        if cut and isinstance(service, Service):
             parts.append(f"it ran in the sandbox ({_describe_network(self._circle)})")
-        if not self._installs and install.needs_install(self.server, self._circle.wards):
+        if install.needs_install(self.server, self._circle.wards):
             command = self.server.command
             parts.insert(
                 0,
@@ -402,17 +397,34 @@ class Connection:
 async def install_server(
     server: McpServer, circle: CircleView, tell: Callable[[str], None] = lambda line: None
 ) -> None:
-    """Start a server once with the network of its registry, and end it. Raises `McpError` with the reason if that fails."""
-    private(install.home_of(server))
+    """Download a server with the network of its registry. Raises `McpError` with the reason if that fails."""
+    from cantrip_acp.sandbox.launch import self_test
+
+    await self_test.ensure_checked()
+    home = private(install.home_of(server))
     tell(f"installing MCP server {server.name!r}")
-    connection = Connection(replace(server, start_s=install.INSTALL_SECONDS), circle, installs=True)
-    try:
-        await connection.open()
-        tools = len(connection.tools)
-    finally:
-        await connection.close()
+    network = tuple(circle.wards.bash_network) if isinstance(circle.wards.bash_network, tuple) else ()
+    wards = replace(circle.wards, bash_network=(*network, *install.hosts(server)), bash_writable_paths=())
+    output: list[str] = []
+
+    async def take(stream: str, text: str) -> None:
+        output.append(text)
+
+    sandbox = Sandbox(wards, None, home_source=str(home))
+    outcome = await sandbox.run(
+        shlex.join(install.download(server)),
+        environment=install.download_environment(server),
+        timeout_ms=install.INSTALL_SECONDS * 1000,
+        listener=take,
+    )
+    if outcome.exit_code != 0:
+        why = outcome.ended_because or f"exit status {outcome.exit_code}"
+        words = clean("".join(output)).strip()[-1000:]
+        raise McpError(
+            shared().diagnostic(f"MCP server {server.name!r} cannot be installed: {why}; its last output: {words}")
+        )
     install.mark_installed(server)
-    tell(f"installed MCP server {server.name!r}: {tools} tools")
+    tell(f"installed MCP server {server.name!r}")
 
 
 class _Page:
@@ -437,10 +449,10 @@ class _TransportAdapter:
         return await self._opened.__aexit__(*raised)
 
 
-def _sandbox(server: McpServer, circle: CircleView, installs: bool) -> Sandbox:
+def _sandbox(server: McpServer, circle: CircleView) -> Sandbox:
     """Make the same sandbox as for the circle's commands. If the command is a path to Python, its files are visible.
 
-    A server that must be installed has a home folder that stays. Only to install it, its registry can be reached.
+    A server that was installed (`install_server`) has the home folder with what was downloaded.
     """
     host = runner.machine()
     if "/" in server.command:
@@ -448,12 +460,8 @@ def _sandbox(server: McpServer, circle: CircleView, installs: bool) -> Sandbox:
         program = os.path.join(base or "/", os.path.expanduser(server.command))
         if is_python(os.path.realpath(program)):
             host = interpreter.find(program, host, base).on(host)
-    wards, home = circle.wards, None
-    if installs or install.is_installed(server):
-        home = str(install.home_of(server))
-    if installs and wards.bash_network is not True:
-        wards = replace(wards, bash_network=(*(wards.bash_network or ()), *install.hosts(server)))
-    return Sandbox(wards, circle.workspace, host=host, home_source=home)
+    home = str(install.home_of(server)) if install.is_installed(server) else None
+    return Sandbox(circle.wards, circle.workspace, host=host, home_source=home)
 
 
 def _describe_network(circle: CircleView) -> str:

@@ -1,8 +1,9 @@
 """Which MCP servers must be installed: those that a program such as npx downloads when it starts them.
 
-A server runs in the sandbox of the circle's commands, which usually has no network. So its first start is a step of its own,
-after a question to the user: it may reach the registry of its program, and what it downloads stays in a home folder of this
-command. Later starts use that home without a network. `connection.install_server` runs that step.
+A server runs in the sandbox of the circle's commands, which usually has no network. So the download is a step of its own,
+after a question to the user (`connection.install_server`). It may reach the registry of the program, but it sees neither the
+workspace nor the server's variables, so that code of a package cannot send them away. What it downloads stays in a home
+folder of this command, and the server starts with that home and without a network.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _HOSTS: Final[Mapping[str, tuple[str, ...]]] = {
 _REGISTRIES: Final = {"npx": "npm_config_registry", "uvx": "UV_DEFAULT_INDEX"}
 _OFFLINE: Final = {"npx": {"npm_config_offline": "true"}, "uvx": {"UV_OFFLINE": "1"}}
 _MARK: Final = "installed"
-INSTALL_SECONDS: Final = 300.0
+INSTALL_SECONDS: Final = 300
 
 
 def hosts(server: McpServer) -> tuple[str, ...]:
@@ -67,9 +68,48 @@ def describe(server: McpServer) -> str:
     """What installing this server means, for a question to the user."""
     command = " ".join([server.command, *server.args])
     return (
-        f"MCP server {server.name!r} is not installed yet. `{command}` downloads it. For that it may reach "
-        f"{' and '.join(hosts(server))} once, in the sandbox; later starts have no network from this."
+        f"MCP server {server.name!r} is not installed yet. `{command}` downloads it. The download may reach "
+        f"{' and '.join(hosts(server))}, in a sandbox without your files; the server starts without this network."
     )
+
+
+def download(server: McpServer) -> list[str]:
+    """The command that downloads what a server's command would, and does not start the server."""
+    program = os.path.basename(server.command)
+    option, valued = _PACKAGE_OPTIONS[program]
+    packages: list[str] = []
+    others: list[str] = []
+    words = list(server.args)
+    tool = ""
+    while words and not tool:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if name in option:
+            packages.append(value if equals else words.pop(0) if words else "")
+        elif not word.startswith("-"):
+            tool = word
+        elif program == "uvx":
+            others += [word, *([words.pop(0)] if word in valued and words else [])]
+    packages = packages or [tool]
+    if program == "npx":
+        return [server.command, "--yes", *(f"--package={package}" for package in packages), "-c", "true"]
+    name, at, version = packages[0].partition("@")
+    exact = (
+        packages[0] if not at or not name or "/" in version else name if version == "latest" else f"{name}=={version}"
+    )
+    return [server.command, *others, "--from", exact, "python", "-c", ""]
+
+
+_PACKAGE_OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "npx": (("-p", "--package"), ()),
+    "uvx": (("--from",), ("--with", "-p", "--python", "--index", "--default-index", "-i", "--index-url", "-w")),
+}
+"""For each program the options that name a package, and others that have a value."""
+
+
+def download_environment(server: McpServer) -> dict[str, str]:
+    """The variables of the download: those of the program itself, and no secret of the server."""
+    return {name: value for name, value in server.env.items() if name.startswith(("npm_config_", "UV_"))}
 
 
 def environment(server: McpServer) -> dict[str, str]:

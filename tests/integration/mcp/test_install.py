@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.gates.mcp import install
+from cantrip_acp.gates.mcp.declaration import McpServer
 from tests.support.command_line import Terminal, run
 from tests.support.npm_registry import NAME, registry
 
@@ -49,7 +51,7 @@ def test_a_cast_asks_installs_and_then_needs_no_network(tmp_path: Path) -> None:
             assert f"npx -y {NAME}" in shown
             assert address.removeprefix("http://") in shown
             terminal.type("y\r")
-            terminal.wait_for("installed MCP server 'hello': 1 tools", timeout=120)
+            terminal.wait_for("installed MCP server 'hello'", timeout=120)
             terminal.wait_for("hello from npm", timeout=60)
             assert terminal.end() == 0
         assert any(each.endswith(".tgz") for each in asked)
@@ -85,3 +87,26 @@ def test_a_time_out_says_what_the_server_wrote_last(tmp_path: Path) -> None:
     assert "'slow' did not start within 3 s" in said, done
     assert "the end of its standard error: waiting for the database" in said
     assert "without a network: the ward bash_network opens one" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "expected"),
+    [
+        ("npx", ["-y", "@a/b", "--port", "1"], ["npx", "--yes", "--package=@a/b", "-c", "true"]),
+        ("npx", ["-y", "-p", "@a/b@2", "tool"], ["npx", "--yes", "--package=@a/b@2", "-c", "true"]),
+        ("/usr/bin/npx", ["--package=x", "tool"], ["/usr/bin/npx", "--yes", "--package=x", "-c", "true"]),
+        ("uvx", ["mcp-server-git", "--repository", "."], ["uvx", "--from", "mcp-server-git", "python", "-c", ""]),
+        ("uvx", ["--python", "3.12", "a@1.2"], ["uvx", "--python", "3.12", "--from", "a==1.2", "python", "-c", ""]),
+        ("uvx", ["--from", "git+https://x.example/a", "b"],
+         ["uvx", "--from", "git+https://x.example/a", "python", "-c", ""]),
+    ],
+)  # fmt: skip
+def test_the_download_does_not_start_the_server(command: str, args: list[str], expected: list[str]) -> None:
+    assert install.download(McpServer(name="x", command=command, args=tuple(args))) == expected
+
+
+def test_the_download_has_no_secret_of_the_server() -> None:
+    server = McpServer(
+        name="x", command="npx", args=("-y", "a"), env={"API_KEY": "secret", "npm_config_registry": "http://r"}
+    )
+    assert install.download_environment(server) == {"npm_config_registry": "http://r"}

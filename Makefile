@@ -41,7 +41,7 @@ format: setup ## let ruff format the code and mend what it can
 
 docs: setup ## the reference pages from the code, and the documentation site in build/site (ARGS=--serve shows it while you write)
 	@$(BIN)/python tools/reference.py
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(filter --serve,$(ARGS)),serve,build --strict --quiet)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(filter --serve,$(ARGS)),serve,build --strict)
 
 pictures: setup ## the pictures of terminals in docs/pictures, from real commands (ARGS=forks for one)
 	@$(BIN)/python tools/pictures.py $(ARGS)

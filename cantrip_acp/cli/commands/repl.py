@@ -132,12 +132,23 @@ def repl(
 
 
 def _screen(state_dir: Path | None) -> tuple[Screen, InputLine | None]:
-    """Standard output, and the input line if the terminal can move its cursor."""
+    """Standard output, and the input line if the terminal can move its cursor and prompt_toolkit is here (the extra
+    ``terminal``)."""
+    from importlib.util import find_spec
+
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.files import paths
 
     screen = Screen()
+    if sys.stdin.isatty() and sys.stdout.isatty() and find_spec("rich") is None:
+        click.echo(
+            "cantrip: without the extra `terminal` nothing can be asked here; install it with: pip install "
+            "'cantrip-acp[terminal]'",
+            err=True,
+        )
     if not (sys.stdin.isatty() and screen.terminal) or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        return screen, None
+    if find_spec("prompt_toolkit") is None:
         return screen, None
     from cantrip_acp.cli.session import slash_commands
     from cantrip_acp.cli.session.input_line import InputLine

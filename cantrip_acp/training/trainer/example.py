@@ -24,7 +24,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     A step has ``groups`` questions with ``samples`` casts each. After every ``eval_every`` steps, ``held_out`` questions
     that are never trained are cast once. ``rank`` and ``alpha`` are those of the LoRA weights, ``clip`` bounds the ratio
     of probabilities in the update. ``entropy`` is the weight of a bonus for answers that stay various; without it, a model
-    may settle on one answer to each question, and then no group teaches anything. ``learning_rate`` and ``entropy`` fall
+    may settle on one answer to each question, and then no group teaches anything. ``scale_rewards`` divides the differences
+    of a group by their standard deviation; without it, a small difference counts less than a large one. ``learning_rate`` and ``entropy`` fall
     towards 0 in the second half of the steps.
 
     The method ``sft`` has no rollouts: each step trains ``groups`` times ``samples`` threads of other looms, those with a
@@ -44,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     alpha: float = 32.0
     clip: float = 0.2
     entropy: float = 0.0
+    scale_rewards: bool = True
     eval_every: int = 10
     held_out: int = 48
     seed: int = 0

@@ -60,10 +60,13 @@ class Update:
 class Learner:
     """Holds the optimizer. Its methods belong to the model's thread."""
 
-    def __init__(self, model: Model, *, learning_rate: float, clip: float, entropy: float = 0.0) -> None:
+    def __init__(
+        self, model: Model, *, learning_rate: float, clip: float, entropy: float = 0.0, scale_rewards: bool = True
+    ) -> None:
         self._model = model
         self._clip = clip
         self._entropy = entropy
+        self._scale_rewards = scale_rewards
         self._learning_rate = learning_rate
         self._scale = 1.0
         self.optimizer = torch.optim.AdamW(
@@ -79,7 +82,7 @@ class Learner:
 
     def update(self, rows: Sequence[TokenRow]) -> Update:
         """Train the rows once. Rows whose group has no differences in its rewards teach nothing and are left out."""
-        advantages = relative_rewards(rows)
+        advantages = relative_rewards(rows, scaled=self._scale_rewards)
         chosen = [(row, each) for row, each in zip(rows, advantages, strict=True) if each and any(row.mask)]
         if not chosen:
             return Update(0, 0, 0.0, 0.0, 0.0, 0.0)
@@ -183,8 +186,9 @@ class Learner:
         return value
 
 
-def relative_rewards(rows: Sequence[TokenRow]) -> list[float]:
-    """The advantage of each row in its group: the difference from the mean, in standard deviations. 0 without a reward."""
+def relative_rewards(rows: Sequence[TokenRow], *, scaled: bool = True) -> list[float]:
+    """The advantage of each row in its group: the difference from the mean, ``scaled`` in standard deviations of the group.
+    0 without a reward."""
     groups: dict[str | None, dict[str, float]] = {}
     for number, row in enumerate(rows):
         if row.reward is not None:
@@ -196,7 +200,9 @@ def relative_rewards(rows: Sequence[TokenRow]) -> list[float]:
         mean = sum(values) / len(values)
         scales[name] = mean, math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
     return [
-        0.0 if row.reward is None else (row.reward - scales[row.group][0]) / (scales[row.group][1] + 1e-4)
+        0.0
+        if row.reward is None
+        else (row.reward - scales[row.group][0]) / (scales[row.group][1] + 1e-4 if scaled else 1.0)
         for row in rows
     ]
 

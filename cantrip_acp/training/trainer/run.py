@@ -222,7 +222,13 @@ class Run:
             )
 
         def prepare(model: Model) -> Learner:
-            learner = Learner(model, learning_rate=settings.learning_rate, clip=settings.clip, entropy=settings.entropy)
+            learner = Learner(
+                model,
+                learning_rate=settings.learning_rate,
+                clip=settings.clip,
+                entropy=settings.entropy,
+                scale_rewards=settings.scale_rewards,
+            )
             if self._state.tensors:
                 learner.load(self._state.tensors)
             return learner

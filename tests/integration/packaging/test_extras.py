@@ -132,6 +132,29 @@ def test_a_command_names_the_extra(run: Run, tmp_path: Path, command: str, extra
     assert "Traceback" not in done.stderr
 
 
+def test_the_repl_on_a_terminal_names_the_extra(python: Path, tmp_path: Path) -> None:
+    named = recipe(tmp_path)
+    controller, terminal = os.openpty()
+    os.write(controller, b"Do it.\n\x04")
+    with open(controller, "rb", buffering=0), open(terminal, "r+b", buffering=0) as both:
+        done = subprocess.run(
+            [python, "-m", "cantrip_acp.cli.main", "repl", named],
+            stdin=both,
+            stdout=both,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "CANTRIP_STATE_DIR": str(tmp_path / "state"), "TERM": "xterm"},
+            timeout=60,
+        )
+        shown = os.read(controller, 100_000).decode()
+    assert "pip install 'cantrip-acp[terminal]'" in done.stderr
+    # It works all the same, in plain text.
+    assert done.returncode == 0, done.stderr
+    assert "well" in shown
+    assert "\x1b" not in shown
+
+
 @pytest.mark.parametrize(("crystal", "extra"), [("google:gemini-3-pro", "google"), ("embedded", "embedded")])
 def test_a_crystal_names_the_extra(run: Run, tmp_path: Path, crystal: str, extra: str) -> None:
     named = recipe(tmp_path, crystal=crystal)

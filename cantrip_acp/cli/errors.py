@@ -98,7 +98,6 @@ def with_excerpts(text: str) -> Iterator[str]:
 
 def _excerpt(key_path: str, file: str, line: int, column: int) -> Iterator[str]:
     from cantrip_acp.cli.render.terminal import cell_len
-
     from cantrip_acp.text.redaction import ShapeMask
     from cantrip_acp.text.sanitize import clean
 

@@ -25,8 +25,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     that are never trained are cast once. ``rank`` and ``alpha`` are those of the LoRA weights, ``clip`` bounds the ratio
     of probabilities in the update. ``entropy`` is the weight of a bonus for answers that stay various; without it, a model
     may settle on one answer to each question, and then no group teaches anything. ``scale_rewards`` divides the differences
-    of a group by their standard deviation; without it, a small difference counts less than a large one. ``learning_rate`` and ``entropy`` fall
-    towards 0 in the second half of the steps.
+    of a group by their standard deviation; without it, a small difference counts less than a large one. ``learning_rate``
+    and ``entropy`` fall towards 0 in the second half of the steps.
 
     The method ``sft`` has no rollouts: each step trains ``groups`` times ``samples`` threads of other looms, those with a
     reward of at least ``least_reward``. ``looms`` are patterns of files in the example's folder; without any, the

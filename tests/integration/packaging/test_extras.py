@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def recipe(folder: Path, **more: Any) -> str:
 def test_it_is_few_packages() -> None:
     found = sorted(required("cantrip-acp"))
     assert len(found) <= MOST_PACKAGES, found
-    assert not {"mcp", "pygls", "google-genai", "cryptography", "rich", "torch"} & set(found)
+    assert not {"mcp", "pygls", "google-genai", "cryptography", "rich", "prompt-toolkit", "torch"} & set(found)
 
 
 def test_a_cast_works_without_extras(run: Run, tmp_path: Path) -> None:
@@ -170,6 +171,37 @@ def test_a_recipe_names_the_extra_at_its_line(run: Run, tmp_path: Path) -> None:
     assert done.returncode == 2, done.stdout
     assert done.stderr.startswith("./r.cantrip.yaml:1:")
     assert "pip install 'cantrip-acp[mcp]'" in done.stderr
+
+
+def test_the_repl_works_on_a_terminal_and_names_the_extra(python: Path, tmp_path: Path) -> None:
+    named, (ours, theirs) = recipe(tmp_path), pty.openpty()
+    kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "FORCE_COLOR")}
+    command = [str(python), "-m", "cantrip_acp.cli.main", "repl", named]
+    env = kept | {"CANTRIP_STATE_DIR": str(tmp_path / "state"), "TERM": "xterm"}
+    repl = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, env=env)
+    os.close(theirs)
+    os.write(ours, b"Do it.\n/quit\n")
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # the program closed the terminal
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(ours)
+    assert repl.wait(30) == 0, shown
+    assert b"well" in shown
+    assert b"pip install 'cantrip-acp[terminal]'" in shown
+
+
+def test_an_error_shows_its_line_without_extras(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "wrong.cantrip.yaml").write_text("name: wrong\ncircles: {}\n")
+    done = run("-m", "cantrip_acp.cli.main", "cast", "./wrong.cantrip.yaml", "x")
+    assert done.returncode == 2
+    assert "^" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_page_as_text_names_the_extra(run: Run) -> None:

@@ -63,8 +63,8 @@ def picture(runs: list[Path]) -> str:
         )
         seed = each["settings"]["seed"]
         label = f"seed {seed}: {held[0][1]:.2f} to {held[-1][1]:.2f} in {minutes / 60:.1f} minutes"
-        x, y = WIDE - EDGE - 230, HIGH - EDGE - 20 - 18 * (len(states) - states.index(each))
-        out.append(f'<text x="{x}" y="{y}" fill="{colour}">{label}</text>')
+        left, top = WIDE - EDGE - 230, HIGH - EDGE - 20 - 18 * (len(states) - states.index(each))
+        out.append(f'<text x="{left}" y="{top}" fill="{colour}">{label}</text>')
     middle = WIDE // 2
     title = "Reward by step. Thick: held-out questions; thin: the casts of the step"
     out.append(f'<text x="{middle}" y="20" text-anchor="middle">{title}</text>')

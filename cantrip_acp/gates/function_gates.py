@@ -109,6 +109,11 @@ def gate_from_function(
             if parameter.default is not parameter.empty:
                 bound[parameter.name] = parameter.default
             continue
+        if getattr(hint, "__qualname__", "") == "GateContext":
+            raise DefinitionError(
+                f"parameter {parameter.name!r} of gate function {shown!r} would be an argument that the model writes; for the "
+                "context of the call, put a * before it: def gate(..., *, context: GateContext)"
+            )
         if parameter.default is parameter.empty:
             required.append(parameter.name)
         parameters.add(parameter, hint)

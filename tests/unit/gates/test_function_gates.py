@@ -213,3 +213,12 @@ def _opaque(x: Opaque) -> int:
 
 def _unknown(x: Nowhere) -> int:  # type: ignore[name-defined]  # noqa: F821
     return 1
+
+
+def test_a_context_that_the_model_would_have_to_write_is_refused() -> None:
+    def count(path: str, context: GateContext) -> int:
+        """Count."""
+        return 0
+
+    with pytest.raises(DefinitionError, match=r"put a \* before it: def gate\(\.\.\., \*, context: GateContext\)"):
+        Gate.of(count)

@@ -268,7 +268,8 @@ def gates() -> str:
 
 def subclasses(base: type[events.Event]) -> Iterator[type[events.Event]]:
     for each in base.__subclasses__():
-        yield each
+        if each.__module__ == events.__name__:
+            yield each
         yield from subclasses(each)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import os
 import re
 import warnings
 from collections.abc import AsyncIterator, Mapping
@@ -323,10 +324,10 @@ async def _noted(response: Any) -> None:
 
 
 def _sdk_installed() -> bool:
-    try:
-        return find_spec("google.genai") is not None
-    except ModuleNotFoundError:  # there is no package google
-        return False
+    # Asking for google.genai itself would import the package google.
+    found = find_spec("google")
+    places = (found.submodule_search_locations if found is not None else None) or ()
+    return any(os.path.isdir(os.path.join(place, "genai")) for place in places)
 
 
 def _finish_message(response: Any) -> str | None:

@@ -259,8 +259,8 @@ class Run:
                 tensors = {name: found.get_tensor(name).clone() for name in found.keys()}  # noqa: SIM118
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise CantripError(f"{file} is damaged: {error}; delete it to begin anew") from None
-        present = {**msgspec.to_builtins(Settings()), **about["settings"], "example": about["example"]}
-        wanted = {**msgspec.to_builtins(self.settings), "example": self._identity()}
+        present = {**_plain(Settings()), **about["settings"], "example": about["example"]}
+        wanted = {**_plain(self.settings), "example": self._identity()}
         differences = [name for name in wanted if name != "steps" and present.get(name) != wanted[name]]
         if about["format"] != _FORMAT or differences:
             raise DefinitionError(
@@ -274,7 +274,7 @@ class Run:
         about = {
             "format": _FORMAT,
             "example": self._identity(),
-            "settings": msgspec.to_builtins(self.settings),
+            "settings": _plain(self.settings),
             "history": msgspec.to_builtins(self.history),
         }
         data = save(learner.tensors(), metadata={"run": json.dumps(about)})
@@ -289,6 +289,12 @@ class Run:
 
     def _identity(self) -> str:
         return str(self.example.folder.resolve())
+
+
+def _plain(settings: Settings) -> dict[str, Any]:
+    """Settings as they are in the file of a state: JSON data."""
+    found: dict[str, Any] = json.loads(msgspec.json.encode(settings))
+    return found
 
 
 def read_rows(file: Path) -> list[TokenRow]:

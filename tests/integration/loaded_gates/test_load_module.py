@@ -48,7 +48,7 @@ async def test_functions_become_gates(loader: Loader) -> None:
     ("args", "said"),
     [
         ({}, "missing required argument 'text'"),
-        ({"text": 3}, 'not of type "string"'),
+        ({"text": 3}, "not of type 'string'"),
         ({"text": "a", "how": "never"}, "how"),
         ({"text": "a", "more": 1}, "more"),
     ],

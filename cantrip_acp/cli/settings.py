@@ -1,4 +1,4 @@
-"""The user's settings file: defaults for the options of commands (docs/settings.md).
+"""The user's settings file: defaults for the options of commands (docs/files.md, "The settings file").
 
 ``settings.toml`` in the configuration folder has a table for each command, such as ``[repl]`` or ``[loom.view]``. Its keys are
 the command's options. What is on the command line or in an environment variable counts more.

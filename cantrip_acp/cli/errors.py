@@ -123,7 +123,7 @@ def _excerpt(key_path: str, file: str, line: int, column: int) -> Iterator[str]:
     yield f"{' ' * (len(number) - 2)}| {' ' * cell_len(shown[: column - 1 - start])}^"
 
 
-_SECRET = re.compile(r"(key|token|secret|passw|authorization|header|\benv\b|://[^/\s]*@)", re.IGNORECASE)
+_SECRET = re.compile(r"(key|token(?!s|_prompts)|secret|passw|authorization|header|\benv\b|://[^/\s]*@)", re.IGNORECASE)
 _TEXT = re.compile(r"[^\s,:{}\[\]#-]")
 
 

@@ -32,7 +32,7 @@ RULES = {
 def gates(name: str | None, as_json: bool) -> None:
     """List the gates that a recipe can name, or show the arguments and options of one.
 
-    Gates of MCP servers and of your own Python files are not listed: `cantrip recipe show` lists the gates of one recipe.
+    Gates of MCP servers and of your own Python files are not listed, because they would have to be run.
     """
     from cantrip_acp.gates import registry
 

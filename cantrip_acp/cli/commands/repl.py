@@ -207,7 +207,7 @@ def _talk(
             words = text.strip()
             if words and (line is not None or (not asked and not words.startswith("/"))):
                 output.show_intent(words)
-            if words in ("/quit", "/exit"):
+            if words in ("/quit", "/exit") or (asked and words in ("quit", "exit")):
                 break
             is_command = words.startswith("/") and (
                 (queue is not None and queue.command(words))

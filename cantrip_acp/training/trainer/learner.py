@@ -81,9 +81,11 @@ class Learner:
             group["lr"] = self._learning_rate * self._scale
 
     def update(self, rows: Sequence[TokenRow]) -> Update:
-        """Train the rows once. Rows whose group has no differences in its rewards teach nothing and are left out."""
+        """Train the rows once. Rows whose group has no differences in its rewards teach nothing and are left out, unless there
+        is an entropy bonus: a model that settled on one answer to each question gets nothing else that could change it."""
         advantages = relative_rewards(rows, scaled=self._scale_rewards)
-        chosen = [(row, each) for row, each in zip(rows, advantages, strict=True) if each and any(row.mask)]
+        every = self._entropy * self._scale > 0
+        chosen = [(row, each) for row, each in zip(rows, advantages, strict=True) if (each or every) and any(row.mask)]
         if not chosen:
             return Update(0, 0, 0.0, 0.0, 0.0, 0.0)
         total = sum(sum(row.mask) for row, _ in chosen)

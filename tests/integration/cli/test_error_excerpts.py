@@ -44,6 +44,14 @@ CASES = {
         "circle:\n  gates: [done\n  wards: [{max_turns: 5}]\n",
         ["3:10: not YAML: this [ has no ] (noticed on line 4)", "    3 |   gates: [done", "      |          ^"],
     ),
+    "a limit of tokens that is a word": (
+        "call: {max_tokens: no}\ncircle: {gates: [done], wards: [{max_turns: 5}]}\n",
+        [
+            "2:20: call.max_tokens: must be a whole number of at least 1, not 'no'",
+            "    2 | call: {max_tokens: no}",
+            "      |                    ^",
+        ],
+    ),
     "servers as a mapping": (
         "circle: {gates: [done], wards: [{max_turns: 5}]}\nmcp_servers:\n  files: {command: npx, env: {PASSWORD: hunter2}}\n",
         [

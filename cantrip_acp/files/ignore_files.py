@@ -174,6 +174,8 @@ def _rule(line: str) -> Rule | None:
         regex, ignores = GitIgnoreSpecPattern.pattern_to_regex(line)
         if regex is None:
             return None
+        # pathspec searches for a slash anywhere here; we match from the start.
+        regex = "^[^/]+/" if regex == "/" else regex
         return Rule(re.compile(_without_backtracking(regex), re.DOTALL), not ignores, folders_only)
     except (GitIgnorePatternError, re.error):
         return None

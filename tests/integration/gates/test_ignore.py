@@ -112,6 +112,7 @@ FILES = [
 @given(top=LINES, inner=LINES)
 @example(top=["*", "!*/", "!*.x"], inner=[])
 @example(top=["/*", "!/a"], inner=["!b"])
+@example(top=[], inner=["**/*/**"])
 def test_trees_of_rules_mean_what_git_means(tmp_path: Path, top: list[str], inner: list[str]) -> None:
     names = {path.rstrip("/") for path in FILES}
     files = sorted(n for n in names if not any(o.startswith(n + "/") for o in names))

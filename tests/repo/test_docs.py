@@ -97,7 +97,9 @@ def test_every_page_and_picture_is_led_to() -> None:
     texts = " ".join(page.read_text() for page in PAGES)
     found = [each for each in (ROOT / "docs").rglob("*") if each.suffix in (".png", ".svg")]
     assert [picture.name for picture in found if picture.name not in texts] == []
-    assert {f"{each.name}.svg" for each in pictures.PICTURES} == {each.name for each in found if each.suffix == ".svg"}
+    # tools/training_curve.py draws the other one, of runs that take half an hour.
+    drawn = {f"{each.name}.svg" for each in pictures.PICTURES} | {"training-larger.svg"}
+    assert drawn == {each.name for each in found if each.suffix == ".svg"}
 
 
 def test_a_picture_shows_its_commands_and_loads_nothing() -> None:

@@ -33,6 +33,7 @@ pytest.importorskip("peft", reason="peft is not installed: pip install 'cantrip-
 
 from safetensors.torch import load_file
 
+from cantrip_acp.loom import rewards
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.training.trainer import supervised
 from cantrip_acp.training.trainer.engine import Request
@@ -205,6 +206,28 @@ async def test_sft_learns_each_turn_of_a_program_in_the_sandbox(example: Path, t
         )
         # The gate's answer is read, and not learned.
         assert str(shown.reference) in between
+
+
+async def test_the_store_rewards_only_what_the_cast_itself_asked(tmp_path: Path) -> None:
+    store = Example.load("store")
+    work = tmp_path / "work"
+    work.mkdir()
+    first = store.demonstrations[0]
+    responses = [each for shown in store.demonstrations for each in shown.responses]
+    guessed = {"content": f"```bash\ncantrip_done {first.reference}\n```"}
+    other = {"content": "```bash\nstock ladders\n```"}
+    script = ScriptedCrystal([*responses, guessed, other, guessed], tools="text")
+    found = []
+    with Loom.open(tmp_path / "loom.jsonl") as loom:
+        async with cantrip_of(store, work).replace(crystal=script, loom=loom).invoke() as entity:
+            for intent, reference in [(each.intent, each.reference) for each in store.demonstrations] + [
+                (first.intent, first.reference)
+            ] * 2:
+                await entity.cast(intent, reference=reference)
+                assert entity.last_turn is not None
+                found.append(rewards.of_turn(loom, entity.last_turn))
+
+    assert found == [1.0, 1.0, 0.0, 0.2]
 
 
 @pytest.mark.slow

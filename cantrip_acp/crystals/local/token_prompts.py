@@ -8,15 +8,14 @@ tokenizer make the tokens: ``/apply-template`` and ``/tokenize`` of llama.cpp, `
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import msgspec
 
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.logprobs import SampledTokens
+from cantrip_acp.text.dataclass import dataclass
 
 PATH = "/completions"
 """Where a server takes token ids."""
@@ -55,7 +54,7 @@ class TokenPrompts:
     async def request(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The request with token ids in place of the messages of a Chat Completions request. Raises `CrystalError`."""
         sent = {key: value for key, value in body.items() if key not in _OF_CHAT}
-        sent["prompt"] = await self._prompt(body["messages"])
+        sent["prompt"] = await self._prompt(json.loads(_bytes(body["messages"])))
         sent["logprobs"] = 1
         if self._llama_cpp:
             sent["n_probs"] = 1
@@ -65,7 +64,7 @@ class TokenPrompts:
         """Keep the tokens of an answer, for the queries that continue it."""
         said = b"".join(bytes(sampled.bytes_of(place)) for place in range(len(sampled.texts)))
         last = len(b"".join(bytes(sampled.bytes_of(place)) for place in range(len(sampled.texts) - 1)))
-        if content.encode() not in (said, said[:last]) or len(sampled.ids) != len(sampled.texts):
+        if content.encode("utf-8", "replace") not in (said, said[:last]) or len(sampled.ids) != len(sampled.texts):
             # The tokens hold more than the message, such as a stop text. What follows must not continue them.
             return
         text = self._texts.pop(_key(messages), "")
@@ -127,4 +126,9 @@ class TokenPrompts:
 
 
 def _key(messages: Sequence[Any]) -> bytes:
-    return msgspec.json.encode([(each["role"], each.get("content")) for each in messages])
+    return _bytes([(each["role"], each.get("content")) for each in messages])
+
+
+def _bytes(value: Any) -> bytes:
+    # Half of a surrogate pair, which the output of a program may contain, has no form in UTF-8.
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")

@@ -105,6 +105,18 @@ async def test_an_answer_of_others_is_tokenized_by_the_server() -> None:
     assert server.prompts == [templated(whole, asks=True, goes_on=False)]
 
 
+async def test_half_a_surrogate_pair_in_a_message_is_sent_as_a_question_mark() -> None:
+    server = Vllm([ord("d"), END], [ord("e"), END])
+    with Wire(server) as wire:
+        made = crystal(wire)
+        asks = Message("user", "x\ud800")
+        await asked(made, asks)
+        await asked(made, asks, Message("assistant", "d"), Message("user", "Go on"))
+    first, second = server.prompts
+    assert first == templated([{"role": "user", "content": "x?"}], asks=True, goes_on=False)
+    assert second[: len(first) + 2] == [*first, ord("d"), END]
+
+
 async def test_a_server_without_tokenize_is_named() -> None:
     with Wire([json_reply({"error": {"message": "Not Found"}}, 404)]) as wire:
         with pytest.raises(CrystalError, match=r"/tokenize gave no token ids.* such as vLLM or llama\.cpp"):

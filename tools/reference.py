@@ -9,6 +9,7 @@ declarations of gates, the help of commands, and docstrings. To correct a text, 
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import os
@@ -518,6 +519,7 @@ def main(arguments: list[str]) -> int:
     if "--check" in arguments:
         for name in stale:
             sys.stderr.write(f"docs/reference/{name} is not current; run: python tools/reference.py\n")
+            sys.stderr.writelines(difflib.unified_diff(old[name].splitlines(True), made[name].splitlines(True), n=1))
         return 1 if stale else 0
     FOLDER.mkdir(exist_ok=True)
     for name in stale:

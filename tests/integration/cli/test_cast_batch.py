@@ -416,4 +416,4 @@ def test_a_cast_that_writes_too_much_is_stopped_and_says_so(folder: Path) -> Non
     assert not (folder / "share").exists()
     [row] = rows(run(folder, *words, "--cast-disk-mb", "40", "--cast-cpu-percent", "60").stdout)
     assert row["cast"]["result"] == "Done."
-    assert (folder / "share").read_text() == "7\n"
+    assert (folder / "share").read_text() == f"{max(7, os.nice(0))}\n"

@@ -49,6 +49,7 @@ NAMES = (
     "recording",
     "crystal",
     "embedded",
+    "training",
     "lsp",
 )
 README = Path(__file__).parent / "README.md"
@@ -93,7 +94,9 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which questions; all where none is named")
     parser.add_argument("--list", action="store_true", help="print the names and their questions")
-    parser.add_argument("--peers", action="store_true", help="measure other frameworks too (turns, memory); minutes")
+    parser.add_argument(
+        "--peers", action="store_true", help="measure other frameworks too (turns, memory, tuples, training); minutes"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: a look, not a measurement")
     parser.add_argument("--write", action="store_true", help="write the tables into bench/README.md")
     chosen = parser.parse_args()

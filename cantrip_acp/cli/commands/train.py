@@ -133,7 +133,7 @@ def _line(step: Step, steps: int, seconds: float) -> str:
             f"rollout {times['rollout']:.1f} s (cantrip {times['cantrip']:.1f}), export {times['export']:.2f}, "
             f"update {times['update']:.1f}"
         )
-        if not step.update.get("rows"):
+        if not step.update.get("taught", step.update.get("rows")):
             parts.append("nothing to learn: equal rewards in each group")
     elif step.update:
         parts.append(

@@ -47,7 +47,8 @@ class TokenRow(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Update:
     """Figures of one update. ``difference`` is the mean absolute difference between the log-probabilities that were
-    recorded and those that the learner computed; ``clipped`` is the share of tokens whose gradient was cut off."""
+    recorded and those that the learner computed; ``clipped`` is the share of tokens whose gradient was cut off; ``taught`` is
+    the number of rows whose reward differs from the mean of their group."""
 
     rows: int
     tokens: int
@@ -55,6 +56,7 @@ class Update:
     difference: float
     clipped: float
     gradient: float
+    taught: int
 
 
 class Learner:
@@ -87,7 +89,7 @@ class Learner:
         every = self._entropy * self._scale > 0
         chosen = [(row, each) for row, each in zip(rows, advantages, strict=True) if (each or every) and any(row.mask)]
         if not chosen:
-            return Update(0, 0, 0.0, 0.0, 0.0, 0.0)
+            return Update(0, 0, 0.0, 0.0, 0.0, 0.0, 0)
         total = sum(sum(row.mask) for row, _ in chosen)
         sums = {"loss": 0.0, "difference": 0.0, "clipped": 0.0}
 
@@ -105,13 +107,15 @@ class Learner:
 
         sums["loss"] = self._train([row for row, _ in chosen], objective, entropy=self._entropy > 0)
         gradient = self._step()
-        return Update(len(chosen), total, sums["loss"], sums["difference"] / total, sums["clipped"] / total, gradient)
+        taught = sum(1 for _, advantage in chosen if advantage)
+        difference, clipped = sums["difference"] / total, sums["clipped"] / total
+        return Update(len(chosen), total, sums["loss"], difference, clipped, gradient, taught)
 
     def imitate(self, rows: Sequence[TokenRow]) -> Update:
         """Train the rows once as they are: the mean loss over all tokens. Rewards and recorded log-probabilities do not count."""
         total = sum(sum(row.mask) for row in rows)
         loss = self._train(rows, lambda _, logprobs, __: -logprobs.sum() / total)
-        return Update(len(rows), total, loss, 0.0, 0.0, self._step())
+        return Update(len(rows), total, loss, 0.0, 0.0, self._step(), len(rows))
 
     def logprobs(self, rows: Sequence[TokenRow]) -> list[list[float]]:
         """The log-probability of each token to train, by the present weights."""

@@ -31,6 +31,7 @@ from cantrip_acp.crystals.scripted import ScriptedCrystal
 pytest.importorskip("torch", reason="torch is not installed: pip install 'cantrip-acp[train]'")
 pytest.importorskip("peft", reason="peft is not installed: pip install 'cantrip-acp[train]'")
 
+import torch
 from safetensors.torch import load_file
 
 from cantrip_acp.loom import rewards
@@ -132,6 +133,21 @@ def test_sharing_the_beginning_gives_the_gradient_of_each_row_alone(example: Pat
     tolerance = 1e-4 if str(model.dtype) == "torch.float32" else 1e-2
     for together, alone in zip(gradients([rows]), gradients([[rows[0]], [rows[1]]]), strict=True):
         assert together.flatten().tolist() == pytest.approx(alone.flatten().tolist(), abs=tolerance, rel=tolerance)
+
+
+def test_equal_rewards_teach_nothing_and_an_entropy_bonus_changes_the_weights_all_the_same(example: Path) -> None:
+    rows = [TokenRow((5, 6), (50 + n,), (1,), (-5.0,), 0.3, "g") for n in range(2)]
+
+    def update(entropy: float) -> tuple[int, int, bool]:
+        model = Model("model", example, rank=4, alpha=8, seed=1)
+        before = [weight.clone() for weight in model.trained().values()]
+        learner = Learner(model, learning_rate=0.01, clip=0.2, entropy=entropy)
+        done = learner.update(rows)
+        changed = any(not torch.equal(*each) for each in zip(before, model.trained().values(), strict=True))
+        return done.rows, done.taught, changed
+
+    assert update(0.0) == (0, 0, False)
+    assert update(0.1) == (2, 0, True)
 
 
 def test_rewards_count_by_their_difference_in_the_group() -> None:

@@ -54,14 +54,21 @@ class Art:
                 alone.append(episode.leaf)
             else:
                 grouped.setdefault(episode.group, []).append(episode.leaf)
-        intents = {group.id: group.intent for group in source.groups}
-        for group, leaves in grouped.items():
-            yield self._group(source, leaves, owners, {"group": group, "intent": intents.get(group)})
-        for leaf in alone:
-            yield self._group(source, [leaf], owners, {"group": None, "intent": source.episode(leaf).intent})
+        failed: dict[str | None, list[tuple[str, list[dict[str, Any]]]]] = {}
         for episode, answers in failed_casts(source):
             trajectories = [_rejected(source, each) for each in answers]
-            yield _row(trajectories, [], {"group": None, "intent": episode.intent})
+            failed.setdefault(episode.group, []).append((episode.intent, trajectories))
+        intents = {group.id: group.intent for group in source.groups}
+        for group, leaves in grouped.items():
+            intent = intents[group] if group in intents else source.episode(leaves[0]).intent
+            row = self._group(source, leaves, owners, {"group": group, "intent": intent})
+            row["trajectories"] += [each for _, trajectories in failed.pop(group, ()) for each in trajectories]
+            yield row
+        for leaf in alone:
+            yield self._group(source, [leaf], owners, {"group": None, "intent": source.episode(leaf).intent})
+        for casts in failed.values():
+            for intent, trajectories in casts:
+                yield _row(trajectories, [], {"group": None, "intent": intent})
 
     def _group(
         self, source: Source, leaves: list[str], owners: dict[str, str], metadata: dict[str, Any]

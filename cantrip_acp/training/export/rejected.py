@@ -68,22 +68,22 @@ def rejected_answers(source: Source, episode: Episode) -> Iterator[RejectedAnswe
                 yield from _answers(source, turn, turn.metadata.voided or (), window, at, sequences, episode)
     above = {i for i in path if source.outline.places[i].role != "call"}
     for partial in source.seen.partials.values():
-        if partial.parent_id in above and _has_rejected(partial) and source.take_rejected(partial.id):
+        continues = partial.parent_id in above and not _begins(source, partial)
+        if continues and _has_rejected(partial) and source.take_rejected(partial.id):
             *_, (turn, window, at, sequences) = _utterances(source, partial.parent_id, _turn_of(partial))
             yield from _answers(source, turn, partial.voided, window, at, sequences, episode)
 
 
 def failed_casts(source: Source) -> Iterator[tuple[Episode, list[RejectedAnswer]]]:
-    """Yield the first casts of entities that ended without a turn because no answer could be used.
+    """Yield the first casts of entities, also of forks, that ended without a turn because no answer could be used.
 
-    Such a cast is no thread. Its episode has the intent and the reason.
+    Such a cast is no thread. Its episode has the intent, the reference and the reason, and that of a fork the group of forks.
     """
     for partial in source.seen.partials.values():
-        place = source.outline.places.get(partial.parent_id)
-        if place is None or place.role != "call" or not _has_rejected(partial) or source.wanted.threads:
+        if not _begins(source, partial) or not _has_rejected(partial) or source.wanted.threads:
             continue
         try:
-            episode = source.episode(partial.parent_id, cast_id=partial.cast_id)
+            episode = source.episode(partial.parent_id, failed=partial)
             why = source.refused(episode, marked=True)
             if why is not None:
                 source.leave_out(partial.id, why)
@@ -93,6 +93,13 @@ def failed_casts(source: Source) -> Iterator[tuple[Episode, list[RejectedAnswer]
             source.leave_out(partial.id, str(problem))
             continue
         yield episode, list(_answers(source, turn, partial.voided, window, at, sequences, episode))
+
+
+def _begins(source: Source, partial: UtteranceRecord) -> bool:
+    """Whether an answer that was never finished is the first of its entity."""
+    place = source.outline.places.get(partial.parent_id)
+    fork = source.loom.fork_of(partial.entity_id)
+    return (place is not None and place.role == "call") or (fork is not None and fork.from_turn == partial.parent_id)
 
 
 def _has_rejected(partial: UtteranceRecord) -> bool:

@@ -17,7 +17,7 @@ from cantrip_acp.loom import rewards
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.query.thread import INTERRUPTED, Endings, State
-from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.loom.records.turn import Turn, UtteranceRecord
 from cantrip_acp.training.export.sent import windows_as_sent
 
 
@@ -267,17 +267,21 @@ class Source:
         start = self.outline.starts.get(turn.cast_id) if turn.cast_id is not None else None
         return start is None or start.attributes.get("sampled") is not False
 
-    def episode(self, leaf: str, *, cast_id: str | None = None) -> Episode:
-        """The description of the thread that ends in a turn. ``cast_id`` is a cast after the call that wrote no turn."""
+    def episode(self, leaf: str, *, failed: UtteranceRecord | None = None) -> Episode:
+        """The description of the thread that ends in a turn; with ``failed`` that of a cast which wrote no turn after it."""
         turn = self.loom.turn(leaf)
-        if cast_id is not None:
-            turn = msgspec.structs.replace(turn, cast_id=cast_id)
+        if failed is not None:
+            turn = msgspec.structs.replace(turn, cast_id=failed.cast_id, entity_id=failed.entity_id)
         path = self.outline.own_path(leaf)
         start = self.outline.starts.get(turn.cast_id) if turn.cast_id is not None else None
         ending = self._endings.thread(turn)
         fork = self.loom.fork_of(turn.entity_id)
         answered = [i for i in path if self.outline.places[i].role != "call"]
         first = self.loom.turn(answered[0]) if answered else turn
+        group = self._group_of.get(leaf)
+        if (group is None or failed is not None) and fork is not None and isinstance(fork.group, str):
+            # The other forks of its group may have failed before their first turn.
+            group = fork.group
         return Episode(
             self.seen,
             leaf,
@@ -294,7 +298,7 @@ class Source:
             self.sampled(turn),
             self.outline.spawner(path[0]),
             fork.from_turn if fork is not None else None,
-            self._group_of.get(leaf),
+            group,
             turn.metadata.trace_id,
             first.metadata.timestamp,
             turn.metadata.timestamp,

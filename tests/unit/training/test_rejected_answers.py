@@ -215,3 +215,31 @@ async def test_no_secret_of_a_rejected_answer_is_in_the_loom_as_tokens() -> None
     assert (kept.rejected, kept.sampled) == ("no_call", None)
     assert turn.metadata.sampled == SampledTokens((4,), ("<4>",), (-0.25,))
     assert secret not in repr(list(loom.records()))
+
+
+async def test_a_fork_that_fails_at_its_first_answer_is_in_the_group_of_its_forks(tmp_path: Path) -> None:
+    replies = [
+        spoken([1], [2], words="", finish="tool_calls", delta=done_call()),
+        spoken([1, 2, 8], [4], words="", finish="tool_calls", delta=done_call()),
+        spoken([1, 2, 8], [5], words="", finish="tool_calls", delta=done_call()),
+        spoken([1, 2, 9], [6], words="", finish="tool_calls", delta=done_call()),
+        empty([1, 2, 9], [7], finish="length"),
+    ]
+    with Wire(replies) as wire, Loom.open(tmp_path / "a.loom.jsonl") as loom:
+        circle = Circle(gates=["echo", "done"], wards=[{"max_turns": 4}])
+        cantrip = Cantrip(local(wire), Call(seed=7), circle, loom=loom, retry=RetryPolicy(max_retries=0))
+        await cantrip.cast("Begin.")
+        (start,) = loom.leaves()
+        first = await cantrip.fork_group(start, "one", samples=2, concurrency=1, reference="1")
+        second = await cantrip.fork_group(start, "two", samples=2, concurrency=1, reference="2")
+        rows = [row for row in exported(loom, "tokens") if row["forked_from"] == start]
+        assert {(row["response_ids"][-1], row["group"], row["reference"]) for row in rows} == {
+            (4, first.id, "1"), (5, first.id, "1"), (6, second.id, "2"), (7, second.id, "2"),
+        }  # fmt: skip
+        (lost,) = [row for row in rows if row["kind"] == "rejected"]
+        assert (lost["cast"], lost["reward"]) == (loom.casts()[-1][0].id, 0.0)
+        groups = {row["metadata"]["group"]: row for row in exported(loom, "art")}
+        found = [each["messages_and_choices"][-1] for each in groups[second.id]["trajectories"]]
+        assert [each.get("token_ids") for each in found][-1] == [7]
+        assert len(found) == 2
+        assert groups[second.id]["metadata"]["intent"] == "two"

@@ -24,11 +24,13 @@ import msgspec
 
 import cantrip_acp
 from cantrip_acp.acp.start import main as acp_agent
+from cantrip_acp.cli import environment
 from cantrip_acp.cli import errors as exit_codes
 from cantrip_acp.cli.command_table import cantrip
 from cantrip_acp.core import events
 from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.crystals.contract import Usage
+from cantrip_acp.crystals.local.presets import PRESETS
 from cantrip_acp.gates import registry
 from cantrip_acp.loom.records import turn as records
 from cantrip_acp.recipes.models.schema import recipe_schema
@@ -498,6 +500,41 @@ def members(owner_name: str, thing: type) -> list[str]:
     return parts
 
 
+# --- environment variables --------------------------------------------------------------------------------------------------
+
+
+def environment_variables() -> str:
+    hosted = [preset for preset in PRESETS.values() if not preset.local]
+    keys = ", ".join(f"`{preset.key}`" for preset in hosted)
+    models = [*_variables(environment.MODELS), (f"{keys} ✎", f"keys of {', '.join(f'`{p.name}`' for p in hosted)}")]
+    parts = [
+        "# Environment variables\n",
+        "These are all environment variables that Cantrip reads. Those with ✎ can also be in `.env` of your configuration "
+        "folder, which also works for a program that you start from a menu. Cantrip never reads a `.env` in a workspace. "
+        "`cantrip doctor` names variables that begin with `CANTRIP_` or `YOOL_` and that nothing reads.\n",
+        "## Models and keys\n",
+        table("variable", "what it does", rows=models),
+        "[Models](../models.md#which-key-is-sent-where) says which key is sent where.\n",
+        "## Folders and output\n",
+        table("variable", "what it does", rows=_variables(environment.FOLDERS)),
+        "## Gates and traces\n",
+        table("variable", "what it does", rows=_variables(environment.GATES)),
+        "## In the sandbox\n",
+        "Commands in the sandbox get none of these. They get `PATH`, `HOME` (private), `LANG` and similar variables, "
+        "`TRACEPARENT` of the cast, `CANTRIP_CONTEXT` (the file with the [data](../delegation.md) of a child), "
+        "`CANTRIP_ENGINE_CALL`, `CANTRIP_PROCESS` and `CANTRIP_INPUT` ([programs](../programs.md) of the substrate), on macOS "
+        "`CANTRIP_SANDBOX` (a random value by which the processes of the command are found), and, if the wards list hosts, the "
+        "proxy for them.",
+    ]
+    return "\n".join(parts)
+
+
+def _variables(described: Iterable[environment.Variables]) -> Iterator[tuple[str, str]]:
+    for each in described:
+        names = ", ".join(f"`{name}`" for name in each.names)
+        yield f"{names} ✎" if each.dotenv else names, each.meaning.replace("](", "](../")
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "recipe.md": recipe_keys,
     "wards.md": wards,
@@ -505,6 +542,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "events.md": event_types,
     "records.md": loom_records,
     "commands.md": commands,
+    "environment.md": environment_variables,
     "python.md": python_api,
 }
 

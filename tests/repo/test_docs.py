@@ -287,7 +287,7 @@ def test_every_key_of_a_scripted_crystal_that_is_shown_is_known() -> None:
 
 def test_every_environment_variable_is_documented() -> None:
     """Each name in the package that looks like a variable of Cantrip, of a provider or of OpenTelemetry is in the table."""
-    table = (ROOT / "docs/environment.md").read_text()
+    table = (ROOT / "docs/reference/environment.md").read_text()
     shape = re.compile(r"(CANTRIP|OTEL|XDG|ANTHROPIC|OPENAI|GEMINI|GOOGLE|OPENROUTER|OLLAMA)_[A-Z_]+")
     # Set by us: for the doctor's check that no variable of the host reaches a sandbox, and for each cell inside one.
     own = {"CANTRIP_CANARY", "CANTRIP_CELL"}

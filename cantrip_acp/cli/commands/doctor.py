@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from cantrip_acp.cli import environment
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.core.errors import CantripError
 
@@ -59,6 +60,8 @@ def _settings_files() -> Iterator[Finding]:
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.recipes.build import crystal_factory, providers
 
+    for sentence in environment.unknown(os.environ):
+        yield Finding("environment", "note", sentence, "Correct the name, or unset it.")
     path = keys.dotenv_file()
     try:
         mode = os.stat(path).st_mode

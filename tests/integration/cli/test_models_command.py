@@ -85,6 +85,16 @@ def test_doctor_says_that_a_provider_of_the_table_is_none(tmp_path: Path, monkey
     assert "models.provider" not in looked()
 
 
+def test_doctor_names_a_variable_that_nothing_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTRIP_STATEDIR", "/nowhere")
+    found = looked()["environment"]
+    assert found.state == "note"
+    assert found.text == "CANTRIP_STATEDIR is set, but nothing reads it; did you mean 'CANTRIP_STATE_DIR'?"
+    monkeypatch.delenv("CANTRIP_STATEDIR")
+    monkeypatch.setenv("CANTRIP_CONTEXT", "/some/file")
+    assert "environment" not in looked()
+
+
 def test_doctor_asks_the_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(request: Request) -> object:
         good = request.headers.get("authorization") == f"Bearer {KEY}"

@@ -303,7 +303,7 @@ def run(
 
     def asker(options: Sequence[Mapping[str, Any]]) -> str:
         with headless.keyboard():
-            return ask_permission(screen, options, input)
+            return ask_permission(screen, options)
 
     headless = ClientSession(
         argv, output, folder=folder, policy=policy, asker=asker if at_terminal else None, timeout=timeout

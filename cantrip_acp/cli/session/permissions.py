@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
@@ -99,32 +99,41 @@ def option_name(choice: str | None, options: Sequence[Mapping[str, Any]]) -> str
     return "no answer"
 
 
-def ask_permission(screen: Screen, options: Sequence[Mapping[str, Any]], read: Callable[[str], str]) -> str:
-    """Ask until the user names an option, by its number or by the beginning of its name.
+def ask_permission(screen: Screen, options: Sequence[Mapping[str, Any]]) -> str:
+    """Ask which of an agent's options the user wants, and return its id. The answer is one key: the one shown, or the number
+    of the option.
 
-    There is no default, so that Enter alone allows nothing. Raises EOFError at the end of input and KeyboardInterrupt for
-    Ctrl-C.
+    Enter alone allows nothing. Raises EOFError for Ctrl-D or if the terminal is gone, and KeyboardInterrupt for Ctrl-C.
     """
-    usable = [option for option in options if isinstance(option.get("optionId"), str)]
-    names = [option_name(str(option["optionId"]), usable) for option in usable]
+    from cantrip_acp.core.errors import CrystalError
+
+    keys: dict[str, str] = {}
     parts: list[str | tuple[str, str]] = []
-    for number, (name, option) in enumerate(zip(names, usable, strict=True), 1):
-        style = "green" if get_text(option, "kind").startswith("allow") else "red"
-        parts += [(f"{number}", f"bold {style}"), f" {name}   "]
+    usable = [option for option in options if isinstance(option.get("optionId"), str)]
+    for number, option in zip(_NUMBERS, usable, strict=False):
+        kind, chosen = get_text(option, "kind"), str(option["optionId"])
+        key = _LETTERS.get(kind, number)
+        key = number if key in keys else key
+        keys[number] = keys[key] = chosen
+        style = "green" if kind.startswith("allow") else "red"
+        parts += [(key, f"bold {style}"), f" {option_name(chosen, usable)}   "]
     screen.line(*parts, indent=4)
-    while True:
-        try:
-            answer = read("    which? ").strip().lower()
-        except (EOFError, KeyboardInterrupt):
-            # The cursor is still behind the question.
-            screen.blank()
-            raise
-        if answer.isdecimal() and 1 <= int(answer) <= len(usable):
-            return str(usable[int(answer) - 1]["optionId"])
-        fitting = [n for n, name in enumerate(names) if answer and name.lower().startswith(answer)]
-        if len(fitting) == 1:
-            return str(usable[fitting[0]]["optionId"])
-        screen.line((f"type a number from 1 to {len(usable)}; Ctrl-C cancels the turn", "dim"), indent=4)
+    screen.flush()
+    try:
+        return keys[anyio.run(_pressed, "".join(keys))]
+    except CrystalError:
+        raise EOFError from None
+    except KeyboardInterrupt:
+        # The cursor is still behind the question.
+        screen.blank()
+        raise
+
+
+async def _pressed(keys: str) -> str:
+    from cantrip_acp.crystals.human import terminal
+
+    with terminal() as typed:
+        return await typed.key(_WHICH, keys)
 
 
 ask_option = click.option(
@@ -149,6 +158,11 @@ _MOMENT_S: Final = 0.05
 """Seconds to wait before a question, so that earlier output is printed first."""
 _MOST_LINES: Final = 60
 """Maximum lines of a command or a change that a question shows."""
+_WHICH: Final = "    which? "
+_NUMBERS: Final = "123456789bcdefghijklmopqrstuvwxz"
+"""The keys of an agent's options, in their order: numbers, then letters that `_LETTERS` does not have."""
+_LETTERS: Final[Mapping[str, str]] = {"allow_once": "y", "allow_always": "a", "reject_once": "n"}
+"""The keys of an agent's options by their kind. They are those of `_ANSWERS`."""
 _ANSWERS: Final[dict[str, Answer]] = {
     **dict.fromkeys("1y", "allow_once"),
     **dict.fromkeys("2a", "allow_always"),
@@ -294,7 +308,7 @@ class TerminalQuestions:
             self._show(question)
             try:
                 with terminal() as typed:
-                    pressed = await typed.key("    which? ", "".join(_ANSWERS))
+                    pressed = await typed.key(_WHICH, "".join(_ANSWERS))
                     reason = await typed.line("    reason: ") if pressed in "4r" else ""
                 return Decision(_ANSWERS[pressed], reason.strip())
             except CrystalError:

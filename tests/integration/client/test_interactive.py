@@ -1,14 +1,28 @@
 """The client at a terminal: prompts, Ctrl-C, Ctrl-D, permissions, colour."""
 
-import time
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.integration.client.client_processes import CLIENT, POLITE, Terminal, rude
+from tests.support.command_line import recipe
 
 Start = Callable[..., Terminal]
 AGENT = [*CLIENT, "--", *POLITE]
+AGENT_OF_OURS = [sys.executable, "-m", "cantrip_acp.acp.start"]
+
+EDITOR = """
+crystal:
+  provider: scripted
+  responses:
+    - tool_calls: [{gate: write_file, args: {path: one.txt, content: "after\\n"}}]
+    - content: Written.
+circle:
+  gates: [done, write_file]
+  wards: [{max_turns: 3}]
+"""
 
 
 def test_a_conversation(terminal: Start) -> None:
@@ -68,19 +82,53 @@ def test_interrupt_twice_in_a_turn_quits(terminal: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "answer"), [("2\n", "selected all"), ("rej\n", "selected no"), ("9\n\nal\n1\n", "selected one")]
+    ("keys", "answer"),
+    [("2", "all"), ("a", "all"), ("y", "one"), ("n", "no"), ("\r9xN", "no")],
 )
-def test_permission_is_asked_for(terminal: Start, keys: str, answer: str) -> None:
+def test_permission_is_asked_for_with_one_key(terminal: Start, keys: str, answer: str) -> None:
     at = terminal(AGENT)
     at.until("❯ ")
     at.type("ask\n")
     at.until("Delete the world")
     at.until("which? ")
-    for key in keys.splitlines(keepends=True):
-        at.type(key)
-        if key != keys.splitlines(keepends=True)[-1]:
-            at.until("which? ")
-    at.until(f"answer: {answer}")
+    at.type(keys)
+    at.until(f"answer: selected {answer}")
+    at.until("❯ ")
+    # The terminal edits lines again.
+    at.type("say Good day.\n")
+    at.until("end_turn")
+    at.until("❯ ")
+    at.type("\x04")
+    assert at.wait() == 0
+
+
+def test_the_question_of_our_agent_shows_the_change(terminal: Start, tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("before\n")
+    agent = [*AGENT_OF_OURS, "--recipe", str(recipe(tmp_path, EDITOR))]
+    at = terminal([*CLIENT, "--cwd", str(tmp_path), "--mode", "ask", "--", *agent])
+    at.until("❯ ")
+    at.type("go\n")
+    shown = at.until("which? ")
+    assert "-before" in shown
+    assert "+after" in shown
+    assert "Allow" in shown
+    assert (tmp_path / "one.txt").read_text() == "before\n"
+    at.type("y")
+    at.until("end_turn")
+    assert (tmp_path / "one.txt").read_text() == "after\n"
+    at.until("❯ ")
+    at.type("\x04")
+    assert at.wait() == 0
+
+
+def test_end_of_input_at_a_question_is_a_no(terminal: Start) -> None:
+    at = terminal(AGENT)
+    at.until("❯ ")
+    at.type("ask\n")
+    at.until("which? ")
+    at.type("\x04")
+    at.until("(end of input)")
+    at.until("answer: selected no")
     at.until("❯ ")
     at.type("\x04")
     assert at.wait() == 0
@@ -91,8 +139,6 @@ def test_interrupt_at_a_question_cancels_the_turn(terminal: Start) -> None:
     at.until("❯ ")
     at.type("ask\n")
     at.until("which? ")
-    # As fast as a person is: readline does not see a signal that comes between its prompt and its wait for a key.
-    time.sleep(0.3)
     at.type("\x03")
     at.until("cancelled")
     at.until("❯ ")

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from cantrip_acp.core.definition.checked_values import nearest
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.files.paths import config_dir
 
 _OWN = ("gc",)
@@ -26,20 +25,15 @@ def use_settings(ctx: click.Context, known: list[str]) -> None:
     path = config_dir() / "settings.toml"
     if not path.exists():
         return
-    import tomllib
+    from cantrip_acp.files.toml_file import TomlFile
 
-    try:
-        tables = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise DefinitionError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"this is not TOML: {error}", where=str(path)) from None
-    for name, table in tables.items():
+    file = TomlFile.read(path)
+    for name, table in file.data.items():
         if name not in known:
-            raise DefinitionError(f"unknown command {name!r}{nearest(name, known)}", where=str(path))
+            raise file.error(f"unknown command {name!r}{nearest(name, known)}", name)
         if not isinstance(table, dict):
-            raise DefinitionError(f"{name} is a table: write [{name}], and its options below it", where=str(path))
-    ctx.default_map = {name: table for name, table in tables.items() if name not in _OWN}
+            raise file.error(f"must be a table: write [{name}], and its options below it", name)
+    ctx.default_map = {name: table for name, table in file.data.items() if name not in _OWN}
 
 
 def check_settings(ctx: click.Context, name: str, command: click.Command) -> None:
@@ -50,7 +44,7 @@ def check_settings(ctx: click.Context, name: str, command: click.Command) -> Non
     tables: Any = ctx.default_map or {}
     if not isinstance(tables.get(name), dict):
         return
-    table, path = tables[name], f"{config_dir() / 'settings.toml'}"
+    table = tables[name]
     options = {
         option.lstrip("-"): param.name
         for param in command.params
@@ -65,6 +59,9 @@ def check_settings(ctx: click.Context, name: str, command: click.Command) -> Non
             continue
         param = options.get(key.replace("_", "-"))
         if param is None:
-            raise DefinitionError(f"unknown option of {name} {key!r}{nearest(key, [*options, *groups])}", where=path)
+            from cantrip_acp.files.toml_file import TomlFile
+
+            file = TomlFile.read(config_dir() / "settings.toml")
+            raise file.error(f"unknown option of {name} {key!r}{nearest(key, [*options, *groups])}", name, key)
         found[param] = value
     ctx.default_map = {**tables, name: found}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.files.toml_file import TomlFile
 
 FILE = "settings.toml"
 """The user's settings in the configuration folder; the table ``gc`` has the retention rules."""
@@ -56,35 +55,30 @@ def size(text: str) -> int | None:
 def read(config: Path) -> Rules:
     """Read the rules from the user's settings, with defaults for missing keys. Raises `DefinitionError` with file and
     key."""
-    path = config / FILE
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
+        file = TomlFile.read(config / FILE)
     except FileNotFoundError:
         return Rules()
-    except OSError as error:
-        raise DefinitionError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"this is not TOML: {error}", where=str(path)) from error
-    table = data.get("gc", {})
+    table = file.data.get("gc", {})
     if not isinstance(table, dict):
-        raise DefinitionError("gc is a table, as in [gc] and below it older_than = '90d'", where=str(path))
+        raise file.error("must be a table: write [gc], and below it older_than = '90d'", "gc")
     unknown = sorted(set(table) - {"older_than", "max_size"})
     if unknown:
-        raise DefinitionError(f"gc.{unknown[0]} is not known; there are older_than and max_size", where=str(path))
+        raise file.error("is not known; there are older_than and max_size", "gc", unknown[0])
     rules = Rules()
     return Rules(
-        rules.older_than if "older_than" not in table else _read(table, "older_than", age, path),
-        rules.max_size if "max_size" not in table else _read(table, "max_size", size, path),
+        rules.older_than if "older_than" not in table else _read(file, table, "older_than", age),
+        rules.max_size if "max_size" not in table else _read(file, table, "max_size", size),
     )
 
 
-def _read(table: dict[str, Any], key: str, parse: Any, path: Path) -> Any:
+def _read(file: TomlFile, table: dict[str, Any], key: str, parse: Any) -> Any:
     if not isinstance(table[key], str):
-        raise DefinitionError(f"gc.{key} is a text, as in '90d' or '2GB'", where=str(path))
+        raise file.error("must be a text, as in '90d' or '2GB'", "gc", key)
     try:
         return parse(table[key])
     except ValueError as error:
-        raise DefinitionError(f"gc.{key}: {error}", where=str(path)) from None
+        raise file.error(str(error), "gc", key) from None
 
 
 # --- One item of the state folder that may be deleted, or that is kept although it is too old.

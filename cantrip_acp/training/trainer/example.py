@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-import tomllib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from cantrip_acp.core.definition.checked_values import nearest
 from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.files.toml_file import TomlFile
 from cantrip_acp.text.codecs import convert, json_decoder
 
 _T = TypeVar("_T")
@@ -51,11 +53,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("groups", "samples", "steps", "rank", "eval_every", "held_out"):
+        for name in ("groups", "steps", "rank", "eval_every", "held_out"):
             if getattr(self, name) < 1:
-                raise DefinitionError(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise DefinitionError(f"must be at least 1, not {getattr(self, name)}", where=name)
         if self.samples < 2:
-            raise DefinitionError("samples must be at least 2, because a reward counts by its difference in the group")
+            why = "because a reward counts by its difference in the group"
+            raise DefinitionError(f"must be at least 2, not {self.samples}, {why}", where="samples")
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,21 +114,32 @@ class Example:
         recipes = sorted(folder.glob("*.cantrip.yaml"))
         if len(recipes) != 1:
             raise DefinitionError(f"must contain one recipe (*.cantrip.yaml), not {len(recipes)}", where=str(folder))
-        file = folder / "train.toml"
-        try:
-            given = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
-            settings = convert(given, Settings)
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-            raise DefinitionError(str(error), where=str(file)) from None
         demonstrations = folder / "demonstrations.jsonl"
         return cls(
             folder,
             recipes[0],
-            settings,
+            (settings := _settings(folder / "train.toml")),
             _lines(folder / "train.jsonl", Question) if settings.method == "grpo" else [],
             _lines(folder / "held_out.jsonl", Question),
             _lines(demonstrations, Demonstration) if demonstrations.is_file() else [],
         )
+
+
+def _settings(path: Path) -> Settings:
+    """The settings in a file, or the defaults if there is none. Raises `DefinitionError` with the line of the mistake."""
+    if not path.is_file():
+        return Settings()
+    file, known = TomlFile.read(path), Settings.__struct_fields__
+    for key in file.data:
+        if key not in known:
+            raise file.error(f"unknown setting {key!r}{nearest(key, known)}", key)
+    try:
+        return convert(file.data, Settings)
+    except msgspec.ValidationError as error:
+        reason, _, key = str(error).partition(" - at `$.")
+        raise file.error(reason, re.split(r"[.\[`]", key)[0]) from None
+    except DefinitionError as error:
+        raise file.error(error.reason, error.where or "") from None
 
 
 def _lines(file: Path, kind: type[_T]) -> list[_T]:

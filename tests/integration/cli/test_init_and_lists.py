@@ -113,10 +113,13 @@ def test_the_settings_file_has_defaults_for_options(tmp_path: Path) -> None:
     done = run("cast", made, "hi", cwd=tmp_path, **env)
     assert done.lines[-1]["event"] == "result", done
     for text, says in (
-        ("[cst]\n", "unknown command 'cst'; did you mean 'cast'?"),
-        ("[cast]\njsn = true\n", "unknown option of cast 'jsn'; did you mean 'json'?"),
-        ("cast = 1\n", "cast is a table"),
-        ("[cast\n", "this is not TOML"),
+        ("[cst]\n", ":1:1: cst: unknown command 'cst'; did you mean 'cast'?\n    1 | [cst]\n      | ^"),
+        (
+            "[cast]\njsn = true\n",
+            ":2:1: cast.jsn: unknown option of cast 'jsn'; did you mean 'json'?\n    2 | jsn = true",
+        ),
+        ("cast = 1\n", ":1:1: cast: must be a table"),
+        ("[cast\n", ":1:6: this is not TOML"),
     ):
         settings.write_text(text)
         done = run("cast", made, "hi", cwd=tmp_path, **env)

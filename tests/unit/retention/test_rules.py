@@ -50,11 +50,11 @@ def test_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("gc = 3", "gc is a table"),
-        ("[gc]\nolder = '1d'", "gc.older is not known; there are older_than and max_size"),
-        ("[gc]\nolder_than = 90", "gc.older_than is a text, as in '90d'"),
-        ("[gc]\nmax_size = '2 elephants'", "gc.max_size: '2 elephants' is not a size"),
-        ("[gc", "this is not TOML"),
+        ("gc = 3", "1:1: gc: must be a table"),
+        ("[gc]\nolder = '1d'", "2:1: gc.older: is not known; there are older_than and max_size"),
+        ("[gc]\nolder_than = 90", "2:1: gc.older_than: must be a text, as in '90d'"),
+        ("[gc]\nmax_size = '2 elephants'", "2:1: gc.max_size: '2 elephants' is not a size"),
+        ("[gc", "1:4: this is not TOML"),
         ("\xff", "not TOML"),
     ],
 )
@@ -63,4 +63,4 @@ def test_settings_that_are_wrong_are_said_with_their_place(tmp_path: Path, text:
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(DefinitionError, match=said) as caught:
         read(tmp_path)
-    assert str(caught.value).startswith(f"{file}: ")
+    assert str(caught.value).startswith(f"{file}:")

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cantrip_acp.cli.commands import train as command
+from cantrip_acp.cli.errors import USAGE, report_error
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.training.trainer.example import EXAMPLES, Example, Settings
 from cantrip_acp.training.trainer.history import Evaluation, Step, chart, write_page
@@ -77,8 +78,11 @@ def test_the_numbers_of_the_example_store_are_those_of_its_gate() -> None:
 @pytest.mark.parametrize(
     ("file", "text", "why"),
     [
-        ("train.toml", "step = 3", "unknown field `step`"),
-        ("train.toml", "samples = 1", "samples must be at least 2"),
+        ("train.toml", "model = 'a'\nstep = 3", r"train\.toml:2:1: step: unknown setting 'step'; did you mean 'steps'"),
+        ("train.toml", "samples = 1", r"train\.toml:1:1: samples: must be at least 2, not 1"),
+        ("train.toml", "# a\n  groups = 'x'", r"train\.toml:2:3: groups: Expected `int`, got `str`"),
+        ("train.toml", "looms = ['a', 3]", r"train\.toml:1:1: looms: Expected `str`, got `int`"),
+        ("train.toml", "steps = 3\nrank = \n", r"train\.toml:2:8: this is not TOML: Invalid value"),
         ("train.jsonl", '{"intent": "a"}\n{"question": "b"}\n', r"train\.jsonl:2: .*`question`"),
         ("held_out.jsonl", "\n", r"held_out\.jsonl: is empty"),
         ("second.cantrip.yaml", "", "must contain one recipe"),
@@ -91,6 +95,20 @@ def test_an_error_in_an_example_names_its_place(tmp_path: Path, file: str, text:
 
     with pytest.raises(DefinitionError, match=why):
         Example.load(str(tmp_path))
+
+
+def test_a_mistake_in_the_settings_is_shown_with_a_caret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("larger.cantrip.yaml", "train.jsonl", "held_out.jsonl"):
+        (tmp_path / name).write_bytes((EXAMPLES / "larger" / name).read_bytes())
+    (tmp_path / "train.toml").write_text("steps = 3\n  rank = 0\n")
+
+    with pytest.raises(DefinitionError) as caught:
+        Example.load(str(tmp_path))
+
+    assert report_error(caught.value) == USAGE
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first == f"cantrip: {tmp_path}/train.toml:2:3: rank: must be at least 1, not 0"
+    assert rest == ["    2 |   rank = 0", "      |   ^"]
 
 
 def test_an_unknown_example_is_refused_with_the_known_ones() -> None:

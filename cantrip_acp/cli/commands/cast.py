@@ -116,12 +116,32 @@ def run_opened(
     """Run an opened recipe once on an intent, show what happens, and return the exit status."""
     from cantrip_acp.cli.render.cast_output import CastJson, CastText
     from cantrip_acp.cli.render.terminal import Screen
+
+    if as_json:
+        return _run(opening, intent, context, hosts, CastJson(), ask, reference)
+    screen = Screen()
+    with screen.rendering():
+        return _run(opening, intent, context, hosts, CastText(screen, opening.workspace, full=full), ask, reference)
+
+
+def _run(
+    opening: OpenedRecipe,
+    intent: str,
+    context: ContextFiles,
+    hosts: NamedHosts,
+    output: CastJson | CastText,
+    ask: bool,
+    reference: str | None,
+) -> int:
+    from cantrip_acp.cli.render.cast_output import CastJson
     from cantrip_acp.cli.session.loop_thread import run_entity
 
-    output: CastJson | CastText = CastJson() if as_json else CastText(Screen(), opening.workspace, full=full)
+    screen = None
     if not isinstance(output, CastJson):
         output.show_intent(intent)
-    cantrip = context.to(opening.cantrip).for_session((), permissions(hosts) if ask else hosts)
+        screen = output.screen if output.screen.live is not None else None
+    asked = permissions(hosts, screen=screen) if ask else hosts
+    cantrip = context.to(opening.cantrip).for_session((), asked)
     if not isinstance(output, CastJson) and output.screen.terminal and sys.stdin.isatty():
         cantrip = with_answers(cantrip, output.screen)
     hosts.add_from_text(intent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -218,7 +219,7 @@ def _run(
     screen, loom = Screen(), opening.loom
     output: CastJson | CastText = CastJson() if as_json else CastText(screen, opening.workspace, full=full)
 
-    with run_entity(forked) as run:
+    with nullcontext() if as_json else screen.rendering(), run_entity(forked) as run:
         if not isinstance(output, CastJson):
             made = loom.fork_of(run.entity.id)
             assert made is not None, "it was just written"
@@ -240,7 +241,7 @@ def _run(
             else:
                 output.renderer.end_turn()
             raise
-    return show_ending(ended, output)
+        return show_ending(ended, output)
 
 
 @click.command(

@@ -5,18 +5,21 @@ forget it. Output only grows at its end: it can be scrolled, piped and copied.
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import shutil
 import sys
 import time
 import unicodedata
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, TextIO
+from typing import TYPE_CHECKING, ClassVar, Final, TextIO, cast
 
 from cantrip_acp.text.sanitize import Cleaner, clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.markdown import MarkdownElement
@@ -67,6 +70,31 @@ class Screen:
         self.live: Callable[[str], None] | None = None
         """Shows text below the output that may still change, if this stream can do that. Then messages are rendered as
         Markdown."""
+        self._message: MarkdownFlow | None = None
+
+    @contextmanager
+    def rendering(self) -> Iterator[None]:
+        """Inside the block, messages are rendered as Markdown, if the stream is a terminal that can move its cursor."""
+        stream, console = self._stream, self._console
+        if console is None or console.is_dumb_terminal or not stream.isatty():
+            yield
+            return
+        terminal = _LiveTerminal(stream)
+        self._stream = console.file = cast("TextIO", terminal)
+        self.live = terminal.show
+        try:
+            # Otherwise a warning would be removed together with the text above it.
+            with redirect_stderr(self._stream) if sys.stderr.isatty() else nullcontext():
+                yield
+        finally:
+            self.end_message()
+            self._stream = console.file = stream
+            self.live = None
+
+    def end_message(self) -> None:
+        """Print what is shown of a message that may still change. Call this before a question."""
+        if self._message is not None:
+            self._message.close()
 
     def line(self, *parts: str | tuple[str, str], indent: int = 0, whole: bool = False) -> None:
         """Write one line (or more, if a part contains newlines) of `text` and `(text, style)` parts.
@@ -157,7 +185,8 @@ class Screen:
     def flow(self, mark: str, *, style: str = "", mark_style: str = "") -> Flow | MarkdownFlow:
         """Streamed prose, rendered as Markdown where that can be done while it comes. Styled prose (a thought) is not."""
         if self.live is not None and self._console is not None and not style:
-            return MarkdownFlow(self, mark, mark_style=mark_style)
+            self._message = MarkdownFlow(self, mark, mark_style=mark_style)
+            return self._message
         return Flow(self, mark, style=style, mark_style=mark_style)
 
     def print_rendered(self, lines: Sequence[str]) -> None:
@@ -172,6 +201,42 @@ class Screen:
 
     def flush(self) -> None:
         self._stream.flush()
+
+
+class _LiveTerminal(io.TextIOBase):
+    """A terminal whose last lines may still change (`show`). All other output removes them first."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._rows = 0
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        return self._stream.write(self._removed() + text) if text else 0
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def show(self, text: str) -> None:
+        """Show these lines below all output, as many as fit into half of the terminal. A longer line is cut."""
+        lines = text.split("\n")[-max(shutil.get_terminal_size().lines // 2, 3) :]
+        self._stream.write(self._removed() + "\x1b[?7l" + "\n".join(lines) + "\x1b[?7h")
+        self._rows = len(lines)
+        self._stream.flush()
+
+    def _removed(self) -> str:
+        """What removes the lines from the terminal."""
+        rows, self._rows = self._rows, 0
+        return "" if not rows else "\r\x1b[J" if rows == 1 else f"\r\x1b[{rows - 1}A\x1b[J"
 
 
 def _console(stream: TextIO, colour: bool | None, width: int | None) -> Console | None:

@@ -321,6 +321,7 @@ class TerminalQuestions:
         from cantrip_acp.text.redaction import shared
 
         screen, redact = self._screen, shared().text
+        screen.end_message()
         title = escape_invisible(redact(" ".join(question.title.split())))
         screen.blank()
         screen.line(("? ", "bold yellow"), (f"{question.tool}: ", "bold"), title if not question.text else "")
@@ -373,6 +374,7 @@ class TerminalAnswers:
         question, choices = args["question"], list(args.get("choices", ()))
         async with self._one:
             await anyio.sleep(_MOMENT_S)
+            self._screen.end_message()
             self._screen.blank()
             for line in escape_invisible(shared().text(question)).splitlines():
                 self._screen.line(("? ", "bold yellow"), line)

@@ -13,7 +13,7 @@ from cantrip_acp import Loom
 from tests.integration.cli.test_ask import PLANS, WRITER
 from tests.integration.cli.test_human_crystal import HUMAN
 from tests.integration.cli.test_repl import TALKER, WAITER
-from tests.support.command_line import TerminalScreen, recipe, run
+from tests.support.command_line import Terminal, TerminalScreen, recipe, run
 
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed here")
 
@@ -114,6 +114,63 @@ def test_work_is_shown_before_the_first_word_and_markdown_while_it_comes(tmp_pat
     assert "```" not in shown
     assert shown.count("The end.") == shown.count("Some bold words.") == 1
     assert b"\x1b[1mbold" in terminal.written
+
+
+def test_cast_renders_markdown_while_it_comes(tmp_path: Path) -> None:
+    with TerminalScreen("cast", recipe(tmp_path, MARKDOWN), "go", cwd=tmp_path, rows=24) as terminal:
+        table = terminal.until(lambda at: re.search(r"two\s+2", at.text) is not None)
+        assert "|---|" not in table
+        assert "The end." not in table
+        assert terminal.end() == 0
+        shown = terminal.text
+    assert "● A heading" in shown
+    assert "Some bold words." in shown
+    assert "```" not in shown
+    assert [shown.count(words) for words in ("A heading", "Some bold", "for x in y:", "The end.")] == [1, 1, 1, 1]
+    assert b"\x1b[1mbold" in terminal.written
+
+
+@pytest.mark.parametrize("command", ["cast", "repl"])
+def test_what_was_said_stays_above_a_question(tmp_path: Path, command: str) -> None:
+    responses = """
+crystal:
+  provider: scripted
+  responses:
+    - {content: I write **one** file., tool_calls: [{gate: write_file, args: {path: one.txt, content: one}}]}
+    - {content: Written.}
+circle:
+  gates: [done, write_file]
+  wards: [{max_turns: 3}]
+"""
+    intent = ["go"] if command == "cast" else []
+    with TerminalScreen(command, recipe(tmp_path, responses), *intent, "--ask", cwd=tmp_path) as terminal:
+        if command == "repl":
+            terminal.ready()
+            terminal.type("go\r")
+        shown = terminal.until("which?")
+        assert "● I write one file." in shown
+        assert shown.index("I write one file.") < shown.index("one.txt")
+        time.sleep(0.6)  # the input line takes a key for typing if it comes at once
+        terminal.type("y")
+        shown = terminal.until("Written.")
+    assert shown.count("I write one file.") == 1
+    assert (tmp_path / "one.txt").read_text() == "one"
+
+
+@pytest.mark.parametrize("variable", ["TERM=dumb", "FORCE_COLOR=1"])
+def test_markdown_stays_text_where_nothing_can_be_replaced(tmp_path: Path, variable: str) -> None:
+    name, _, value = variable.partition("=")
+    made = recipe(tmp_path, MARKDOWN)
+    if name == "TERM":
+        with Terminal("cast", made, "go", cwd=tmp_path, TERM=value) as terminal:
+            assert terminal.end() == 0
+            shown = terminal.seen
+        assert "\x1b" not in shown
+    else:
+        shown = run("cast", made, "go", cwd=tmp_path, FORCE_COLOR=value).out
+    assert "|---|" in shown
+    assert "**bold**" in shown
+    assert "\x1b[?7l" not in shown
 
 
 def test_tab_completes_the_commands_of_the_editor(tmp_path: Path) -> None:

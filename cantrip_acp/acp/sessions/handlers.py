@@ -454,14 +454,15 @@ class Sessions:
 
     async def mcp_restart(self, params: acp.McpRestart, request: Request) -> dict[str, Any]:
         """``_cantrip/mcp/restart``: restarts one server. The reply lists all servers, also if this one failed."""
-        entity = self._open_sessions.session(params.session_id).entity
+        session = self._open_sessions.session(params.session_id)
         servers = self._mcp_servers(params.session_id)
         if not 0 <= params.server < len(servers):
             raise invalid_params(f"the session has {len(servers)} MCP servers, and {params.server} is none", "server")
         connection = servers[params.server][1]
         try:
             if connection is None:
-                await entity.connect_sources()
+                await session.install_servers()
+                await session.entity.connect_sources()
             else:
                 await connection.restart()
         except CantripError as problem:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.events import Event
     from cantrip_acp.core.state import SteeringMessage
     from cantrip_acp.gates.contract import GateSource
+    from cantrip_acp.gates.mcp.declaration import McpServer
 
 log = logging.getLogger(__name__)
 _USUAL_THRESHOLD = (700, 10, 10)
@@ -314,7 +315,9 @@ class Session:
             self.send_now(notice(text, self.client))
         prepare_in_background(self.entity.crystal)
         try:
-            await self.entity.warm()
+            # Otherwise the first prompt asks, and then connects.
+            if not self._servers_to_install():
+                await self.entity.warm()
             for text in self.entity.take_notices():
                 self.send_now(notice(text, self.client))
         except Exception:
@@ -413,6 +416,7 @@ class Session:
         self._sent_notes = list(self.entity_notes)
         if self.before_cast is not None:
             context = (*context, *await self.before_cast(self))
+        await self.install_servers()
         if self._was_cancelled():
             return acp.PromptResult("cancelled")
         options: dict[str, Any] = {"trace": trace}
@@ -471,6 +475,30 @@ class Session:
             finally:
                 self._cancellable_waits.discard(scope)
         return blocks
+
+    def _servers_to_install(self) -> list[McpServer]:
+        """The MCP servers that must be installed before the entity connects to them. None after it has connected."""
+        unopened = [source for source, opened in self.entity.sources if opened is None]
+        if not unopened:
+            return []
+        from cantrip_acp.gates.mcp.servers import to_install
+
+        return to_install(unopened, self.entity.circle)
+
+    async def install_servers(self) -> None:
+        """Ask the user whether missing MCP servers may be installed. A prompt whose question is cancelled is cancelled."""
+        missing = self._servers_to_install()
+        if not missing or self._was_cancelled():
+            return
+        from cantrip_acp.acp.sessions.mcp_install import ask_and_install
+
+        with anyio.CancelScope() as scope:
+            self._cancellable_waits.add(scope)
+            try:
+                if not await ask_and_install(self.connection, self.id, missing, self.entity.circle, self.send_now):
+                    self.cancel()
+            finally:
+                self._cancellable_waits.discard(scope)
 
     async def until_cancelled(self, work: Callable[[], Awaitable[str | None]]) -> str | None:
         """Await what the running prompt waits for. Returns None if the prompt is cancelled meanwhile."""

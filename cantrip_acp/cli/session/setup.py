@@ -119,17 +119,17 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, stat
 def install_servers(cantrip: Cantrip, *, yes: bool = False) -> tuple[int, int]:
     """Ask about each MCP server that must be installed, and install it. Returns how many were installed, and how many were
     not. With ``yes`` nothing is asked. Raises `McpError` if one cannot be installed."""
-    servers = [server for source in cantrip.sources for server in getattr(source, "servers", ())]
-    if not servers:
+    from cantrip_acp.gates.mcp.servers import to_install
+
+    missing = to_install(cantrip.sources, cantrip.circle)
+    if not missing:
         return 0, 0
     import anyio
 
     from cantrip_acp.gates.mcp import install
 
     done = left = 0
-    for server in servers:
-        if not install.needs_install(server, cantrip.circle.wards):
-            continue
+    for server in missing:
         click.echo(clean_line(f"cantrip: {install.describe(server)}", 1000), err=True)
         if yes or click.confirm("Install it now?", err=True):
             from cantrip_acp.gates.mcp.connection import install_server

@@ -43,7 +43,7 @@ class McpServers:
             opened.problems.append(missing)
             return opened
         # Importing the SDK takes a second. Do it in a thread, because the event loop may have other sessions.
-        await anyio.to_thread.run_sync(_import)
+        await anyio.to_thread.run_sync(import_sdk)
         from cantrip_acp.gates.mcp.connection import Connection, McpError
 
         opened = OpenServers()
@@ -135,6 +135,17 @@ def sdk_missing() -> str | None:
     return "MCP servers need the package mcp, not installed here; install it with: pip install 'cantrip-acp[mcp]'"
 
 
-def _import() -> None:
+def to_install(sources: Iterable[object], circle: CircleView) -> list[McpServer]:
+    """The servers of these gate sources that must be installed before they can start in a circle."""
+    declared = [server for source in sources if isinstance(source, McpServers) for server in source.servers]
+    if not declared or sdk_missing() is not None:
+        return []
+    from cantrip_acp.gates.mcp.install import needs_install
+
+    return [server for server in declared if needs_install(server, circle.wards)]
+
+
+def import_sdk() -> None:
+    """Import what uses the SDK. It takes a second, so call this in a thread."""
     import cantrip_acp.gates.mcp.connection
     import cantrip_acp.gates.mcp.tools  # noqa: F401

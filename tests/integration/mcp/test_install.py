@@ -1,13 +1,16 @@
 """Servers that npx downloads: installed after a question, and then started without a network; and what a time-out says."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cantrip_acp.gates.mcp import install
 from cantrip_acp.gates.mcp.declaration import McpServer
+from tests.support.acp_client import RawClient
 from tests.support.command_line import Terminal, run
 from tests.support.npm_registry import NAME, registry
 
@@ -69,6 +72,98 @@ def test_without_permission_nothing_is_downloaded(tmp_path: Path) -> None:
         assert done.status == 1, done
         assert "1 not installed" in done.out
         assert not asked
+
+
+def agent_for(folder: Path, path: Path, permit: str) -> RawClient:
+    agent = RawClient(
+        *("--recipe", str(path), "--state-dir", str(folder / "state")),
+        env={"CANTRIP_CACHE_DIR": str(folder / "cache")},
+        permit=permit,
+    )
+    agent.initialize()
+    return agent
+
+
+def asked_in_editor(agent: RawClient) -> list[dict[str, Any]]:
+    """The questions about installing, and how each of them ended."""
+    shown = [call for call in agent.updates("tool_call") if call["toolCallId"].startswith("install")]
+    ends = {update["toolCallId"]: update for update in agent.updates("tool_call_update")}
+    return [{**call, **ends.get(call["toolCallId"], {})} for call in shown]
+
+
+def prompt(agent: RawClient, session: str) -> str:
+    reply = agent.answer(agent.start_prompt(session), timeout=120)
+    return str(reply["result"]["stopReason"])
+
+
+@needs_npx
+def test_an_editor_is_asked_once_and_then_the_server_starts(tmp_path: Path) -> None:
+    with registry() as (address, asked):
+        path = written(tmp_path, address)
+        agent = agent_for(tmp_path, path, "reject_once")
+        session = agent.session(tmp_path)
+        # Nothing is asked, and nothing is connected, before the user sends a prompt.
+        (server,) = agent.call("_cantrip/mcp/list", {"sessionId": session})["servers"]
+        assert server["state"] == "not_started"
+        assert not asked_in_editor(agent)
+        assert prompt(agent, session) == "end_turn"
+        (question,) = asked_in_editor(agent)
+        assert question["title"] == "Install the MCP server hello"
+        assert question["status"] == "failed"
+        words = " ".join(part["content"]["text"] for part in question["content"])
+        assert f"`npx -y {NAME}` downloads it" in words
+        assert address.removeprefix("http://") in words
+        assert "Not installed" in words
+        # The session goes on without the server, and does not ask again.
+        assert prompt(agent, session) == "end_turn"
+        assert len(asked_in_editor(agent)) == 1
+        assert not asked
+        agent.close()
+
+        agent = agent_for(tmp_path, path, "allow_once")
+        assert prompt(agent, agent.session(tmp_path)) == "end_turn"
+        (question,) = asked_in_editor(agent)
+        assert question["status"] == "completed", agent.stderr()
+        assert any(each.endswith(".tgz") for each in asked)
+        assert "hello from npm" in json.dumps(agent.updates("tool_call_update"))
+        # The answer is kept, also for other sessions and other processes.
+        assert prompt(agent, agent.session(tmp_path)) == "end_turn"
+        assert len(asked_in_editor(agent)) == 1
+        agent.close()
+    agent = agent_for(tmp_path, path, "allow_once")
+    assert prompt(agent, agent.session(tmp_path)) == "end_turn"
+    assert not asked_in_editor(agent)
+    assert "hello from npm" in json.dumps(agent.updates("tool_call_update"))
+    agent.close()
+
+
+@needs_npx
+def test_a_cancelled_question_cancels_the_prompt_and_comes_again(tmp_path: Path) -> None:
+    with registry() as (address, asked):
+        agent = agent_for(tmp_path, written(tmp_path, address), "cancelled")
+        session = agent.session(tmp_path)
+        assert prompt(agent, session) == "cancelled"
+        assert not asked
+        agent.permit = None
+        number = agent.start_prompt(session)
+        question = agent.until(lambda message: message.get("method") == "session/request_permission")
+        assert [option["kind"] for option in question["params"]["options"]] == ["allow_once", "reject_once"]
+        agent.tell("session/cancel", {"sessionId": session})
+        assert agent.answer(number)["result"]["stopReason"] == "cancelled"
+        assert {each["status"] for each in asked_in_editor(agent)} == {"failed"}
+        agent.close()
+
+
+@needs_npx
+def test_a_failed_installation_is_shown_and_the_prompt_goes_on(tmp_path: Path) -> None:
+    with registry() as (address, _):
+        path = written(tmp_path, address)
+    agent = agent_for(tmp_path, path, "allow_once")
+    assert prompt(agent, agent.session(tmp_path)) == "end_turn"
+    (question,) = asked_in_editor(agent)
+    assert question["status"] == "failed"
+    assert "cannot be installed" in question["content"][-1]["content"]["text"]
+    agent.close()
 
 
 def test_a_time_out_says_what_the_server_wrote_last(tmp_path: Path) -> None:

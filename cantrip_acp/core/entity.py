@@ -345,10 +345,10 @@ class Entity(Generic[Value]):
 
         Raises `CantripError` if a source fails that the entity cannot do without.
         """
-        circle = await self._sources.connect(self.cantrip.circle)
+        state, circle = self.state, await self._sources.connect(self.cantrip.circle)
+        state.source_problems = self.executor.source_problems = self._sources.problems
         if circle is None:
             return
-        state = self.state
         state.cantrip = state.cantrip.replace(circle=circle)
         state.circle = circle
         state.context = Context(self.call, circle, text_calls=writes_calls(self.crystal))

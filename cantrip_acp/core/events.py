@@ -347,7 +347,7 @@ class TurnEnded(Event, frozen=True, kw_only=True, tag="turn"):
 
 
 class CastEnded(Event, frozen=True, kw_only=True, tag="result"):
-    """The last event of a cast. ``warnings`` name the wards that could not be enforced, or not exactly, and say why."""
+    """The last event of a cast. ``warnings`` are those of its `CastResult`."""
 
     result: Any
     terminated: bool

@@ -132,6 +132,8 @@ class EntityState:
     cast: CastState | None = None
     """The running cast."""
     children: Children = field(default_factory=Children)
+    source_problems: tuple[str, ...] = ()
+    """What of its gate sources (MCP servers) cannot be used, and why. It is a warning of each of its casts."""
     closed: bool = False
 
     @property

@@ -64,6 +64,8 @@ class GateExecutor:
         self._circle = circle
         self._gates = circle.gates
         self.dynamic_gates = DynamicGates(circle)
+        self.source_problems: Sequence[str] = ()
+        """What of the gate sources, such as MCP servers, cannot be used, and why."""
         self._sessions: dict[str, GateSession] = {}
         self._open_calls: dict[str, events.GateCalled] = {}
         self._hub = hub
@@ -98,8 +100,10 @@ class GateExecutor:
         if type(parsed) is list and gate is not None and gate.json_input:
             # Code may pass the list of a batch directly, without a mapping.
             parsed, problem = {gate.main_text: parsed}, None
+        for_people: dict[str, str] = {}
         if gate is None:
-            problem = self._unavailable_message(name)
+            problem, short = self._unavailable_message(name)
+            for_people = {"error": encodable(short)}
         elif problem is None:
             problem = self._schema_error(gate, parsed)
             if problem is not None and (decoded := _decode_texts(parsed)) is not None:
@@ -124,11 +128,11 @@ class GateExecutor:
         if hub.active:
             await hub.send(called)
         if problem is not None or gate is None:
-            what = (
-                "there is no such tool here" if gate is None else "the model sent arguments that do not fit this tool"
-            )
             problem = None if problem is None else encodable(problem)
-            reply = GateReply(problem, is_error=True, annotations={"error": what})
+            if gate is not None and problem is not None:
+                why = problem.removeprefix("arguments do not fit ")
+                for_people = {"error": f"the model sent arguments that do not fit this tool: {why}"}
+            reply = GateReply(problem, is_error=True, annotations=for_people)
         else:
             invocation = GateInvocation(gate, parsed, call_id, via, context)
             with genai_spans.execute_tool(
@@ -318,17 +322,20 @@ class GateExecutor:
             called.gate, called.args, why, True, tool_call_id, _STOPPED, **_display_fields(called, None, (), ())
         )
 
-    def _unavailable_message(self, name: str) -> str:
+    def _unavailable_message(self, name: str) -> tuple[str, str]:
+        """What the crystal reads, and in short what people read."""
+        short = f"there is no gate {name!r} here."
         if name in registry.DELEGATION | registry.CHILD_FUNCTIONS and self._circle.wards.max_depth == 0:
-            return (
-                f"gate not available: {name!r}. max_depth is 0 here, so no child can be spawned. Do the work with what this "
-                f"circle has: {', '.join(self._gates)} (COMP-6)."
-            )
+            why = "max_depth is 0 here, so no child can be spawned."
+            has = f"Do the work with what this circle has: {', '.join(self._gates)} (COMP-6)."
+            return f"gate not available: {name!r}. {why} {has}", f"{short} {why}"
         present = [*self._gates, *(each for each in self.dynamic_gates.gates if self._added(each) is not None)]
         available = ", ".join(present)
         near = difflib.get_close_matches(name, present, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        return f"gate not available: {name!r}. This circle has: {available}.{hint}"
+        server = f"MCP server {name.partition('.')[0]!r} "
+        why = next((f" {problem}." for problem in self.source_problems if problem.startswith(server)), "")
+        return f"gate not available: {name!r}. This circle has: {available}.{hint}{why}", f"{short}{hint}{why}"
 
     def _schema_error(self, gate: Gate, args: Mapping[str, Any]) -> str | None:
         """Say why the arguments do not fit the gate's schema; None if they fit."""

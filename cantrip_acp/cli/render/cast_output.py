@@ -55,6 +55,7 @@ class CastText:
         self.renderer = Renderer(screen, folder=folder, full=full, clock=working_clock)
         self._translator = EventTranslator(dot=screen.marks.dot)
         self._started = working_clock()
+        self._noticed: set[str] = set()
 
     def show_intent(self, words: str) -> None:
         """Show the user's intent at the beginning of a cast."""
@@ -83,6 +84,8 @@ class CastText:
         self.screen.flush()
 
     def show_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Noticed):
+            self._noticed.add(event.text)
         for item in self._translator.translate(event):
             self.renderer.show(item)
         self.screen.flush()
@@ -97,9 +100,9 @@ class CastText:
             flow.close()
         elif result.summary and result.truncated:
             self.renderer.show_note(clean_line(result.summary, 2000), "yellow")
-        if result.terminated:
-            # The summary of a truncated cast already contains the warnings.
-            for warning in result.warnings:
+        for warning in result.warnings:
+            # The summary of a truncated cast contains the warnings about wards.
+            if warning not in self._noticed and warning not in (result.summary or ""):
                 self.renderer.show_note(clean_line(warning, 2000), "yellow")
         self.screen.blank()
         style = "bold green" if result.terminated else "bold yellow"

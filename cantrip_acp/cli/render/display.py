@@ -15,7 +15,8 @@ from typing import Any, Final, Literal
 _COMMANDS: Final = ("command", "cmd", "script")
 # Keys of a result that agents use for an exit status and for a command's output.
 _STATUSES: Final = ("exit_code", "exitCode", "exit_status", "status_code")
-_OUTPUTS: Final = ("output", "stdout", "aggregated_output", "result", "content", "text", "error")
+_COMMAND_OUTPUTS: Final = ("output", "stdout", "aggregated_output")
+_OUTPUTS: Final = (*_COMMAND_OUTPUTS, "result", "content", "text", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +129,10 @@ def command_of(arguments: object) -> str:
 
 
 def result_text(result: Any) -> str:
-    """The raw result of a call as text."""
-    if isinstance(result, Mapping):
+    """The raw result of a call as text: the output of a command, or else the data as JSON."""
+    if isinstance(result, Mapping) and (
+        not result.keys() - {*_OUTPUTS, *_STATUSES} or result.keys() & {*_COMMAND_OUTPUTS}
+    ):
         return "\n".join(value for key in _OUTPUTS if isinstance(value := result.get(key), str) and value)
     if result is None or isinstance(result, str):
         return result or ""

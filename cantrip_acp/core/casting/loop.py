@@ -707,8 +707,8 @@ class CastRun:
         if entity.parent is not None:
             entity.requests.returned(entity.parent.cast.entity.requests)
         terminated = reason in TERMINATIONS
-        warnings = self._warnings()
-        summary = None if terminated else self._summary(reason, warnings)
+        unenforced = self._warnings()
+        warnings = (*unenforced, *map(entity.redactor.text, entity.source_problems))
         result = CastResult(
             # A copy, so that callers who change the result do not change the record.
             thaw(self._result) if terminated else None,
@@ -720,7 +720,7 @@ class CastRun:
             entity.id,
             self.cast.id,
             self.cast.trace.trace_id,
-            summary,
+            None if terminated else self._summary(reason, unenforced),
             entity.loom.location,
             self.cast.children_usage,
             warnings,
@@ -734,7 +734,7 @@ class CastRun:
                 trace_id=self.cast.trace.trace_id,
                 timestamp=now(),
                 result=self._result if terminated else None,
-                summary=summary,
+                summary=result.summary,
                 reason=reason,
                 error=entity.redactor.diagnostic(f"{type(error).__name__}: {error}") if error is not None else None,
                 terminated=terminated,

@@ -30,7 +30,8 @@ class CastResult(Generic[Value]):
     ``usage`` includes all children; ``children_usage`` is their part, None if there were none. Both count every
     billed query: failed and repeated attempts, cancelled streams as far as their provider reported, summaries of
     folding.
-    ``warnings`` name the wards that could not be enforced, or not exactly, and say why.
+    ``warnings`` name the wards that could not be enforced, or not exactly, and the MCP servers that could not be reached,
+    and say why.
     """
 
     result: Value

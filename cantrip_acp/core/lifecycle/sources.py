@@ -26,8 +26,9 @@ class SourceConnections:
         self._lock = anyio.Lock()
         self._opened: list[OpenedSource] = []
         self._done = not sources
-        self.problems: list[str] = []
-        """Messages that the user has not seen yet."""
+        self.problems: tuple[str, ...] = ()
+        """What of the sources cannot be used, and why. Known once they are connected."""
+        self._unseen: list[str] = []
 
     async def connect(self, circle: Circle) -> Circle | None:
         """The circle with the gates of its sources; None if there is nothing to add, or it was added before.
@@ -52,7 +53,8 @@ class SourceConnections:
                         await found.close()
                 raise
             self._opened, self._done = opened, True
-            self.problems += problems + duplicates
+            self.problems = (*problems, *duplicates)
+            self._unseen += self.problems
             return larger
 
     @property
@@ -67,7 +69,7 @@ class SourceConnections:
 
     def take_problems(self) -> list[str]:
         """Return the unseen problems and clear them; the caller must show them."""
-        problems, self.problems = self.problems, []
+        problems, self._unseen = self._unseen, []
         return problems
 
     async def close(self) -> None:

@@ -94,6 +94,17 @@ class Connection:
         """The end of the standard error of the server's program; empty for a server over HTTP."""
         return self._service.stderr_tail if self._service is not None else ""
 
+    async def stderr_since(self, before: str) -> str:
+        """What the program has written to its standard error since its end was ``before``, at most 2,000 characters."""
+        # The answer to a call can arrive before what the server wrote earlier, because that has a pipe of its own.
+        for _ in range(10):
+            if self.stderr_tail != before:
+                break
+            await anyio.sleep(0.01)
+        after = self.stderr_tail
+        new = after.removeprefix(before) if len(after) >= len(before) else after
+        return shared().diagnostic(new.strip()[-2000:])
+
     async def restart(self) -> None:
         """End the server, if it runs, and start it again. Then it may end a few times again. Raises `McpError`."""
         async with self._opening:

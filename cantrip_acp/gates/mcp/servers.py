@@ -109,7 +109,7 @@ class OpenServers:
         self._connections.append(connection)
         self._prefixes.append(prefix)
         if failure is not None:
-            self.problems.append(str(failure))
+            self.problems.append(f"{failure}. Its gates are missing: correct this and start again")
             return
         found, problems = gates(connection, prefix)
         self.gates += found

@@ -57,7 +57,14 @@ def _gate(connection: Connection, tool: mcp_types.Tool, name: str, parameters: M
 
     async def handler(args: Mapping[str, Any], context: GateContext) -> GateReply:
         traceparent = context.turn.traceparent if context.turn is not None else None
-        return tool_reply(await connection.call(tool.name, args, traceparent=traceparent))
+        before = connection.stderr_tail
+        result = await connection.call(tool.name, args, traceparent=traceparent)
+        try:
+            return tool_reply(result)
+        except GateError as failure:
+            words = await connection.stderr_since(before)
+            for_people = f"{failure}\nthe server's standard error: {words}" if words else str(failure)
+            return GateReply(str(failure), is_error=True, annotations={"error": for_people})
 
     def preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
         return GateReply(None, title=f"{shown} ({server.name})")

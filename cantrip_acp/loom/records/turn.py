@@ -394,7 +394,7 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
       context. The key is absent in other casts.
     - ``reference``, at the start: the expected answer (JSON data) for scorers and exports. The crystal never sees it. The key
       is absent if there is none.
-    - ``warnings``, if there are some: wards that could not be enforced, and why.
+    - ``warnings``, if there are some: wards that could not be enforced and MCP servers that could not be reached, and why.
     """
 
     id: str

@@ -42,6 +42,48 @@ def test_progress_is_in_colour_on_a_terminal(tmp_path: Path) -> None:
         assert "said hello" in terminal.seen
 
 
+CALLS = """
+crystal:
+  provider: scripted
+  responses:
+    - tool_calls:
+        - {gate: count, args: {path: x}}
+        - {gate: count, args: {file: x}}
+        - {gate: count, args: {path: 3}}
+        - {gate: cuont, args: {path: x}}
+        - {gate: notes.add, args: {text: x}}
+    - {tool_calls: [{gate: done, args: {answer: ok}}]}
+circle:
+  medium: conversation
+  gates: [done, {python: count.py}]
+  wards: [{max_turns: 3}]
+mcp_servers:
+  - {name: notes, command: python3, args: [broken.py]}
+"""
+
+
+def test_failed_calls_say_what_did_not_fit_and_data_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import sys\nsys.exit('set NOTES_DIR')\n")
+    (tmp_path / "count.py").write_text(
+        "from dataclasses import dataclass\nfrom cantrip_acp import gate\n\n\n"
+        "@dataclass\nclass Count:\n    text: str\n    words: int\n\n\n"
+        '@gate\ndef count(path: str) -> Count:\n    """Count."""\n    return Count("a b", 2)\n'
+    )
+    file = recipe(tmp_path, CALLS)
+    done = run("cast", file, "Count.", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert '"words": 2' in done.out
+    for part in (
+        "missing required argument 'path' of gate count(path)",
+        "path: 3 is not of type 'string'",
+        "there is no gate 'cuont' here. Did you mean 'count'?",
+        "there is no gate 'notes.add' here. MCP server 'notes' cannot be reached",
+    ):
+        assert part in done.out
+    last = json.loads(run("cast", file, "Count.", "--json", cwd=tmp_path).out.splitlines()[-1])
+    assert "set NOTES_DIR" in last["warnings"][0]
+
+
 SEARCHES = """
 crystal:
   provider: scripted

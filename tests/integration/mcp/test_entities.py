@@ -80,6 +80,40 @@ async def test_what_cannot_be_reached_is_told_and_the_entity_goes_on(tmp_path: P
     assert stream.result.result == "ok"
     assert len(told) == 1
     assert "MCP server 'broken' cannot be reached" in told[0]
+    assert stream.result.warnings == tuple(told)
+
+
+async def test_a_result_says_why_a_server_did_not_start_and_so_does_a_call_of_its_gate(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import sys\nprint('set NOTES_DIR', file=sys.stderr)\nsys.exit(3)\n")
+    circle = Circle(gates=["done"], wards=[{"max_turns": 3}], workspace=tmp_path)
+    broken = McpServers([McpServer(name="notes", command=sys.executable, args=("broken.py",))])
+    script = [calls(("notes.add", {"text": "x"})), calls(("done", {"answer": "ok"}))]
+    loom = Loom.memory()
+    spell = Cantrip(ScriptedCrystal([*script, *script]), circle=circle, sources=[broken], loom=loom)
+    async with spell.invoke() as entity:
+        for result in [await entity.cast("Go on."), await entity.cast("Again.")]:
+            (warning,) = result.warnings
+            for part in ("MCP server 'notes'", "exit status 3", "set NOTES_DIR", "correct this and start again"):
+                assert part in warning
+            assert result.record()["warnings"] == [warning]
+        record = loom.thread(entity.last_turn)[1].observation.results[0]
+    assert record.result.startswith("gate not available: 'notes.add'. This circle has: done.")
+    assert "set NOTES_DIR" in record.result
+
+
+async def test_people_see_what_the_server_wrote_to_its_standard_error_when_its_tool_failed(tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "support" / "plain_mcp_server.py"
+    told = source.read_text().replace(
+        "def fail(why: str) -> Any:\n",
+        "def fail(why: str) -> Any:\n    print('no disk', file=sys.stderr, flush=True)\n",
+    )
+    (tmp_path / "toolserver.py").write_text(told)
+    script = [calls(("tools.fail", {"why": "broken"})), calls(("done", {"answer": "ok"}))]
+    async with cantrip(str(tmp_path / "toolserver.py"), tmp_path, *script).cast_stream("Go on.") as stream:
+        ended = [event async for event in stream if isinstance(event, events.GateFinished)]
+    assert ended[0].is_error
+    assert "no disk" not in ended[0].result
+    assert ended[0].annotations["error"] == f"{ended[0].result}\nthe server's standard error: no disk"
 
 
 async def test_one_that_is_required_fails_the_cast(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from cantrip_acp.core.definition.checked_values import short_repr
 from cantrip_acp.core.definition.wards import Wards, compose
 from cantrip_acp.core.errors import DefinitionError, EntityExists, IntentRequired
 from cantrip_acp.core.events import BUFFER, ChildHub, EventHub, Subscription
-from cantrip_acp.core.history.continuation import find_own_point
+from cantrip_acp.core.history.continuation import find_own_point, reference_of
 from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
 from cantrip_acp.core.lifecycle.preparation import Preparation
@@ -235,7 +235,8 @@ class Entity(Generic[Value]):
         """Run one cast on an intent. The entity remembers all earlier casts (ENTITY-5).
 
         ``trace_id`` (32 hex digits) or ``trace`` join the cast to an outside trace. ``context`` is placed before the
-        intent. ``reference`` is the expected answer (JSON data), for scorers and exports: the crystal never sees it.
+        intent. ``reference`` is the expected answer (JSON data), for scorers and exports: the crystal never sees it. The
+        first cast of a fork has by default that of the forked cast, if its intent is the same.
         After `cancel`, the result has the reason ``cancelled``. An outer cancellation is recorded and raised again.
 
         Raises `IntentRequired`, `EntityBusy`, `EntityClosed`, `CrystalError` if a query failed and is not retried,
@@ -246,6 +247,8 @@ class Entity(Generic[Value]):
         if not isinstance(intent, str) or not intent.strip():
             raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
         self._casts.check_free()
+        if reference is None and not self.state.last_cast:
+            reference = reference_of(self.loom, self.id, self.state.redactor.text(intent))
         return await self._casts.run(intent, _trace(trace_id, trace), context, reference=reference)
 
     async def resume(self, *, trace_id: str | None = None, trace: tracing.Trace | None = None) -> CastResult[Value]:

@@ -143,8 +143,9 @@ def record_implicit(loom: Loom, turn_ids: Iterable[str], *, by: str = "implicit"
 class Group:
     """Threads that part at one turn. ``id`` names the group in relative rewards.
 
-    ``leaves`` has one leaf for each branch, in the order of writing. Where a branch splits again, the leaf of its first
-    branch represents it. ``intent`` is the common intent; None where the intents differ.
+    ``leaves`` has one thread for each branch (its last turn), in the order of writing. Where a branch splits again, its
+    first branch represents it. A fork with another intent is no part of the thread that it continues (`Outline.ends`).
+    ``intent`` is the common intent; None where the intents differ.
     """
 
     id: str

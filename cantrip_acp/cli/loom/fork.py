@@ -92,6 +92,12 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
     metavar="K",
     help="How many forks run at the same time.",
 )
+@click.option(
+    "--reference",
+    metavar="TEXT",
+    help="The expected answer, for the recipe's scoring function and for exports. The model never sees it. By default it is "
+    "that of the forked cast, if INTENT is the same.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines; the last one is the result.")
 @click.option("--full", is_flag=True, help="Show complete outputs and changes.")
 @allow_host_option
@@ -109,6 +115,7 @@ def fork(
     restore_files: bool,
     samples: int | None,
     concurrency: int,
+    reference: str | None,
     as_json: bool,
     full: bool,
     allow_hosts: tuple[str, ...],
@@ -138,6 +145,10 @@ def fork(
     if resume and intent is not None:
         raise click.UsageError(
             "--resume and INTENT cannot be used together: --resume continues a cast without a new intent"
+        )
+    if resume and reference is not None:
+        raise click.UsageError(
+            "--resume and --reference cannot be used together: a resumed cast keeps its own reference"
         )
     if cast_id is not None and not resume:
         raise click.UsageError("--cast needs --resume: it chooses the cast that --resume continues")
@@ -172,7 +183,7 @@ def fork(
                 worktree=_folder(worktree, opening, entity_id),
                 resume=(cast_id or True) if resume else False,
             )
-            return _run(made, opening, origin, intent, as_json=as_json, full=full)
+            return _run(made, opening, origin, intent, as_json=as_json, full=full, reference=reference)
 
         group = new_id("g")
         return run_group(
@@ -186,6 +197,7 @@ def fork(
             worktree=_folder(worktree, opening, group),
             as_json=as_json,
             cast_id=cast_id,
+            reference=reference,
         )
     finally:
         opening.loom.close()
@@ -210,6 +222,7 @@ def _run(
     *,
     as_json: bool,
     full: bool,
+    reference: str | None,
 ) -> int:
     from cantrip_acp.cli.commands.cast import show_ending
     from cantrip_acp.cli.render.cast_output import CastJson, CastText
@@ -234,7 +247,7 @@ def _run(
             if intent is not None:
                 output.show_intent(intent)
         try:
-            ended = run.cast(intent, output)
+            ended = run.cast(intent, output, reference=reference)
         except CantripError as error:
             if isinstance(output, CastJson):
                 output.show_error(str(error), entity_id=run.entity.id, usage=run.entity.usage, loom=loom.location)
@@ -325,6 +338,7 @@ def run_group(
     worktree: bool | str,
     as_json: bool,
     cast_id: str | None = None,
+    reference: str | None = None,
 ) -> int:
     """Fork a turn ``samples`` times and cast each fork on the intent. An intent of None resumes the cast.
 
@@ -334,7 +348,9 @@ def run_group(
     report = _JsonReport(group, origin, loom) if as_json else _TextReport(group, origin, samples, loom)
     cantrips = _cantrips(opening, samples)
     intents = None if intent is None else [intent] * samples
-    made = anyio.run(_cast, cantrips, loom, origin, intents, group, concurrency, state, worktree, report, cast_id)
+    made = anyio.run(
+        _cast, cantrips, loom, origin, intents, group, concurrency, state, worktree, report, cast_id, reference
+    )
     if made is None:
         report.stopped()
         return INTERRUPTED
@@ -365,6 +381,7 @@ async def _cast(
     worktree: bool | str,
     report: _TextReport | _JsonReport,
     cast_id: str | None,
+    reference: str | None,
 ) -> ForkGroup | None:
     """Run the group. Returns None if a signal stopped it. The loom then has everything that happened before."""
     from cantrip_acp.core.forking.group import fork_group
@@ -389,6 +406,7 @@ async def _cast(
             group=group,
             ended=report.sample,
             resume=cast_id or True,
+            reference=reference,
         )
         tasks.cancel_scope.cancel()
     return made

@@ -12,7 +12,9 @@ resume one turn are true samples of one state. What follows a turn is, in this o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
 
 from cantrip_acp.core.context import Context
 from cantrip_acp.core.context_block import block_of
@@ -79,6 +81,21 @@ def find_point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
     blocks = tuple(block for block in map(block_of, context) if block.after is None) if begins else ()
     spent = 0 if begins else _queries_spent(loom, outline, at, chosen)
     return Point(at, start, begins, blocks, spent, taken=True)
+
+
+def reference_of(loom: Loom, entity_id: str, intent: str) -> Any:
+    """The expected answer that a fork takes over: that of the cast of its turn, or of a cast that begins at its turn, if that
+    cast has the same intent. None if there is none."""
+    fork = loom.fork_of(entity_id)
+    if fork is None or fork.from_turn is None or fork.from_turn not in loom:
+        return None
+    outline = Outline(loom)
+    own = outline.places[fork.from_turn].cast_id
+    for cast_id in (own, *_casts_after(outline, fork.from_turn)):
+        start = outline.starts.get(cast_id) if cast_id is not None else None
+        if start is not None and start.intent == intent and start.reference is not UNSET:
+            return start.reference
+    return None
 
 
 def find_own_point(entity: EntityState) -> Point:

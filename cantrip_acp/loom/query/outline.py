@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from cantrip_acp.loom.records.turn import CastRecord
 
 if TYPE_CHECKING:
@@ -98,12 +100,29 @@ class Outline:
         return start.intent if start is not None else None
 
     @cached_property
+    def ends(self) -> list[str]:
+        """The turns that end a thread, in the order of writing: the leaves, and each turn that ended a cast and from
+        which only forks with an intent of their own continue."""
+        leaves = set(self.leaves)
+        begun = {fork.entity_id: fork.from_turn for fork in self.loom.forks() if fork.resumes is UNSET}
+        own_ends = {
+            turn_id
+            for turn_id in {origin for origin in begun.values() if origin is not None}
+            if (place := self.places.get(turn_id)) is not None
+            and place.cast_id is not None
+            and all(begun.get(self.places[after].entity_id) == turn_id for after in self.next.get(turn_id, ()))
+            and self.loom.cast_end(place.cast_id) is not None
+        }
+        return [turn_id for turn_id in self.places if turn_id in own_ends or turn_id in leaves]
+
+    @cached_property
     def tips(self) -> dict[str, str]:
-        """For each turn, the leaf below it: where threads part, the one of the first branch."""
+        """For each turn, the end of the thread through it: where threads part, the one of the first branch."""
         tips: dict[str, str] = {}
+        ends = set(self.ends)
         for turn_id in reversed(self.places):
             after = self.next.get(turn_id)
-            tips[turn_id] = tips.get(after[0], after[0]) if after else turn_id
+            tips[turn_id] = tips.get(after[0], after[0]) if after and turn_id not in ends else turn_id
         return tips
 
     def parts(self) -> list[str]:

@@ -150,7 +150,7 @@ class TrlKto:
     """Writes one row per window of each thread with a reward: ``prompt``, ``completion``, ``label``, ``tools``.
 
     ``label`` is true if the reward is above the mean of the thread's group. If it has no group, or if all rewards of the group
-    are equal, it is true if the reward is above 0.
+    are equal, it is true if the reward is above 0. The turns before a fork are part of its prompt: its label is not for them.
     """
 
     name = "trl-kto"
@@ -169,6 +169,8 @@ class TrlKto:
                 source.leave_out(episode.leaf, "no reward")
                 continue
             limit = limits.get(episode.group or "", 0.0)
+            path = source.outline.own_path(episode.leaf)
+            learned.update(path[: path.index(episode.forked_from) + 1] if episode.forked_from in path else ())
             for number, window in enumerate(episode.windows()):
                 fresh = [uttered.at for uttered in window.uttered if uttered.first not in learned]
                 learned.update(uttered.first for uttered in window.uttered)

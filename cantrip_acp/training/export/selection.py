@@ -177,7 +177,7 @@ class Source:
         """The ids of the last turns of all threads, or of those selected by id. Raises `LoomError` for an unknown
         one."""
         if not self.wanted.threads:
-            return self.outline.leaves
+            return self.outline.ends
         for turn_id in self.wanted.threads:
             place = self.outline.places.get(turn_id)
             if place is None or place.role == "call":

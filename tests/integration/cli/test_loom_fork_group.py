@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cantrip_acp import Loom
+from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.training.export.fine_tuning import TrlKto
+from cantrip_acp.training.export.selection import Source
 from tests.support.command_line import recipe, run
 from tests.support.git_repositories import repository, users_state
 
@@ -99,3 +103,78 @@ def test_a_group_in_which_casts_fail(tmp_path: Path, where: Path) -> None:
     assert "0 of 2 done" in done.out
     wrong = run("loom", "fork", loom, first, "Other.", *options[:-1], "0", cwd=tmp_path)
     assert wrong.status == 2
+
+
+SUMS = """
+crystal:
+  provider: scripted
+  responses:
+    - {tool_calls: [{gate: done, args: {answer: '391'}}]}
+    - {tool_calls: [{gate: done, args: {answer: '381'}}]}
+    - {content: I do not know.}
+circle:
+  medium: conversation
+  gates: [done]
+  wards: [{max_turns: 2}]
+  score: {python: score.py, at: cast}
+"""
+INTENT = "What is 17 * 23?"
+
+
+def test_a_fork_with_another_intent_is_in_a_group_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "score.py").write_text("def score(thread, reference):\n    return float(thread.result == reference)\n")
+    file, loom = recipe(tmp_path, SUMS), tmp_path / "group.loom.jsonl"
+    (tmp_path / "asked.jsonl").write_text(json.dumps({"intent": INTENT, "reference": "391"}))
+    asked = ("cast-batch", file, tmp_path / "asked.jsonl", "--samples", "3", "--concurrency", "1", "--loom", loom)
+    assert run(*asked, cwd=tmp_path).status == 0
+    with Loom.open(loom, readonly=True) as held:
+        unsure, call = held.leaves()[-1], next(t.id for t in held.turns() if t.role == "call")
+    options = ("--recipe", file, "--samples", "2", "--concurrency", "1")
+    assert run("loom", "fork", loom, "", "Are you sure?", *options, "--reference", "391", cwd=tmp_path).status == 0
+    groups = json.loads(run("loom", "rank", loom, "--alike", "--json", cwd=tmp_path).out)["groups"]
+    assert [group["intent"] for group in groups] == [INTENT, "Are you sure?"]
+    assert {thread["intent"] for thread in groups[0]["threads"]} == {INTENT}
+    assert [(t["reward"], t["outcome"]) for t in groups[0]["threads"]] == [(1, "done"), (0, "done"), (0, "text")]
+    assert [t["reward"] for t in groups[1]["threads"]] == [1, 1]
+
+    def exported(form: str) -> list[dict[str, Any]]:
+        done = run("loom", "export", loom, "--format", form, "-o", tmp_path / form, cwd=tmp_path)
+        assert done.status == 0, done.err
+        return [json.loads(line) for line in (tmp_path / form).read_text().splitlines()]
+
+    pairs = exported("trl-preference")
+    assert [(pair["chosen"][0]["tool_calls"][0]["function"]["arguments"], pair["rejected"][-1]) for pair in pairs][
+        1:
+    ] == [({"answer": "391"}, {"role": "assistant", "content": "I do not know."})]
+    for form in ("trl-kto", "trl-sft"):
+        found = exported(form)
+        assert len(found) == 5
+        # The turn that the forks share has the credit of its own cast, and is context in their rows.
+        (own,) = [row for row in found if row["completion"][0]["content"] == "I do not know."]
+        assert (own["cantrip"]["thread"], own["cantrip"]["reward"], len(own["completion"])) == (unsure, 0, 1)
+        assert own.get("label", False) is False
+        assert [len(row["completion"]) for row in found] == [1] * 5
+
+    # A fork with the intent of the cast beside it has its reference too.
+    assert run("loom", "fork", loom, call, INTENT, "--recipe", file, cwd=tmp_path).status == 0
+    with Loom.open(loom, readonly=True) as held:
+        assert held.reward(held.leaves()[-1]) == 1
+        assert held.cast_starts()[held.turn(held.leaves()[-1]).cast_id].reference == "391"
+
+
+@pytest.mark.anyio
+async def test_a_label_is_not_for_what_came_before_the_fork() -> None:
+    loom = Loom.memory()
+    crystal = ScriptedCrystal([{"content": "first"}, {"content": "second"}, {"content": "third"}])
+    cantrip = Cantrip(crystal, circle=Circle(gates=["done"], wards=[{"max_turns": 2}]), loom=loom)
+    await cantrip.cast("Begin.")
+    begun = loom.leaves()[-1]
+    for reward in (0.0, 1.0):
+        async with await cantrip.fork(begun) as entity:
+            await entity.cast("Go on.")
+        loom.annotate_reward(loom.leaves()[-1], reward)
+    rows = list(TrlKto().rows(Source(loom)))
+    assert [(row["label"], [m["content"] for m in row["completion"]]) for row in rows] == [
+        (False, ["second"]),
+        (True, ["third"]),
+    ]

@@ -47,8 +47,9 @@ async def test_labels_compare_with_the_group() -> None:
         assert row["completion"][0]["role"] == row["completion"][-1]["role"] == "assistant"
     equal = rows(await forked((0.5, 0.5)), "trl-kto")
     assert [row["label"] for row in equal] == [True, True]
-    # What they share is trained once, with the first.
-    assert [len(row["completion"]) for row in equal] == [6, 3]
+    # What they share came before the forks: the label of one of them is not for it.
+    assert [len(row["completion"]) for row in equal] == [3, 3]
+    assert [len(row["completion"]) for row in rows(await forked((0.5, 0.5)), "trl-sft")] == [3, 3, 3]
 
 
 async def test_an_alone_thread_is_good_above_zero() -> None:

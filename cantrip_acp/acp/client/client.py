@@ -326,7 +326,7 @@ class AgentClient:
             raise invalid_params("a question needs at least one option", "options")
         scope = anyio.CancelScope()
         settled = anyio.Event()
-        chosen: list[str] = []
+        chosen: list[Mapping[str, Any]] = []
         questions = self._questions.setdefault(session_id, set())
         questions.add(scope)
 
@@ -334,7 +334,10 @@ class AgentClient:
             with scope:
                 answer = await self._observer.request_permission(session_id, _object(params, "toolCall"), options)
                 if answer is not None:
-                    chosen.append(answer)
+                    option, reason = answer
+                    # The convention of Cantrip; other agents ignore it.
+                    note = {"_meta": {"cantrip": {"reason": reason}}} if reason else {}
+                    chosen.append({"outcome": "selected", "optionId": option, **note})
             settled.set()
 
         self._work.put(ask)
@@ -345,9 +348,7 @@ class AgentClient:
             finally:
                 scope.cancel()
                 questions.discard(scope)
-            if chosen:
-                return {"outcome": {"outcome": "selected", "optionId": chosen[0]}}
-            return {"outcome": {"outcome": "cancelled"}}
+            return {"outcome": chosen[0] if chosen else {"outcome": "cancelled"}}
 
         return answer()
 
@@ -472,8 +473,9 @@ class ClientObserver(Protocol):
 
     async def request_permission(
         self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]
-    ) -> str | None:
-        """A `session/request_permission` came. Returns the `optionId` of the answer, or None for no answer ("cancelled").
+    ) -> tuple[str, str] | None:
+        """A `session/request_permission` came. Returns the `optionId` of the answer and the user's reason (empty if there is
+        none), or None for no answer ("cancelled").
 
         This call is cancelled if the turn is cancelled or if the agent withdraws the question.
         """

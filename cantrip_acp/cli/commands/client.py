@@ -28,6 +28,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "help": "show this list",
     "modes": "list the session's modes",
     "mode ID": "change the mode",
+    "ask": "switch to the mode ask, or back (also Shift-Tab)",
     "options": "list the session's config options and their values",
     "set ID=VALUE": "change a config option",
     "sessions": "list the agent's sessions of this folder",
@@ -52,6 +53,7 @@ class ClientCommands:
             "help": self._help,
             "modes": self._modes,
             "mode": self._mode,
+            "ask": self._ask,
             "options": self._options,
             "set": self._set,
             "sessions": self._sessions,
@@ -90,6 +92,18 @@ class ClientCommands:
             return
         self._headless.set_mode(rest)
         self._print(f"mode {rest}", "dim")
+
+    def _ask(self, rest: str) -> None:
+        """Switch to the mode `ask` or back. ``rest`` is what was being typed when Shift-Tab was pressed: it comes back."""
+        if rest:
+            import readline
+
+            def give_back() -> None:
+                readline.insert_text(rest)
+                readline.set_startup_hook()
+
+            readline.set_startup_hook(give_back)
+        self._print(f"mode {self._headless.toggle_ask()}", "dim")
 
     def _options(self, rest: str) -> None:
         options = [each for each in self._headless.session.config_options if isinstance(each, Mapping)]
@@ -301,7 +315,7 @@ def run(
     )
     at_terminal = sys.stdin.isatty() and not as_json
 
-    def asker(options: Sequence[Mapping[str, Any]]) -> str:
+    def asker(options: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         with headless.keyboard():
             return ask_permission(screen, options)
 
@@ -396,11 +410,16 @@ def _read_prompts_from_terminal(headless: ClientSession, screen: Screen) -> Iter
     import contextlib
 
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401 - makes input() editable
+        import readline  # makes input() editable
 
-    from cantrip_acp.cli.session.client_session import Quit
+        # Shift-Tab. `_ask` gives back what was being typed.
+        readline.parse_and_bind(r'"\e[Z": "\C-a:ask \C-m"')
 
-    screen.line(("Ctrl-C cancels a turn, Ctrl-C twice or Ctrl-D quits, :help lists the commands", "dim"))
+    from cantrip_acp.cli.session.client_session import ASK, Quit
+
+    hint = "Ctrl-C cancels a turn, Ctrl-C twice or Ctrl-D quits, :help lists the commands"
+    asks = any(get_text(each, "id") == ASK for each in get_list(headless.session.modes, "availableModes"))
+    screen.line((f"{hint}, Shift-Tab asks before each change" if asks else hint, "dim"))
     commands = ClientCommands(headless, screen)
     pressed = False
     mark = f"{screen.marks.prompt} "

@@ -96,9 +96,10 @@ def repl(
     everything that waits, Ctrl-D quits. Without a terminal, each line of stdin is an intent.
 
     With --session you continue an editor's session here. Close it in the editor first. The session's own recipe is used,
-    unless you name another RECIPE. The session's mode stays the same.
+    unless you name another RECIPE. The session's mode stays the same; without a terminal nothing is asked.
 
     The entity may do everything that the recipe allows. A line on stderr says what that is. With --ask you are asked first.
+    Shift-Tab, or /ask, switches to this and back, also while a cast runs.
     With --plan nothing is changed until the entity has ended with a plan, and you approved it: to be asked before each change, or
     not to be asked. You can edit the plan in $EDITOR first, or return it with comments. /plan goes back to this mode.
     The gate `fetch` sends requests only to hosts that your intents, the recipe (bash_network) or --allow-host names.
@@ -110,22 +111,25 @@ def repl(
 
     if ask or planning:
         require_terminal("--plan" if planning else "--ask")
+    ask = ask or planning
     context, hosts = read_context_files(context_files), named_hosts(allow_hosts)
     screen, line = _screen(state_dir)
+    questions = ask or (sys.stdin.isatty() and screen.terminal)
     entity = None
     if session_id is not None:
         if loom_file is not None:
             raise click.UsageError("--session and --loom cannot be used together: the session has its own loom")
         from cantrip_acp.cli.session.setup import open_session
 
-        opening, entity = open_session(session_id, recipe, state_dir, hosts, screen, ask=ask or planning)
+        opening, entity = open_session(session_id, recipe, state_dir, hosts, screen, questions=questions, ask=ask)
     else:
         opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir)
     try:
         with _quit_on_signal():
             talk = partial(
-                _talk, opening, context, hosts, screen, line, full=full, ask=ask, planning=planning, entity=entity
-            )
+                _talk, opening, context, hosts, screen, line, full=full, questions=questions, ask=ask, planning=planning,
+                entity=entity,
+            )  # fmt: skip
             return talk() if line is None else line.run(talk)
     finally:
         opening.leave()
@@ -165,15 +169,19 @@ def _talk(
     line: InputLine | None,
     *,
     full: bool,
+    questions: bool,
     ask: bool,
     planning: bool,
     entity: Entity | None = None,
 ) -> int:
-    """Let the user talk to the entity. ``line`` is None in a pipe, and on a terminal that cannot move its cursor."""
+    """Let the user talk to the entity. ``line`` is None in a pipe, and on a terminal that cannot move its cursor.
+    ``questions`` says whether the user can be asked for permissions."""
+    from cantrip_acp.acp.sessions import modes
     from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
     from cantrip_acp.cli.render.cast_output import CastText
     from cantrip_acp.cli.session.loop_thread import run_entity
-    from cantrip_acp.cli.session.plan import TerminalPlan, find_permissions
+    from cantrip_acp.cli.session.mode import TerminalMode
+    from cantrip_acp.cli.session.plan import TerminalPlan
     from cantrip_acp.cli.session.slash_commands import TerminalCommands
     from cantrip_acp.cli.session.typed_lines import TypedLines
 
@@ -181,26 +189,30 @@ def _talk(
     output = CastText(screen, opening.workspace, full=full)
     cantrip, context = given_with.to(opening.cantrip), given_with.blocks
     if entity is None:
-        cantrip = cantrip.for_session(
-            (), permissions(hosts, screen=line.screen if line is not None else None) if ask or planning else hosts
-        )
+        first = modes.ASK if ask else modes.TRUSTED
+        asker = permissions(hosts, first, line.screen if line is not None else None) if questions else hosts
+        cantrip = cantrip.for_session((), asker)
         if asked:
             cantrip = with_answers(cantrip, screen)
-    _print_header(screen, opening)
+    _print_header(screen, opening, "/help lists the commands" + (", Shift-Tab asks before each change" if line else ""))
     screen.flush()
     if entity is None:
         entity = cantrip.invoke(loom=opening.loom)
     read = input if line is None else line.ask
+    mode = TerminalMode(entity, output.show_line) if questions else None
     plan = None
-    if planning:
+    if planning and mode is not None:
         editor = {} if line is None else {"in_terminal": line.in_terminal}
-        plan = TerminalPlan(entity, find_permissions(entity), output.show_line, read, **editor)
-    print_allowed(cantrip, entity.circle, hosts, ask=ask and plan is None)
+        plan = TerminalPlan(mode, output.show_line, read, **editor)
+    now = mode.name if mode is not None else modes.TRUSTED
+    print_allowed(cantrip, entity.circle, hosts, ask=now == modes.ASK, sandboxed=now == modes.SANDBOXED)
     output.renderer.begin_output()
     status = DONE
     with run_entity(entity) as run:
         run.warm()
-        commands = TerminalCommands(run, opening, output, hosts, read if asked else None)
+        if line is not None and mode is not None:
+            line.on_shift_tab = partial(run.soon, mode.toggle_ask)
+        commands = TerminalCommands(run, opening, output, hosts, read if asked else None, mode)
         queue = TypedLines(run.entity, output.show_line) if asked else None
         typed = _lines() if not asked else _prompts() if line is None else line.intents()
         for text in queue.before(typed) if queue is not None else typed:
@@ -268,7 +280,7 @@ def _run_cast(
     return ended.result.terminated, ended.stopped_by, ended.result.result
 
 
-def _print_header(screen: Screen, opening: OpenedRecipe) -> None:
+def _print_header(screen: Screen, opening: OpenedRecipe, hint: str) -> None:
     circle = opening.cantrip.circle
     dot = f" {screen.marks.dot} "
     parts = [opening.cantrip.crystal.model, circle.medium.name, ", ".join(circle.gates)]
@@ -276,7 +288,7 @@ def _print_header(screen: Screen, opening: OpenedRecipe) -> None:
     screen.line(("folder   ", "dim"), str(opening.workspace))
     screen.line(("loom     ", "dim"), opening.loom.location or "in memory")
     if sys.stdin.isatty():
-        screen.line(("/help lists the commands", "dim"))
+        screen.line((hint, "dim"))
 
 
 def _lines() -> Iterator[str]:

@@ -32,8 +32,11 @@ from cantrip_acp.text.sanitize import clean_line
 _LONGEST_QUEUE: Final = 512
 _HURRY_SECONDS: Final = 0.3
 _IDLE_SECONDS: Final = 0.1
+ASK: Final = "ask"
+"""The mode to which one key switches."""
 
-Asker = Callable[[Sequence[Mapping[str, Any]]], str]
+Asker = Callable[[Sequence[Mapping[str, Any]]], tuple[str, str]]
+"""Asks the user which option to choose. Returns its id, and the reason of a rejection (it may be empty)."""
 
 
 class Quit(Exception):
@@ -72,6 +75,7 @@ class ClientSession:
         self._leave: int | None = None
         self._stack = contextlib.ExitStack()
         self._session: Session | None = None
+        self._before_ask = "sandboxed"
         self._about: Mapping[str, Any] = {}
         self._cancelling = False
 
@@ -140,6 +144,22 @@ class ClientSession:
         self._wait(lambda: self._agent.set_mode(session.id, mode, timeout=self._timeout or 60))
         self._session = replace(session, modes={**session.modes, "currentModeId": mode})
         return self._session
+
+    def toggle_ask(self) -> str:
+        """Switch to the mode `ask`, or back to the mode before it. Returns the new mode. Raises AgentRefused if the agent has
+        no such mode."""
+        current = get_text(self.session.modes, "currentModeId")
+        if current == ASK:
+            self.set_mode(self._before_ask)
+        else:
+            self.set_mode(ASK)
+            self._before_ask = current
+        return get_text(self.session.modes, "currentModeId")
+
+    def note_mode(self, session_id: str, mode: str) -> None:
+        """The agent changed the mode of a session."""
+        if self._session is not None and self._session.id == session_id:
+            self._session = replace(self._session, modes={**self._session.modes, "currentModeId": mode})
 
     def set_option(self, option: str, value: str) -> Session:
         session = self.session
@@ -229,10 +249,12 @@ class ClientSession:
             assert self._session is not None
             self._portal.start_task_soon(self._agent.cancel, self._session.id)
 
-    def answer(self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
-        """Answer a permission request; runs in the main thread."""
+    def answer(self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+        """Answer a permission request: the option's id and the user's reason. Runs in the main thread."""
         if self._cancelling:
             return None
+        answer: str | None
+        reason = ""
         self._output.show_permission_request(call)
         rule = self._policy.rule_for(call)
         if rule != "ask":
@@ -241,14 +263,14 @@ class ClientSession:
             answer, by = choose_option("never", options), " (there is no terminal to ask; see --allow)"
         else:
             try:
-                answer, by = self._asker(options), ""
+                (answer, reason), by = self._asker(options), ""
             except EOFError:
                 answer, by = choose_option("never", options), " (end of input)"
             except KeyboardInterrupt:
                 self._interrupts += 1
                 answer, by = None, " (cancelling)"
-        self._output.show_permission_answer(call, options, answer, by)
-        return answer
+        self._output.show_permission_answer(call, options, answer, f" ({clean_line(reason, 200)})" if reason else by)
+        return (answer, reason) if answer is not None else None
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -306,12 +328,14 @@ class _QueueObserver:
             await anyio.sleep(0.002)
 
     async def on_update(self, session_id: str, update: Mapping[str, Any]) -> None:
+        if update.get("sessionUpdate") == "current_mode_update":
+            await self._put(lambda: self._headless.note_mode(session_id, get_text(update, "currentModeId")))
         await self._put(lambda: self._output.show_update(session_id, update))
 
     async def request_permission(
         self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]
-    ) -> str | None:
-        answers: list[str | None] = []
+    ) -> tuple[str, str] | None:
+        answers: list[tuple[str, str] | None] = []
         answered = anyio.Event()
 
         def ask() -> None:

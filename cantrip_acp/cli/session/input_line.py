@@ -84,6 +84,8 @@ class InputLine:
         self._live: list[str] = []
         self._away = False
         """Whether another program has the terminal."""
+        self.on_shift_tab: Callable[[], None] = lambda: None
+        """Called in the main thread."""
         self._stop: Callable[[int], None] | None = None
         self._since = 0.0
         self._stopped_by = 0
@@ -381,6 +383,10 @@ class InputLine:
         @keys.add("escape", "enter", filter=~asks_for_key)
         def _(event: KeyPressEvent) -> None:
             event.current_buffer.newline(copy_margin=False)
+
+        @keys.add("s-tab", eager=True)
+        def _(event: KeyPressEvent) -> None:
+            self.on_shift_tab()
 
         @keys.add("c-c", eager=True)
         def _(event: KeyPressEvent) -> None:

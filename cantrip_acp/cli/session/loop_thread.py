@@ -96,6 +96,10 @@ class EntityThread:
         """Call a function, or run a coroutine function, in the entity's thread between two casts."""
         return self._portal.call(work, *args)
 
+    def soon(self, work: Callable[..., Any], *args: Any) -> None:
+        """Call a function in the entity's thread, also while a cast runs, and do not wait for it."""
+        self._portal.start_task_soon(work, *args)
+
     def warm(self) -> None:
         """Prepare the entity in advance, so that the first cast starts faster."""
         prepare_in_background(self.entity.crystal)

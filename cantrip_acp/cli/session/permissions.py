@@ -99,9 +99,9 @@ def option_name(choice: str | None, options: Sequence[Mapping[str, Any]]) -> str
     return "no answer"
 
 
-def ask_permission(screen: Screen, options: Sequence[Mapping[str, Any]]) -> str:
-    """Ask which of an agent's options the user wants, and return its id. The answer is one key: the one shown, or the number
-    of the option.
+def ask_permission(screen: Screen, options: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Ask which of an agent's options the user wants. The answer is one key: the one shown, or the number of the option.
+    Returns the option's id, and the reason of a rejection, which the key ``r`` asks for (it may be empty).
 
     Enter alone allows nothing. Raises EOFError for Ctrl-D or if the terminal is gone, and KeyboardInterrupt for Ctrl-C.
     """
@@ -117,23 +117,29 @@ def ask_permission(screen: Screen, options: Sequence[Mapping[str, Any]]) -> str:
         keys[number] = keys[key] = chosen
         style = "green" if kind.startswith("allow") else "red"
         parts += [(key, f"bold {style}"), f" {option_name(chosen, usable)}   "]
+        if kind == "reject_once" and _REASON not in keys:
+            keys[_REASON] = chosen
+    if _REASON in keys:
+        parts += [(_REASON, "bold red"), " no, with a reason"]
     screen.line(*parts, indent=4)
     screen.flush()
     try:
-        return keys[anyio.run(_pressed, "".join(keys))]
+        pressed, reason = anyio.run(_pressed, "".join(keys))
     except CrystalError:
         raise EOFError from None
     except KeyboardInterrupt:
         # The cursor is still behind the question.
         screen.blank()
         raise
+    return keys[pressed], reason
 
 
-async def _pressed(keys: str) -> str:
+async def _pressed(keys: str) -> tuple[str, str]:
     from cantrip_acp.crystals.human import terminal
 
     with terminal() as typed:
-        return await typed.key(_WHICH, keys)
+        pressed = await typed.key(_WHICH, keys)
+        return pressed, (await typed.line("    reason: ")).strip() if pressed == _REASON else ""
 
 
 ask_option = click.option(
@@ -159,8 +165,9 @@ _MOMENT_S: Final = 0.05
 _MOST_LINES: Final = 60
 """Maximum lines of a command or a change that a question shows."""
 _WHICH: Final = "    which? "
-_NUMBERS: Final = "123456789bcdefghijklmopqrstuvwxz"
-"""The keys of an agent's options, in their order: numbers, then letters that `_LETTERS` does not have."""
+_NUMBERS: Final = "123456789bcdefghijklmopqstuvwxz"
+"""The keys of an agent's options, in their order: numbers, then letters that `_LETTERS` and `_REASON` do not have."""
+_REASON: Final = "r"
 _LETTERS: Final[Mapping[str, str]] = {"allow_once": "y", "allow_always": "a", "reject_once": "n"}
 """The keys of an agent's options by their kind. They are those of `_ANSWERS`."""
 _ANSWERS: Final[dict[str, Answer]] = {
@@ -193,26 +200,29 @@ def named_hosts(hosts: Sequence[str] = ()) -> NamedHosts:
     return made
 
 
-def permissions(hosts: NamedHosts, mode: str | None = None, screen: Screen | None = None) -> Permissions:
-    """An interceptor that asks in the terminal, like a session of an editor in the mode ``ask``.
+def permissions(hosts: NamedHosts, mode: str = "ask", screen: Screen | None = None) -> Permissions:
+    """An interceptor that asks in the terminal, like a session of an editor in this mode.
 
-    ``mode`` is the mode of a resumed session. A read-only session stays read-only. ``screen`` shows the questions; standard
-    error by default.
+    ``screen`` shows the questions; standard error by default.
     """
     from cantrip_acp.acp.permissions.interceptor import Permissions
-    from cantrip_acp.acp.sessions import modes
     from cantrip_acp.acp.sessions.session_store import Grant
     from cantrip_acp.cli.render.terminal import Screen
 
     made = Permissions(TerminalQuestions(screen or Screen(sys.stderr)).ask, lambda granted: None)
-    made.mode = modes.READ_ONLY if mode == modes.READ_ONLY else modes.ASK
+    made.mode, made.hosts = mode, hosts
     made.granted = [Grant("fetch", pattern, True) for pattern in sorted(hosts.patterns)]
     return made
 
 
-def print_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: bool) -> None:
-    """Print on stderr what is allowed without asking."""
-    line = clean_line(f"cantrip: {describe_allowed(cantrip, circle, hosts.allowed, ask=ask)}", 2000)
+def print_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: bool, sandboxed: bool = False) -> None:
+    """Print on stderr what is allowed without asking. ``sandboxed`` is the mode of a session that the user continues."""
+    words = (
+        "asks before writes outside of the sandbox's writable folders, commands with the network and requests to other hosts"
+        if sandboxed
+        else describe_allowed(cantrip, circle, hosts.allowed, ask=ask)
+    )
+    line = clean_line(f"cantrip: {words}", 2000)
     if sys.stderr.isatty():
         Screen(sys.stderr).line(line)
     else:

@@ -12,21 +12,13 @@ from cantrip_acp.acp.sessions.plan_mode import INSTRUCTION, approved_intent, pla
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cantrip_acp.acp.permissions.interceptor import Permissions
     from cantrip_acp.cli.session.loop_thread import EntityThread
+    from cantrip_acp.cli.session.mode import TerminalMode
     from cantrip_acp.core.context_block import ContextBlock
-    from cantrip_acp.core.entity import Entity
 
 CHOICES = (
     "carry out this plan?  1 yes, and ask before each change   2 yes, and do not ask   e edit it   n COMMENTS return it"
 )
-
-
-def find_permissions(entity: Entity) -> Permissions:
-    """The interceptor of an entity that asks at the terminal."""
-    from cantrip_acp.acp.permissions.interceptor import Permissions
-
-    return next(each for each in entity.cantrip.interceptors if isinstance(each, Permissions))
 
 
 class TerminalPlan:
@@ -34,40 +26,33 @@ class TerminalPlan:
 
     def __init__(
         self,
-        entity: Entity,
-        permissions: Permissions,
+        mode: TerminalMode,
         show: Callable[[str], None],
         read: Callable[[str], str],
         in_terminal: Callable[[Callable[[], str]], str] = lambda work: work(),
     ) -> None:
-        self._entity = entity
-        self._permissions = permissions
+        self._mode = mode
         self._show = show
         self._read = read
         self._in_terminal = in_terminal
-        self.set_mode(modes.PLAN)
+        mode.set(modes.PLAN)
 
     @property
     def context(self) -> tuple[ContextBlock, ...]:
         """What the entity reads before the next intent."""
-        return (INSTRUCTION,) if self._permissions.mode == modes.PLAN else ()
-
-    def set_mode(self, mode: str) -> None:
-        """Apply a mode: its wards, and when the user is asked."""
-        self._permissions.mode = mode
-        self._entity.set_wards(lambda circle: modes.wards_of(mode, circle))
+        return (INSTRUCTION,) if self._mode.name == modes.PLAN else ()
 
     def command(self, words: str, run: EntityThread) -> bool:
         """Run ``/plan``, which goes back to plan mode. Returns False for any other line."""
         if words != "/plan":
             return False
-        run.call(self.set_mode, modes.PLAN)
+        run.call(self._mode.set, modes.PLAN)
         self._show("plan mode: nothing is changed until you approve a plan")
         return True
 
     def decide(self, answer: Any, run: EntityThread) -> str | None:
         """Ask about the plan in the answer of a cast. Returns the next intent; None if nothing follows."""
-        plan = plan_in(answer) if self._permissions.mode == modes.PLAN else None
+        plan = plan_in(answer) if self._mode.name == modes.PLAN else None
         edited = False
         while plan is not None:
             self._show(CHOICES)
@@ -77,7 +62,7 @@ class TerminalPlan:
                 return None
             if words in ("1", "2"):
                 mode = modes.ASK if words == "1" else modes.TRUSTED
-                run.call(self.set_mode, mode)
+                run.call(self._mode.set, mode)
                 return approved_intent(plan, mode, edited=edited)
             if words == "e":
                 changed = self._in_terminal(partial(_edit, plan))

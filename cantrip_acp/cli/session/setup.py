@@ -240,16 +240,25 @@ def _attachment(file: Path, raw: bytes) -> Attachment | None:
 
 
 def open_session(
-    session_id: str, recipe: str | None, state_dir: Path | None, hosts: NamedHosts, screen: Screen, *, ask: bool = False
+    session_id: str,
+    recipe: str | None,
+    state_dir: Path | None,
+    hosts: NamedHosts,
+    screen: Screen,
+    *,
+    questions: bool,
+    ask: bool,
 ) -> tuple[OpenedRecipe, Entity]:
     """Open an earlier session: its recipe, cantrip, loom and folder, and its entity with all earlier casts.
 
-    Requests may go only to ``hosts`` and to hosts in the session's earlier prompts. With ``ask`` the user is asked in the
-    terminal, unless the session always allows or refuses the call. ``screen`` shows questions. ``recipe`` overrides the
+    Requests may go only to ``hosts`` and to hosts in the session's earlier prompts. With ``questions`` the user is
+    asked in the terminal as the session's mode says, or with ``ask`` as in the mode ``ask``; not about what the session always
+    allows or refuses. ``screen`` shows questions. ``recipe`` overrides the
     session's own recipe. Raises DefinitionError if there is no such session, and LoomLocked if another process uses it.
     """
     import click
 
+    from cantrip_acp.acp.sessions import modes
     from cantrip_acp.acp.sessions.factory import apply_mode
     from cantrip_acp.acp.sessions.session_store import SessionStore
     from cantrip_acp.core.forking.resume import STATE_NOTES, resume_entity
@@ -286,10 +295,11 @@ def open_session(
             click.echo(f"the session's crystal cannot be used, so the recipe's own is used: {problem}", err=True)
     made = build.build(found, workspace=workspace, crystal=crystal)
     asker: Interceptor = hosts
-    if ask:
+    if questions:
         from cantrip_acp.cli.session.permissions import permissions
 
-        asker = permissions(hosts, note.mode, screen if screen.live is not None else None)
+        mode = modes.ASK if ask and not modes.changes_nothing(note.mode) else note.mode
+        asker = permissions(hosts, mode, screen if screen.live is not None else None)
         asker.granted.extend(note.granted)
     made = made.for_session([Path(folder) for folder in note.directories], asker)
     if sys.stdin.isatty() and sys.stdout.isatty():

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.cli.render.cast_output import CastText
     from cantrip_acp.cli.session.loop_thread import EntityThread
+    from cantrip_acp.cli.session.mode import TerminalMode
     from cantrip_acp.cli.session.setup import OpenedRecipe
     from cantrip_acp.gates.web.named_hosts import NamedHosts
 
 OF_THE_TERMINAL = {
+    "ask": ("Ask before each write and command, or go back (also Shift-Tab)", None),
     "now": ("Send a line to the entity before its next query", "text"),
     "plan": ("With --plan: change nothing until you approve a plan", None),
     "quit": ("Quit (also Ctrl-D)", None),
@@ -58,6 +60,7 @@ class TerminalCommands:
         output: CastText,
         hosts: NamedHosts,
         ask: Callable[[str], str] | None,
+        mode: TerminalMode | None = None,
     ) -> None:
         from cantrip_acp.acp.permissions.interceptor import Permissions
         from cantrip_acp.acp.protocol import ClientAbilities
@@ -66,6 +69,7 @@ class TerminalCommands:
         from cantrip_acp.acp.sessions.session_store import SessionMetadata, SessionStore
 
         self._run, self._opening, self._output, self._hosts, self._ask = run, opening, output, hosts, ask
+        self._mode = mode
         self.entity = run.entity
         asking = next((each for each in run.entity.cantrip.interceptors if isinstance(each, Permissions)), None)
         self.permissions: Any = asking or _NeverAsks()
@@ -104,6 +108,11 @@ class TerminalCommands:
             file_changes.run(f"/{name} {rest}", self._run, self._output.renderer.show_note, self._ask)
         elif name == "help":
             self._output.show_answer(self._help())
+        elif name == "ask" and not rest.strip():
+            if self._mode is not None:
+                self._run.call(self._mode.toggle_ask)
+            else:
+                self._output.show_line("there is no terminal to ask at")
         elif name == "remember":
             self._remember(rest.strip())
         elif name == slash_commands.QUEUE:

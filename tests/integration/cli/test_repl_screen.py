@@ -390,3 +390,32 @@ def test_a_signal_during_a_cast_ends_it_first(tmp_path: Path) -> None:
         assert terminal.end() in (130, 128 + signal.SIGTERM)
     with Loom.open(loom, readonly=True) as held:
         assert [end.reason for _, end in held.casts() if end] == ["cancelled"]
+
+
+def test_one_key_switches_to_ask_and_back(tmp_path: Path) -> None:
+    text = WRITER.replace("  responses:\n", "  responses:\n    - {content: First.}\n")
+    with TerminalScreen("repl", recipe(tmp_path, text), cwd=tmp_path) as terminal:
+        assert "Shift-Tab asks before each change" in terminal.until("allows without asking: calls of write_file")
+        terminal.ready()
+        terminal.type("half\x1b[Z")
+        terminal.until("mode Ask: Asks before each write and each command.")
+        # What was typed stays.
+        terminal.until(lambda at: at.input == "❯ half")
+        terminal.type("\r")
+        terminal.until("First.")
+        terminal.ready()
+        terminal.type("go\r")
+        asked(terminal, "one.txt")
+        terminal.type("n")
+        asked(terminal, "two.txt")
+        # Back, while the question is open: it is withdrawn, and nothing more is asked.
+        terminal.type("\x1b[Z")
+        terminal.until("mode Don't ask")
+        terminal.until("Done.")
+        terminal.ready()
+        assert [(tmp_path / name).exists() for name in ("one.txt", "two.txt", "sub/three.txt")] == [False, True, True]
+        terminal.type("/ask\r")
+        terminal.until("mode Ask")
+        terminal.ready()
+        terminal.type("\x04")
+        assert terminal.end() == 0

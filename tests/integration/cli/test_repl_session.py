@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.support import processes
 from tests.support.acp_client import RawClient
+from tests.support.command_line import Terminal
 from tests.support.fixtures.acp import folder, recipe  # noqa: F401 - fixtures
 
 CANTRIP = str(Path(sys.executable).parent / "cantrip")
@@ -42,6 +43,42 @@ def test_from_the_editor_to_the_terminal_and_back(recipe: Callable[..., str], fo
         editor.prompt(session, "Third?")
         assert editor.said() == "One.Two.Three."
         assert json.loads((tmp_path / "state" / "looms" / f"{session}.session.json").read_bytes())["title"] == "First"
+    finally:
+        editor.close()
+
+
+def test_the_mode_of_the_session_holds_in_the_terminal(
+    recipe: Callable[..., str],  # noqa: F811
+    folder: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    writes = [{"tool_calls": [{"gate": "write_file", "args": {"path": name, "content": "x"}}]} for name in "ab"]
+    state = str(tmp_path / "state")
+    editor = RawClient(
+        "--recipe", recipe([TALK[0], *writes, TALK[1]], gates=["done", "write_file"]), "--state-dir", state
+    )
+    try:
+        editor.initialize()
+        session = editor.session(folder, mode="ask")
+        editor.prompt(session, "First?")
+        editor.call("session/close", {"sessionId": session})
+        with Terminal("repl", "--session", session, "--state-dir", state, cwd=tmp_path, TERM="dumb") as terminal:
+            terminal.wait_for("asks before each write and each command")
+            terminal.wait_for("❯ ")
+            terminal.type("go\r")
+            terminal.wait_for("which? ")
+            terminal.type("r")
+            terminal.wait_for("reason: ")
+            terminal.type("not there\r")
+            terminal.wait_for("which? ")
+            terminal.type("y")
+            terminal.wait_for("Two.")
+            terminal.wait_for("❯ ")
+            terminal.type("/ask\r")
+            terminal.wait_for("mode Don't ask")
+            terminal.type("\x04")
+            assert terminal.end() == 0
+        assert [(folder / name).exists() for name in "ab"] == [False, True]
     finally:
         editor.close()
 

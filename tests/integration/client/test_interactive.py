@@ -83,7 +83,7 @@ def test_interrupt_twice_in_a_turn_quits(terminal: Start) -> None:
 
 @pytest.mark.parametrize(
     ("keys", "answer"),
-    [("2", "all"), ("a", "all"), ("y", "one"), ("n", "no"), ("\r9xN", "no")],
+    [("2", "all"), ("a", "all"), ("y", "one"), ("n", "no"), ("\r9xN", "no"), ("rToo much.\n", "no Too much.")],
 )
 def test_permission_is_asked_for_with_one_key(terminal: Start, keys: str, answer: str) -> None:
     at = terminal(AGENT)

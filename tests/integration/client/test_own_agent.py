@@ -1,16 +1,18 @@
 """The client with our own agent: scripted recipes, a real sandbox, cancel, several prompts, and the loom it names."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.client.client_processes import CLIENT, environment, run_client
+from tests.integration.client.client_processes import CLIENT, Terminal, environment, run_client
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
@@ -87,3 +89,36 @@ def test_interrupt_ends_the_command(tmp_path: Path, folder: Path) -> None:
     client.stdout.close()
     assert json.loads(rest[-1])["stop_reason"] == "cancelled"
     assert json.loads(rest[-1])["seconds"] < 10
+
+
+def test_one_key_switches_to_ask_and_a_rejection_has_a_reason(
+    tmp_path: Path, folder: Path, terminal: Callable[..., Terminal]
+) -> None:
+    write = {"tool_calls": [{"gate": "write_file", "args": {"path": "n.txt", "content": "new\n"}}]}
+    argv = agent(tmp_path, write, {"content": "Written."}, write, {"content": "Not written."})
+    at = terminal([*CLIENT, "--cwd", str(folder), "--", *argv])
+    at.until("Shift-Tab asks")
+    at.until("❯ ")
+    at.type("one\n")
+    # In the mode sandboxed nothing is asked.
+    assert "which?" not in at.until("Written.")
+    at.until("❯ ")
+    (folder / "n.txt").unlink()
+    at.type("two\x1b[Z")
+    at.until("mode ask")
+    at.until("❯ two")
+    at.type("\n")
+    at.until("which? ")
+    at.type("r")
+    at.until("reason: ")
+    at.type("Write Docs/ instead.\n")
+    at.until("Not written.")
+    at.until("❯ ")
+    at.type(":ask\n")
+    at.until("mode sandboxed")
+    at.until("❯ ")
+    at.type("\x04")
+    assert at.wait() == 0
+    assert not (folder / "n.txt").exists()
+    [loom] = re.findall(r"/\S+\.loom\.jsonl", at.seen)
+    assert "The user's reason: Write Docs/ instead." in Path(loom).read_text()

@@ -89,7 +89,8 @@ class Turn:
     def do_ask(self, rest: str) -> str | None:
         call = {"toolCallId": "a1", "title": "Delete the world", "kind": "delete", "status": "pending"}
         answer = ask("session/request_permission", sessionId=self.session, toolCall=call, options=OPTIONS)["outcome"]
-        self.text(f"answer: {answer['outcome']} {answer.get('optionId')}")
+        reason = answer.get("_meta", {}).get("cantrip", {}).get("reason", "")
+        self.text(f"answer: {answer['outcome']} {answer.get('optionId')} {reason}".strip())
         return None if answer["outcome"] == "selected" else "cancelled"
 
     def do_read(self, rest: str) -> None:

@@ -178,7 +178,7 @@ class Translator:
         """The id of a fold whose summary is being written."""
         self._window_usage: tuple[int, int] | None = None
         self._total_cost: float | None = None
-        self._noticed: set[str] = set()
+        self._told: set[str] = set()
         self._cost_pending = False
         """Whether the client does not know the latest costs of children yet."""
         self.dirty = False
@@ -307,7 +307,7 @@ class Translator:
         return [acp.AgentThoughtChunk(acp.TextContent(what), f"{event.message_id}:retry")]
 
     def _noticed(self, event: events.Noticed) -> list[acp.Update]:
-        self._noticed.add(event.text)
+        self._told.add(event.text)
         return [notice(event.text, self._client)]
 
     def _child_rejected(self, event: events.ChildRejected) -> list[acp.Update]:
@@ -318,8 +318,8 @@ class Translator:
 
         Then send the cost of children, and warnings such as wards that could not be enforced.
         """
-        new = [warning for warning in event.warnings if warning not in self._noticed]
-        self._noticed.update(new)
+        new = [warning for warning in event.warnings if warning not in self._told]
+        self._told.update(new)
         warnings = [notice(warning, self._client) for warning in new]
         return [*self._answer(event), *self._pending_cost(), *warnings]
 

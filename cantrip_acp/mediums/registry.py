@@ -27,6 +27,10 @@ def names() -> list[str]:
     return sorted({*BUILT_IN, *(e.name for e in entry_points(group="cantrip_acp.mediums"))})
 
 
+MEANT = {"shell": "bash", "sh": "bash", "zsh": "bash", "terminal": "bash", "python": "code", "chat": "conversation"}
+"""What people call a medium, and the medium that they mean."""
+
+
 def find(name: str, **options: Any) -> Medium:
     """Make the medium with that name and those options.
 
@@ -42,6 +46,6 @@ def find(name: str, **options: Any) -> Medium:
     for entry in entry_points(group="cantrip_acp.mediums", name=name):
         added: Medium = load_entry(entry)(**options)
         return added
-    near = difflib.get_close_matches(str(name), names(), n=1)
+    near = [MEANT[name]] if name in MEANT else difflib.get_close_matches(str(name), names(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise DefinitionError(f"unknown medium {name!r}{hint} (known: {', '.join(names())})", rule="unknown-name")

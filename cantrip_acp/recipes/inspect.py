@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.core.errors import DefinitionError, RecipeError
+from cantrip_acp.core.errors import CrystalError, DefinitionError, RecipeError
+from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.recipes import trust
 from cantrip_acp.recipes.build import build, crystal_factory, crystals
 from cantrip_acp.recipes.build.python_files import Files
@@ -87,17 +88,44 @@ def _check(path: Path, shown: str, source: Source, workspace: Path | None) -> Re
                 problems += error.places
             except DefinitionError as error:
                 problems.append(str(error))
+    for at, weights_missing, is_problem in _weights(recipe):
+        text = str(recipe.problem(at, weights_missing))
+        problems, notes = ([*problems, text], notes) if is_problem else (problems, (*notes, text))
     return Report(shown, tuple(problems), (*notes, *_models(recipe)))
+
+
+def _weights(recipe: Recipe) -> Iterator[tuple[KeyPath, str, bool]]:
+    """Embedded models whose weights are missing: where, why, and whether that is a mistake in the recipe. A model that is
+    known and was not downloaded yet is none."""
+    for at, crystal in _crystals(recipe):
+        options = crystal_factory.options_of(crystal)
+        provider, model = options.get("provider"), str(options.get("model") or "")
+        if provider in names.EMBEDDED:
+            try:
+                weights.find(provider, model, recipe.folder)
+            except CrystalError as missing:
+                yield (
+                    at if isinstance(crystal, str) else (*at, "model"),
+                    str(missing),
+                    provider == "gguf" or model not in weights.KNOWN,
+                )
+
+
+def _crystals(recipe: Recipe) -> list[tuple[KeyPath, Any]]:
+    """The recipe's crystals, each with its place."""
+    given: list[tuple[KeyPath, Any]] = [
+        (("crystals", name), each) for name, each in recipe.data.get("crystals", {}).items()
+    ]
+    main = recipe.data.get("crystal")
+    return given if main is None else [(("crystal",), main), *given]
 
 
 def _models(recipe: Recipe) -> Iterator[str]:
     """Notes about the recipe's models: retired ones, and probably misspelled names."""
     from cantrip_acp.crystals.catalog import lookup
 
-    given: list[tuple[KeyPath, Any]] = [(("crystal",), recipe.data.get("crystal"))]
-    given += [(("crystals", name), each) for name, each in recipe.data.get("crystals", {}).items()]
-    for at, crystal in given:
-        options = crystal_factory.options_of(crystal) if crystal is not None else {}
+    for at, crystal in _crystals(recipe):
+        options = crystal_factory.options_of(crystal)
         if options.get("provider") in names.MODEL_PROVIDERS and "base_url" not in options:
             try:
                 remark = lookup.remark(options["provider"], options["model"])

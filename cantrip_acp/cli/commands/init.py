@@ -13,7 +13,7 @@ import click
 
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.cli.session.setup import cwd_option
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError, RecipeError
 
 _MAY = {
     "read": "read the files here, and change nothing",
@@ -63,6 +63,7 @@ def init(name: str, task: str | None, model: str | None, may: str | None, yes: b
     The questions are: what the entity is for, which model it uses, and what it may do. Only models that can be used on this
     machine are suggested. Without a terminal, or with --yes, the suggested answers are used.
     """
+    from cantrip_acp.crystals.embedded import weights
     from cantrip_acp.files.output_file import output_file
     from cantrip_acp.recipes.parse import check
     from cantrip_acp.recipes.parse.document import parse
@@ -80,8 +81,16 @@ def init(name: str, task: str | None, model: str | None, may: str | None, yes: b
         may or (_choose("What may it do?", list(_MAY.items())) if asks else "read"),
     )
     text = recipe_text(name, answers).encode()
-    # A wrong model is an error now, not at the first cast.
-    check.recipe(parse(text, path))
+    # A wrong model is an error now, not at the first cast. The file is not written yet, so the error does not name it.
+    try:
+        check.recipe(parse(text, path))
+    except RecipeError as error:
+        wrong = error.problems[0]
+        is_model = wrong.key.startswith("crystal")
+        raise DefinitionError(wrong.message, where=f"--model {answers.model}" if is_model else wrong.key) from None
+    provider, _, model = answers.model.partition(":")
+    if provider == "embedded" and model and model not in weights.KNOWN:
+        raise DefinitionError(weights.unknown(model), where=f"--model {answers.model}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with output_file(path, overwrite=force) as file:
         file.write(text)
@@ -134,6 +143,8 @@ def _choose(question: str, choices: Sequence[tuple[str, str]]) -> str:
 
 def recipe_text(name: str, answers: Answers) -> str:
     """The recipe for the answers, with comments."""
+    from cantrip_acp.recipes.parse import names
+
     medium, gates, ward = _GATES[answers.may]
     crystal = (
         """\
@@ -148,6 +159,8 @@ crystal:
         if answers.model == SCRIPTED
         else f"crystal: {json.dumps(answers.model)}\n"
     )
+    embedded = answers.model.partition(":")[0] in names.EMBEDDED
+    limit = "  max_tokens: 200   # a very small model may repeat itself until this limit\n" if embedded else ""
     purpose = json.dumps(answers.task, ensure_ascii=False)
     return f"""\
 # Written by cantrip init. `cantrip recipe check {name}` checks this file. `cantrip gates` and `cantrip wards` list what it
@@ -158,7 +171,7 @@ description: {purpose}
 # What the entity is told.
 call:
   system_prompt: {purpose}
-
+{limit}
 # What it has and what limits it: {_MAY[answers.may]}.
 circle:
   medium: {medium}

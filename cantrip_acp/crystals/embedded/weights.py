@@ -68,21 +68,31 @@ class PullError(CantripError):
     """Weights could not be downloaded. The text says why and what to do."""
 
 
+def unknown(model: str) -> str:
+    """The error for an embedded model that is not known."""
+    return f"there is no embedded model {model!r}, only: {', '.join(KNOWN)}; for a file use gguf:/path"
+
+
 def find(provider: str, model: str, folder: Path) -> Path:
     """The weights of a crystal: of a known model (``embedded``), or a file, relative to ``folder`` (``gguf``).
 
-    Raises `CrystalError` if they are not there.
+    Raises `CrystalError` if they are not there. Its text says which are.
     """
     if provider == "gguf":
         path = folder / Path(model).expanduser()
         if not path.is_file():
             what = "is a folder" if path.is_dir() else "does not exist"
-            raise CrystalError(f"gguf:{model}: the file {path} {what}; name a .gguf file")
+            place = (path if path.is_dir() else path.parent).absolute()
+            there = sorted(each.name for each in place.glob("*.gguf"))[:10]
+            has = f"{place} has {', '.join(there)}" if there else f"{place} has no .gguf file"
+            raise CrystalError(f"gguf:{model}: the file {path} {what}; name a .gguf file ({has})")
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise CrystalError(f"gguf:{model}: {path} is not a GGUF file")
         return path
-    known = KNOWN[model]
+    known = KNOWN.get(model)
+    if known is None:
+        raise CrystalError(unknown(model))
     if not known.pulled:
         raise CrystalError(f"embedded:{model}: the weights are not here; get them with: cantrip models pull {model}")
     return known.path

@@ -229,8 +229,7 @@ def _embedded(provider: str, model: str, rest: dict[str, Any], need: FactoryCont
         if name in rest:
             raise need.error((name,), f"a crystal of the provider {provider} is on this machine and takes no {name}")
     if provider == "embedded" and model not in weights.KNOWN:
-        known = ", ".join(weights.KNOWN)
-        raise need.error(("model",), f"there is no embedded model {model!r}, only: {known}; for a file use gguf:/path")
+        raise need.error(("model",), weights.unknown(model))
     info = _info(provider, model, rest, known=False)
     silence_s = float(rest.pop("timeout_s", SILENCE_S))
     return Endpoint(provider, model, weights.ADDRESS, info=info, silence_s=silence_s, options=rest)

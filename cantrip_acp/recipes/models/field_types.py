@@ -179,6 +179,10 @@ def near(word: str, words: tuple[str, ...]) -> str | None:
     """The most similar known word. None if no word is similar."""
     import difflib
 
+    from cantrip_acp.mediums.registry import MEANT
+
+    if (meant := MEANT.get(word.lower())) in words:
+        return meant
     # Prefer a word that contains the other one (turns in max_turns) to a word with similar letters.
     found = difflib.get_close_matches(word, words, n=1)
     found = (

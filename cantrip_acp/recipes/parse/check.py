@@ -118,9 +118,11 @@ def _translate(
         if kind == "extra_forbidden":
             name = str(path[-1])
             what = "ward" if noun == "ward" else f"key in {noun}:"
-            near = field_types.near(name, keys)
-            ward = field_types.near(name, tuple(WARDS)) if near is None and noun != "ward" else None
+            meant = _MEANT.get((noun, name))
+            near = field_types.near(name, keys) if meant is None else meant if meant in keys else None
+            ward = field_types.near(name, tuple(WARDS)) if near is meant is None and noun != "ward" else None
             hint = f"; {ward} is a ward: write `- {ward}: …` under circle.wards" if ward else nearest(name, keys)
+            hint = f"; did you mean {meant!r}?" if meant is not None else hint
             text = f"unknown {what} {show_value(name)}{hint}"
             mend = Mend("rename", near, name) if near is not None else None
             yield document.problem(path, text, at_key=True, rule="unknown-key", mend=mend)
@@ -139,6 +141,18 @@ def _translate(
             mend = Mend(str(path[0])) if path in _WANTED else _mend(kind, item)
             yield document.problem(path, _WANTED.get(path) or _message(kind, item), rule=rule, mend=mend)
 
+
+_MEANT = {
+    **dict.fromkeys([("recipe", "model"), ("recipe", "llm")], "crystal"),
+    **{("recipe", word): "call.system_prompt" for word in ("prompt", "system_prompt", "system", "instructions")},
+    **{("recipe", word): "circle.gates" for word in ("tools", "gates")},
+    **{("recipe", word): f"circle.{word}" for word in ("medium", "wards", "score")},
+    **{("recipe", word): "circle.wards" for word in ("limits",)},
+    ("circle", "tools"): "gates",
+    ("circle", "limits"): "wards",
+    ("call", "prompt"): "system_prompt",
+}
+"""Keys that people write by the mapping that they write them in, and the keys that they mean."""
 
 _RULES = {"unknown": "unknown-name", "no-crystal": "CANTRIP-1"}
 """The rule of an error by its pydantic error type."""

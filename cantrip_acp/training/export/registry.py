@@ -37,6 +37,14 @@ def names() -> list[str]:
     return [*BUILT_IN, *sorted({e.name for e in entry_points(group="cantrip_acp.exports")} - set(BUILT_IN))]
 
 
+_MEANT = {
+    **dict.fromkeys(("trl-dpo", "dpo"), "trl-preference"),
+    **dict.fromkeys(("trl-grpo", "grpo", "trl-rloo", "rloo"), "trl-prompts"),
+    **dict.fromkeys(("trl-prm", "prm"), "trl-stepwise"),
+}
+"""Names of trainers, and the format that they read."""
+
+
 def find(name: str) -> Format:
     """The format with this name. Raises `DefinitionError`, with the nearest known name."""
     target = BUILT_IN.get(name)
@@ -49,7 +57,7 @@ def find(name: str) -> Format:
     for entry in entry_points(group="cantrip_acp.exports", name=name):
         added = load_entry(entry)
         return added() if isinstance(added, type) else added  # type: ignore[no-any-return]
-    near = difflib.get_close_matches(str(name), names(), n=1)
+    near = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(str(name), names(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise DefinitionError(f"unknown export format {name!r}{hint} (known: {', '.join(names())})")
 

@@ -49,6 +49,21 @@ def test_init_without_questions(may: str, tmp_path: Path) -> None:
     assert wrong.status == 2
     assert "did you mean" in wrong.err
     assert not (tmp_path / ".cantrip" / "other.cantrip.yaml").exists()
+    for model, why in (
+        ("nosuch:x", "unknown provider 'nosuch'"),
+        ("embedded:no", "no embedded model 'no', only: smollm2"),
+    ):
+        wrong = run("init", "other", "--model", model, "--yes", cwd=tmp_path)
+        assert wrong.err.startswith(f"cantrip: --model {model}: ")
+        assert why in wrong.err
+        assert "other.cantrip.yaml" not in wrong.err
+        assert not (tmp_path / ".cantrip" / "other.cantrip.yaml").exists()
+
+
+@pytest.mark.parametrize(("model", "limited"), [("embedded", True), ("gguf:x.gguf", True), ("ollama:qwen3", False)])
+def test_init_limits_the_answers_of_an_embedded_model(model: str, limited: bool, tmp_path: Path) -> None:
+    assert run("init", "--model", model, "--yes", cwd=tmp_path).status == 0
+    assert ("  max_tokens: 200 " in (tmp_path / ".cantrip" / "helper.cantrip.yaml").read_text()) is limited
 
 
 def test_gates_and_wards_are_listed_and_explained(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
+from cantrip_acp import Circle, DefinitionError
 from cantrip_acp.recipes import cache
+from cantrip_acp.training.export import registry
 from tests.support.command_line import GREETER, recipe, run
 
 
@@ -239,3 +241,54 @@ def test_the_capability_block_is_shown_for_the_crystal(tmp_path: Path, crystal: 
     shown = json.loads(done.out)["presentation"]
     assert ("exactly one ```bash block" in shown) is by_text
     assert ("Code in a message is text" in shown) is not by_text
+
+
+BASE = """\
+crystal: {crystal}
+circle:
+  medium: {medium}
+  gates: [done]
+  wards: [{{max_turns: 3}}]
+{more}"""
+
+
+def checked(folder: Path, crystal: str = "ollama:x", medium: str = "conversation", more: str = "") -> tuple[int, str]:
+    (folder / "x.cantrip.yaml").write_text(BASE.format(crystal=crystal, medium=medium, more=more))
+    done = run("recipe", "check", "x.cantrip.yaml", cwd=folder)
+    return done.status, done.out + done.err
+
+
+def test_weights_that_are_missing_are_a_problem(tmp_path: Path) -> None:
+    for crystal, place in (
+        ("embedded:unknown", "1:10: crystal"),
+        ("{provider: embedded, model: unknown}", "crystal.model"),
+    ):
+        status, said = checked(tmp_path, crystal)
+        assert status != 0
+        assert place in said
+        assert "there is no embedded model 'unknown', only: smollm2" in said
+    status, said = checked(tmp_path, "gguf:none.gguf")
+    assert status != 0
+    assert f"none.gguf does not exist; name a .gguf file ({tmp_path} has no .gguf file)" in said
+    (tmp_path / "small.gguf").write_bytes(b"GGUF")
+    status, said = checked(tmp_path, "gguf:none.gguf")
+    assert f"({tmp_path} has small.gguf)" in said
+    assert checked(tmp_path, "gguf:small.gguf")[0] == 0
+    status, said = checked(tmp_path, "ollama:x", more="crystals: {other: 'gguf:none.gguf'}\n")
+    assert status != 0
+    assert "crystals.other: gguf:none.gguf: the file" in said
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"), [("model", "crystal"), ("prompt", "call.system_prompt"), ("tools", "circle.gates")]
+)
+def test_a_key_of_another_tool_names_ours(key: str, meant: str, tmp_path: Path) -> None:
+    assert f"unknown key in recipe: {key!r}; did you mean {meant!r}?" in checked(tmp_path, more=f"{key}: x\n")[1]
+
+
+def test_a_medium_and_a_format_of_another_name(tmp_path: Path) -> None:
+    assert "unknown medium 'shell'; did you mean 'bash'?" in checked(tmp_path, medium="shell")[1]
+    with pytest.raises(DefinitionError, match="unknown medium 'shell'; did you mean 'bash'"):
+        Circle("shell", ["done"], [{"max_turns": 1}])
+    with pytest.raises(DefinitionError, match="unknown export format 'trl-dpo'; did you mean 'trl-preference'"):
+        registry.find("trl-dpo")

@@ -82,7 +82,8 @@ class TokenCollector:
             if isinstance(texts, list) and isinstance(values, list) and len(texts) == len(values):
                 for text, value in zip(texts, values, strict=True):
                     self.add(text if isinstance(text, str) else "", value)
-        self._ids += _ids(choice.get("token_ids"))
+        # SGLang has another name for them in a whole answer.
+        self._ids += _ids(choice.get("token_ids", choice.get("response_token_ids")))
         self.prompt(chunk.get("prompt_token_ids", choice.get("prompt_token_ids")))
 
     def prompt(self, ids: Any) -> None:

@@ -38,6 +38,9 @@ _RENAMED = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max
 _SPOKEN = {"reasoning.summary": r"reasoning[ _.]summar(?:y|ies)", "include": r"(?:include|[Ee]ncrypted content)"}
 """Patterns for parameters that have another name in the error message."""
 
+_WHOLE_ONLY = re.compile(r"\breturn_token_ids is not supported with streaming")
+"""SGLang streams no token ids of chats. It sends them with a whole answer."""
+
 _NOT_TAKEN = re.compile(
     r"unsupported|not supported|does(?: not|n't) support|unrecognized|unknown|unexpected|not permitted|extra (?:fields|inputs)"
     r"|not allowed|must be verified",
@@ -52,6 +55,8 @@ def unsupported_parameter(error: CrystalError, body: Mapping[str, Any]) -> str |
     words = str(error)
     if not _NOT_TAKEN.search(words):
         return None
+    if "stream" in body and _WHOLE_ONLY.search(words):
+        return "stream"
     for name in (*DROPPABLE, *_RENAMED):
         head, _, tail = name.partition(".")
         if head not in body or (tail and tail not in body[head]):
@@ -65,6 +70,8 @@ def unsupported_parameter(error: CrystalError, body: Mapping[str, Any]) -> str |
 def drop_parameters(body: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
     """Return the body without the ``dropped`` parameters. A dropped token limit is sent under its other name instead."""
     out = dict(body)
+    if "stream" in dropped:
+        out.pop("stream_options", None)
     for name in dropped:
         head, _, tail = name.partition(".")
         if head not in out:

@@ -73,7 +73,9 @@ class LocalCrystal(ChatCrystal):
         if not self.endpoint.options.get("token_prompts"):
             return await super().request(body)
         if self._token_prompts is None:
-            self._token_prompts = TokenPrompts(self._ask, self.sdk.who, self.model, llama_cpp=self.llama_cpp)
+            self._token_prompts = TokenPrompts(
+                self._ask, self.sdk.who, self.model, llama_cpp=self.llama_cpp, window=self.context_window
+            )
         return token_prompts.PATH, await self._token_prompts.request(body)
 
     async def _ask(self, path: str, body: Mapping[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 A server that gets messages tokenizes the model's earlier answers again, perhaps with other tokens than the model sampled.
 Then a thread is no single token sequence. Here, a prompt that continues an earlier query consists of the tokens of that
 query, those of its answer as they were sampled, and the tokens of what came after. The server's own chat template and
-tokenizer make the tokens: ``/apply-template`` and ``/tokenize`` of llama.cpp, ``/tokenize`` of vLLM.
+tokenizer make the tokens: ``/apply-template`` and ``/tokenize`` of llama.cpp, ``/tokenize`` of vLLM and SGLang.
 """
 
 from __future__ import annotations
@@ -41,13 +41,16 @@ class _Known:
 
 
 class TokenPrompts:
-    """Makes the prompts of one crystal. ``who`` names it in errors; ``model`` is the server's name of its model."""
+    """Makes the prompts of one crystal. ``who`` names it in errors; ``model`` is the server's name of its model. ``window``
+    is that of the crystal, in tokens, if it is known."""
 
-    def __init__(self, ask: Ask, who: str, model: str, *, llama_cpp: bool) -> None:
+    def __init__(self, ask: Ask, who: str, model: str, *, llama_cpp: bool, window: int | None = None) -> None:
         self._ask = ask
         self._who = who
         self._model = model
         self._llama_cpp = llama_cpp
+        self._sglang = False
+        self._windows = [] if window is None else [window]
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._texts: dict[bytes, str] = {}
 
@@ -58,6 +61,9 @@ class TokenPrompts:
         sent["logprobs"] = 1
         if self._llama_cpp:
             sent["n_probs"] = 1
+        elif "max_tokens" not in sent and self._windows:
+            # Without a limit, vLLM and SGLang end an answer to a prompt of tokens after 16 tokens.
+            sent["max_tokens"] = max(1, min(self._windows) - len(sent["prompt"]))
         return sent
 
     def remember(self, messages: Sequence[Any], prompt: Sequence[int], content: str, sampled: SampledTokens) -> None:
@@ -85,20 +91,30 @@ class TokenPrompts:
         whole = await self._tokens({"messages": messages, "add_generation_prompt": True})
         if begun is None:
             return whole
-        again = await self._tokens(
-            {"messages": messages[: at + 1], "add_generation_prompt": False, "continue_final_message": True}
-        )
+        again = await self._tokens_until_end_of(messages[: at + 1])
         if whole[: len(again)] != again:
             # The template writes the earlier messages otherwise, so this prompt does not continue the earlier one.
             return whole
         return begun.continued(whole[len(again) :])
+
+    async def _tokens_until_end_of(self, messages: Sequence[Any]) -> list[int]:
+        """The tokens of messages, without those that end the last one."""
+        wanted = {"messages": messages, "continue_final_message": True}
+        try:
+            return await self._tokens({**wanted, "add_generation_prompt": self._sglang})
+        except CrystalError as error:
+            # SGLang refuses what vLLM requires.
+            if self._sglang or "continue_final_message needs add_generation_prompt" not in str(error):
+                raise
+        self._sglang = True
+        return await self._tokens({**wanted, "add_generation_prompt": True})
 
     async def _by_text(self, messages: Sequence[Any], begun: _Known | None) -> list[int]:
         found = await self._ask("/apply-template", {"messages": messages})
         text = found.get("prompt") if isinstance(found, dict) else None
         if not isinstance(text, str):
             raise CrystalError(
-                f"{self._who}: /apply-template gave no prompt; crystal.token_prompts needs llama.cpp or vLLM"
+                f"{self._who}: /apply-template gave no prompt; crystal.token_prompts needs llama.cpp, vLLM or SGLang"
             )
         if len(self._texts) > _MOST_KNOWN:
             # Queries that failed are never answered.
@@ -119,9 +135,12 @@ class TokenPrompts:
         ids = found.get("tokens") if isinstance(found, dict) else None
         if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
             raise CrystalError(
-                f"{self._who}: /tokenize gave no token ids; crystal.token_prompts needs a server that does, such as vLLM or "
-                "llama.cpp (provider llamacpp)"
+                f"{self._who}: /tokenize gave no token ids; crystal.token_prompts needs a server that does, such as vLLM, "
+                "SGLang or llama.cpp (provider llamacpp)"
             )
+        window = found.get("max_model_len")
+        if isinstance(window, int) and window > 0:
+            self._windows = [*self._windows[:1], window]
         return ids
 
 

@@ -214,8 +214,8 @@ class ModelCrystal(Model):
     )
     token_prompts: Flag = Field(
         default=False,
-        description="Send a vLLM or llama.cpp server the token ids of the prompt, in which earlier answers keep the tokens that "
-        "were sampled. For training; it needs tools: text and logprobs: true.",
+        description="Send a vLLM, SGLang or llama.cpp server the token ids of the prompt, in which earlier answers keep the "
+        "tokens that were sampled. For training; it needs tools: text and logprobs: true.",
     )
     weights: Line = Field(
         default="",

@@ -21,7 +21,7 @@ from cantrip_acp.text.redaction import shared
 from tests.support import google_replies as google
 from tests.support import openai_replies as openai
 from tests.support.openai_replies import MODEL, asked, chunk, message_item, responds, strict
-from tests.support.provider_server import Reply, Wire, json_reply, sse_reply
+from tests.support.provider_server import Reply, Request, Wire, json_reply, sse_reply
 
 
 def entry(token: str, logprob: float, raw: list[int] | None = None) -> dict[str, Any]:
@@ -96,6 +96,52 @@ async def test_a_server_that_takes_none_is_asked_without() -> None:
     assert response.content == "fine"
     assert response.sampled is None
     assert not {"logprobs", "return_token_ids"} & set(last)
+
+
+async def test_sglang_reports_ids_of_a_chat_with_the_whole_answer() -> None:
+    """It refuses to stream them. The form is that of ``ChatCompletionResponseChoice`` in SGLang 0.5.23."""
+    refused = {
+        "object": "error",
+        "message": "return_token_ids is not supported with streaming on /v1/chat/completions. Please set stream=false when "
+        "using return_token_ids=true.",
+        "type": "BadRequestError",
+        "param": None,
+        "code": 400,
+    }
+    whole = {
+        "id": "c-1",
+        "object": "chat.completion",
+        "model": MODEL,
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Hi", "reasoning_content": None},
+                "logprobs": {"content": [entry("Hi", -0.5), entry("<|im_end|>", -0.25)]},
+                "finish_reason": "stop",
+                "matched_stop": 2,
+                "prompt_token_ids": [1, 5, 6],
+                "response_token_ids": [7, 2],
+            }
+        ],
+        "usage": openai.counts(3, 2),
+        "metadata": {"weight_version": "step-3"},
+    }
+
+    def sglang(request: Request) -> Reply:
+        body = request.json()
+        return json_reply(refused, 400) if body.get("stream") else json_reply(whole)
+
+    with Wire(sglang) as wire:
+        crystal = local(wire)
+        first, shown = await asked(crystal)
+        await asked(crystal)
+        bodies = [each.json() for each in wire.requests]
+    assert [each.get("stream", False) for each in bodies] == [True, False, False]
+    assert all("stream_options" not in each and each["return_token_ids"] is True for each in bodies[1:])
+    assert "".join(delta.text for delta in shown) == first.content == "Hi"
+    assert first.sampled == SampledTokens((7, 2), ("Hi", "<|im_end|>"), (-0.5, -0.25), prompt_ids=(1, 5, 6))
+    assert first.request is not None
+    assert first.request.weights == "step-3"
 
 
 async def test_the_responses_api() -> None:

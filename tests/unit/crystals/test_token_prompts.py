@@ -1,4 +1,5 @@
-"""`crystal.token_prompts`: the crystal sends token ids. The real SDK against a server that tokenizes as vLLM does.
+"""`crystal.token_prompts`: the crystal sends token ids. The real SDK against a server that tokenizes as vLLM does,
+and one that differs from it as SGLang 0.5.23 does (``entrypoints/openai/serving_tokenize.py`` and ``serving_chat.py``).
 
 Its tokenizer joins "ab" to one token. The model samples "a" and "b", so a prompt of messages would have other tokens.
 """
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from cantrip_acp import Call
 from cantrip_acp.core.errors import CrystalError, DefinitionError
+from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.contract import Message
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.local.crystal import LocalCrystal
@@ -38,18 +41,27 @@ class Vllm:
     def __init__(self, *answers: list[int]) -> None:
         self.answers = list(answers)
         self.prompts: list[list[int]] = []
+        self.limits: list[int] = []
+
+    def refusal(self, body: dict[str, Any]) -> str | None:
+        if body["add_generation_prompt"]:
+            return "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+        return None
 
     def __call__(self, request: Request) -> Reply:
         body = request.json()
         if request.path == "/tokenize":
             assert body["model"] == MODEL
             goes_on = bool(body.get("continue_final_message"))
+            if goes_on and (refusal := self.refusal(body)) is not None:
+                return json_reply({"object": "error", "message": refusal, "type": "BadRequestError", "code": 400}, 400)
             ids = templated(body["messages"], asks=body["add_generation_prompt"], goes_on=goes_on)
             return json_reply({"count": len(ids), "max_model_len": 1000, "tokens": ids})
         assert request.path == "/v1/completions"
         assert body["return_token_ids"] is True
         assert "messages" not in body
         self.prompts.append(body["prompt"])
+        self.limits.append(body.get("max_tokens", 16))
         said = self.answers.pop(0)
         pieces = []
         for place, token in enumerate(said):
@@ -66,12 +78,20 @@ class Vllm:
         return sse_reply([*pieces, openai.DONE])
 
 
+class Sglang(Vllm):
+    def refusal(self, body: dict[str, Any]) -> str | None:
+        if not body["add_generation_prompt"]:
+            return "continue_final_message needs add_generation_prompt to open the assistant turn."
+        return None
+
+
 def crystal(wire: Wire, **options: object) -> LocalCrystal:
     return LocalCrystal(Endpoint("vllm", MODEL, f"{wire.url}/v1", options={**TRAINED, **options}))
 
 
-async def test_a_prompt_continues_the_tokens_of_the_answer_before() -> None:
-    server = Vllm([*map(ord, "cab"), END], [ord("d"), END])
+@pytest.mark.parametrize("kind", [Vllm, Sglang])
+async def test_a_prompt_continues_the_tokens_of_the_answer_before(kind: type[Vllm]) -> None:
+    server = kind([*map(ord, "cab"), END], [ord("d"), END])
     with Wire(server) as wire:
         made = crystal(wire)
         first, shown = await asked(made, Message("user", "Hi"))
@@ -94,6 +114,18 @@ async def test_a_prompt_continues_the_tokens_of_the_answer_before() -> None:
     assert server.prompts[1] == [*server.prompts[0], *first.sampled.ids, *asks]
     assert second.sampled is not None
     assert list(second.sampled.prompt_ids) == server.prompts[1]
+
+
+@pytest.mark.parametrize(("window", "limit"), [(None, 1000), (100, 100), (5000, 1000)])
+async def test_an_answer_without_a_limit_may_fill_the_window(window: int | None, limit: int) -> None:
+    """These servers end an answer to a prompt of tokens after 16 tokens, if the request has no limit."""
+    server = Vllm([ord("d"), END], [ord("e"), END])
+    with Wire(server) as wire:
+        info = ModelInfo(context_window=window)
+        made = LocalCrystal(Endpoint("vllm", MODEL, f"{wire.url}/v1", info=info, options=TRAINED))
+        await asked(made, Message("user", "Hi"))
+        await asked(made, Message("user", "Hi"), params=Call(max_tokens=7))
+    assert server.limits == [limit - len(server.prompts[0]), 7]
 
 
 async def test_an_answer_of_others_is_tokenized_by_the_server() -> None:
@@ -119,7 +151,7 @@ async def test_half_a_surrogate_pair_in_a_message_is_sent_as_a_question_mark() -
 
 async def test_a_server_without_tokenize_is_named() -> None:
     with Wire([json_reply({"error": {"message": "Not Found"}}, 404)]) as wire:
-        with pytest.raises(CrystalError, match=r"/tokenize gave no token ids.* such as vLLM or llama\.cpp"):
+        with pytest.raises(CrystalError, match=r"/tokenize gave no token ids.* such as vLLM, SGLang or llama\.cpp"):
             await asked(crystal(wire))
 
 

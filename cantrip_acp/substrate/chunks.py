@@ -233,17 +233,9 @@ def check_change(change: Change) -> None:
         for name in (*chunk.spec.accepts, *chunk.spec.required):
             if not _NAME.match(name):
                 raise CommitRefused("spec", f"{name[:80]!r} is not a name", chunk=chunk.id)
-        wrong = _why_not_json(chunk.body)
+        wrong = why_not_stored(chunk.body)
         if wrong is not None:
-            raise CommitRefused("body", f"the body is not JSON: it {wrong}", chunk=chunk.id)
-        try:
-            body = encode_body(chunk.body)
-        except (TypeError, ValueError, RecursionError, UnicodeError) as error:
-            raise CommitRefused("body", f"the body is not JSON: {error}", chunk=chunk.id) from None
-        if len(body) > LARGEST_BODY:
-            raise CommitRefused(
-                "body", f"the body has {len(body):,} bytes; at most {LARGEST_BODY:,} are stored", chunk=chunk.id
-            )
+            raise CommitRefused("body", f"the body {wrong}", chunk=chunk.id)
     touched: set[tuple[str, str, str]] = set()
     for each in change.touched():
         if (key := (each.chunk, each.scope, each.kind)) in touched:
@@ -278,6 +270,24 @@ def refuse_secrets(change: Change) -> None:
 def encode_body(body: Mapping[str, Any]) -> bytes:
     """The body as JSON with sorted keys, so that equal bodies have equal bytes."""
     return msgspec.json.encode(body, order="sorted")
+
+
+def why_not_stored(body: Mapping[str, Any]) -> str | None:
+    """What keeps a body from being stored: it is no JSON, or too large. None if it can be."""
+    wrong = _why_not_json(body)
+    if wrong is not None:
+        return f"is not JSON: it {wrong}"
+    try:
+        size = len(encode_body(body))
+    except (TypeError, ValueError, RecursionError, UnicodeError) as error:
+        return f"is not JSON: {error}"
+    return None if size <= LARGEST_BODY else f"has {size:,} bytes; at most {LARGEST_BODY:,} are stored"
+
+
+def one_line(text: str, most: int = 200) -> str:
+    """A text as a name: its printable characters in one line, cut after ``most`` of them. Empty if it has none."""
+    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def _check_id(text: str) -> None:

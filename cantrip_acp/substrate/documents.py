@@ -82,7 +82,7 @@ def short_hash(text: str) -> str:
     return blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
-def one_line(name: str) -> str:
-    """A file's name as a chunk's name: one line of at most 200 characters."""
+def file_name(name: str) -> str:
+    """A file's name as a chunk's name: one line of at most 200 characters, the last ones of a long name."""
     line = "".join(letter if letter.isprintable() else "?" for letter in name)
     return line if len(line) <= 200 else f"…{line[-199:]}"

@@ -23,14 +23,15 @@ from cantrip_acp.substrate.chunks import (
     NewPlacement,
     Removal,
     Spec,
+    one_line,
     refuse_secrets,
 )
 from cantrip_acp.substrate.documents import (
     DOCUMENTS,
     MOST_FILES,
     documents_below,
+    file_name,
     folder_names,
-    one_line,
     read_text,
     short_hash,
 )
@@ -189,7 +190,7 @@ def make_fact(text: str) -> NewChunk:
     said = text.strip()
     if not said:
         raise CommitRefused("text", "there is nothing to remember: give a text")
-    chunk = NewChunk(new_id("fact"), _title(said), Spec(), {"text": said})
+    chunk = NewChunk(new_id("fact"), one_line(said, _LONGEST_TITLE) or "a fact", Spec(), {"text": said})
     refuse_secrets(Change([chunk]))
     return chunk
 
@@ -247,11 +248,6 @@ def pin(substrate: Substrate, project: Project, name: str, *, remove: bool = Fal
     return chunk, substrate.commit(change, author="user", message=message)
 
 
-def _title(text: str) -> str:
-    line = one_line(" ".join(text.split()))
-    return line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1]}…"
-
-
 def session_id(entity_id: str) -> str:
     """The id of the chunk of an entity's session."""
     return f"session:{entity_id}"
@@ -272,7 +268,7 @@ def _sync_scope(
         text = read_text(root, name)
         if text is None:
             continue
-        chunk = NewChunk(f"{prefix}{short_hash(name)}", one_line(name), Spec(), {"text": text, "path": name})
+        chunk = NewChunk(f"{prefix}{short_hash(name)}", file_name(name), Spec(), {"text": text, "path": name})
         found[chunk.id] = chunk
     # Each file has its own label, so each is a commit of its own; most often none changed.
     for chunk in found.values():

@@ -28,7 +28,7 @@ from cantrip_acp.core.history.recorded_circle import RecordedCircle, recorded_ca
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import STEERING, CantripRecord, CastRecord, ContextRecord, Turn, UtteranceRecord
 from cantrip_acp.loom.records.turn_parts import joined
-from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, encode_body
+from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, encode_body, one_line, why_not_stored
 from cantrip_acp.substrate.projects import Project, create, session_id
 from cantrip_acp.substrate.substrate import Substrate, shared_substrate
 from cantrip_acp.substrate.types import install, of_type
@@ -45,8 +45,8 @@ _LINGER_S = 1.0
 _PATIENCE_S = 10.0
 """How long a process that ends waits for the last commit."""
 _LONGEST_TITLE = 80
-_LONGEST_TEXT = 200_000
-"""Maximum number of characters of one recorded text. The loom has all of it."""
+_LONGEST_TEXT = 150_000
+"""Maximum number of characters of one recorded text, each at most six bytes in JSON. The loom has all of it."""
 
 Observed = CastRecord | ContextRecord | Turn | UtteranceRecord
 
@@ -234,7 +234,7 @@ class Sessions:
             if made.id not in self._contexts:
                 self._contexts[made.id] = Context(recorded_call(made), RecordedCircle(made))  # type: ignore[arg-type]
         if session not in self._known and not self._substrate.exists(session):
-            title = _one_line(record.intent or "") or "a session"
+            title = one_line(record.intent or "", _LONGEST_TITLE) or "a session"
             # Its name is what people search; its ids are not.
             body: dict[str, Any] = {
                 "text": "",
@@ -245,9 +245,7 @@ class Sessions:
             model = record.attributes.get("model")
             body |= {"loom": seen.location} if seen.location else {}
             body |= {"model": model} if isinstance(model, str) else {}
-            yield NewChunk(
-                session, title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…", body=body
-            )
+            yield NewChunk(session, title, body=body)
             yield of_type("session", session)
             if seen.parent is not None and seen.parent != entity:
                 yield NewPlacement(session, session_id(seen.parent), "relates")
@@ -299,7 +297,7 @@ class Sessions:
         elif record.cast_id is not None:
             chunk_id = f"attachment:{record.id}"
             body = {"text": _cut(record.text), "uri": record.uri or "", "from": record.source}
-            yield NewChunk(chunk_id, _one_line(record.title or record.uri or "attachment"), body=body)
+            yield NewChunk(chunk_id, one_line(record.title or record.uri or "") or "attachment", body=body)
             yield of_type("document", chunk_id)
             yield NewPlacement(chunk_id, f"prompt:{record.cast_id}")
 
@@ -332,7 +330,7 @@ class Sessions:
                     body["is_error"] = True
                 yield from _placed(turn.entity_id, "tool-result", f"result:{first}:{place}", body, name=program)
             else:
-                body = {"text": message.content or "", "turn": first, "from": "cantrip"}
+                body = {"text": _cut(message.content or ""), "turn": first, "from": "cantrip"}
                 yield from _placed(turn.entity_id, "prompt", f"prompt:{first}:{place}", body)
 
 
@@ -392,23 +390,19 @@ def _placed(
     entity_id: str, kind: str, chunk_id: str, body: dict[str, Any], *, name: str = ""
 ) -> Iterator[NewChunk | NewPlacement]:
     """A chunk of a session: an instance of its type, and of the session."""
-    yield NewChunk(chunk_id, _one_line(name or kind), body=body)
+    yield NewChunk(chunk_id, one_line(name) or kind, body=body)
     yield of_type(kind, chunk_id)
     yield NewPlacement(chunk_id, session_id(entity_id))
 
 
 def _arguments(text: str) -> Any:
-    """The arguments of a call as data; the text itself if it is not JSON."""
+    """The arguments of a call as data; as a text if they are not JSON, or more or other than a chunk can hold."""
     try:
-        return json.loads(text) if text else {}
+        data = json.loads(text) if text else {}
     except (ValueError, RecursionError):
-        return text
+        return _cut(text)
+    return data if len(text) <= _LONGEST_TEXT and why_not_stored({"input": data}) is None else _cut(text)
 
 
 def _cut(text: str, most: int = _LONGEST_TEXT) -> str:
     return text if len(text) <= most else f"{text[:most]}\n[cut here: the loom has all {len(text):,} characters]"
-
-
-def _one_line(text: str) -> str:
-    line = "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))
-    return line if len(line) <= 200 else f"{line[:199]}…"

@@ -14,7 +14,7 @@ from pathlib import Path
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, Removal, Spec
-from cantrip_acp.substrate.documents import MOST_FILES, folder_names, one_line, read_text, short_hash
+from cantrip_acp.substrate.documents import MOST_FILES, file_name, folder_names, read_text, short_hash
 from cantrip_acp.substrate.substrate import Substrate
 from cantrip_acp.substrate.types import of_type
 
@@ -57,7 +57,7 @@ def sync_skills(
 def _skill(skill: str, folder_name: str, path: str, text: str, root: Root | Path) -> list[NewChunk]:
     """The chunk of a skill, then what is on it."""
     front = _front_matter(text)
-    name = one_line(front.get("name") or folder_name)
+    name = file_name(front.get("name") or folder_name)
     description = front.get("description") or "A skill without a description."
     file = f"{path}/SKILL.md"
     chunks = [
@@ -67,7 +67,7 @@ def _skill(skill: str, folder_name: str, path: str, text: str, root: Root | Path
     for script in folder_names(root, f"{path}/scripts")[:MOST_FILES]:
         body = _program(root, f"{path}/scripts/{script}", name)
         if body is not None:
-            stem = one_line(f"{name}.{os.path.splitext(script)[0]}")
+            stem = file_name(f"{name}.{os.path.splitext(script)[0]}")
             chunks.append(NewChunk(f"{skill}:{short_hash(script)}", stem, Spec(True, True), body))
     return chunks
 

@@ -155,6 +155,31 @@ async def test_children_folds_commands_and_cancelled_casts_agree_with_the_loom(w
             ]
 
 
+ODD = {
+    "more than a chunk holds": ("Go.", "read_file", json.dumps({"path": "x" * 2_000_000})),
+    "deeper than a chunk can be": ("Go.", "read_file", f'{{"path": {"[" * 60 + "]" * 60}}}'),
+    "no JSON": ("Go.", "read_file", '{"path": NaN}'),
+    "half of a character": ("Go.", "read_file", '{"path": "\\ud800"}'),
+    "a number that is too large": ("Go.", "read_file", f'{{"path": {10**400}}}'),
+    "no name of a gate": ("Go.", "\x01", "{}"),
+    "nothing to see": ("\u200b", "\u200b", "{}"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_a_session_is_recorded_whatever_its_model_writes(workspace: Path, state: Path, odd: str) -> None:
+    intent, gate, args = ODD[odd]
+    responses = [{"tool_calls": [{"gate": gate, "args": args}]}, {"content": "\x01" * 300_000}]
+    with Loom.memory() as loom:
+        made = cantrip(workspace, state, ScriptedCrystal(responses), loom)
+        async with made.invoke() as entity:
+            await entity.cast(intent)
+        with opened(state, made) as substrate:
+            assert differences(substrate, loom) == []
+            kinds = [kind for kind, _ in session_chunks(substrate, entity.id)]
+            assert kinds == ["prompt", "tool-call", "tool-result", "answer"]
+
+
 async def test_a_loom_is_recorded_later_and_only_once(workspace: Path, state: Path, tmp_path: Path) -> None:
     with Loom.open(tmp_path / "x.loom.jsonl") as loom:
         made = cantrip(workspace, state, ScriptedCrystal([{"content": "Hello."}]), loom, memory="{record: false}")

@@ -180,13 +180,9 @@ def _file_uri(chunk: Chunk, view: SessionView) -> str | None:
     if not isinstance(name, str):
         return None
     # A document's source says which folder its path is in; other chunks may claim any path.
-    if chunk.source == f"repository:{name}":
-        folder = view.workspace
-    elif chunk.source == "user" and chunk.id.startswith(("file:", "skill:")):
-        folder = config_dir()
-    else:
+    if not chunk.id.startswith(("file:", "skill:")):
         return None
-    path = os.path.join(folder, name)
+    path = os.path.join(view.workspace if chunk.source.startswith("repository:") else config_dir(), name)
     return from_fs_path(path) if os.path.isfile(path) else None
 
 

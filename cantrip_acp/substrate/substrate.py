@@ -319,7 +319,7 @@ class Substrate:
         Raises `CommitRefused` (a rule) or `OutsideBoundary` (recorded).
         """
         check_change(change)
-        author, source, message = map(_storable, (author, source, message))
+        author, source, message = _label(author), _label(source), _storable(message)
         at = time.time()
         try:
             with self.tables.writing(durable) as view:
@@ -651,6 +651,11 @@ def _redacted(chunks: Sequence[NewChunk]) -> Iterable[NewChunk]:
 def _storable(text: str) -> str:
     """A text that every database can hold: NUL, and halves of characters as from names that are not UTF-8, are replaced."""
     return (text if text.isascii() else text.encode("utf-8", "replace").decode()).replace("\0", "?")
+
+
+def _label(text: str) -> str:
+    """Who wrote something, or where it is from, in one line: a file's name may have line breaks and control characters."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
 
 
 def _not_writable(chunk_id: str) -> str:

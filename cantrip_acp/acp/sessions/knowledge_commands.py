@@ -4,6 +4,7 @@ gives the last one as data.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -179,4 +180,5 @@ async def context(session: Session, rest: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("`", "'")
+    """A text in a cell of a Markdown table: no row, link, picture or element of its own."""
+    return re.sub(r"[\\|`<\[]", r"\\\g<0>", " ".join(text.split()))

@@ -3,8 +3,8 @@
 The rules of a change, by the name that a `CommitRefused` gives:
 
 - ``exists``: a placement's chunk and scope exist, or are in the same commit.
-- ``accepts``: an instance on a scope that accepts types is an instance of one of them. A type is found by its name among
-  what *relates* to the scope or to one of the scope's archetypes.
+- ``accepts``: an instance on a scope that accepts types is an instance of one of them, and stays one. A type is found by its
+  name among what *relates* to the scope or to one of the scope's archetypes.
 - ``required``: the body of an instance has the keys that its archetypes require.
 - ``ordered``, ``sequence``: only ordered scopes have sequence numbers, and each number is used once.
 - ``placement``: only what is placed can be removed.
@@ -13,7 +13,8 @@ A caller with a limited boundary writes inside it. It may also say that its new 
 read: an archetype that relates to the scope of all types, or to a scope that accepts it by name. Other archetypes, such as a
 scope that the user pinned, are scopes like any other.
 
-A rule is checked when a chunk is placed or changed. A later change of a type does not touch what is already there.
+A rule is checked when a chunk is placed or changed, or when it stops being an instance of a type. A later change of a type does
+not touch what is already there.
 """
 
 from __future__ import annotations
@@ -526,6 +527,11 @@ class _Writer:
                 scope = self._chunk(placement.scope)
                 if scope is not None and scope.spec.required:
                     self._check_required(placement.chunk)
+        for removal in change.removals:
+            if removal.kind == "instance":
+                for each in view.parents(removal.chunk):
+                    if each.kind == "instance" and removal.scope in self._accepted(each.scope):
+                        self._check_accepts(NewPlacement(removal.chunk, each.scope))
         return changed
 
     def _check_exists(self, each: NewPlacement | Removal) -> None:
@@ -594,20 +600,24 @@ class _Writer:
         own = [scope] if scope is not None and not scope.spec.propagate else []
         return own + [each for each in self._kinds(scope_id) if each.spec.propagate]
 
+    def _accepted(self, scope_id: str) -> set[str]:
+        """The types that a scope accepts, of those that are there."""
+        names = {name for each in self._rules(scope_id) for name in each.spec.accepts}
+        return set[str]().union(*(self._type_ids(scope_id, name) for name in names))
+
     def _check_accepts(self, placement: NewPlacement) -> None:
         rules = self._rules(placement.scope)
-        accepted = [name for each in rules for name in each.spec.accepts]
-        if not accepted:
+        if not any(each.spec.accepts for each in rules):
             return
-        types = set[str]().union(*(self._type_ids(placement.scope, name) for name in accepted))
-        if types.isdisjoint((*self._stored_kinds(placement.chunk), *self._coming[placement.chunk])):
+        types = self._accepted(placement.scope)
+        if types.isdisjoint((*self._stored_kinds(placement.chunk), *self._coming.get(placement.chunk, ()))):
             hint = "" if types else "; no type with such a name relates to the scope or its archetypes"
             told = dict.fromkeys(name for each in rules for name in each.spec.accepts if self._shown(each.id))
             raise CommitRefused(
                 "accepts",
                 f"the scope accepts {', '.join(told) or 'certain types'}, and the chunk is an instance of none of them{hint}",
                 chunk=placement.chunk,
-                scope=placement.scope,
+                scope=placement.scope if self._shown(placement.scope) else None,
             )
 
     def _type_ids(self, scope_id: str, name: str) -> set[str]:

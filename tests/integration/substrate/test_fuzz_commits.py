@@ -83,14 +83,17 @@ class State:
             key not in self.chunks[chunk][2] for each in self.kinds(chunk) for key in self.chunks[each][1].required
         )
 
-    def accepted(self, chunk: str, scope: str) -> bool:
+    def types(self, scope: str) -> set[str]:
         names = {name for spec in self.rules(scope) for name in spec.accepts}
-        types = {
+        return {
             c
             for (c, s, k) in self.placed
             if k == "relates" and s in {scope, *self.handing_on(scope)} and self.chunks[c][0] in names
         }
-        return not names or bool(types & self.parents(chunk, "instance"))
+
+    def accepted(self, chunk: str, scope: str) -> bool:
+        accepts = any(spec.accepts for spec in self.rules(scope))
+        return not accepts or bool(self.types(scope) & self.parents(chunk, "instance"))
 
     def is_type(self, chunk: str) -> bool:
         above = self.parents(chunk, "relates")
@@ -165,6 +168,10 @@ def apply(before: State, change: Change) -> tuple[State, set[str], int]:
             broken.add("accepts")
         if kind == "instance" and state.chunks[scope][1].required and state.lacking(chunk):
             broken.add("required")
+    for each in change.removals:
+        for scope in state.parents(each.chunk, "instance") if each.kind == "instance" else ():
+            if each.scope in state.types(scope) and not state.accepted(each.chunk, scope):
+                broken.add("accepts")
     if any(state.lacking(chunk) for chunk in versions):
         broken.add("required")
     changed = len(versions) + len(added) + len(change.removals)

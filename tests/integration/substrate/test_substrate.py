@@ -110,6 +110,26 @@ def test_a_session_accepts_its_types_only_and_counts(substrate: Substrate) -> No
     assert "prompt, answer, tool-call, tool-result, context" in str(refused.value)
     with pytest.raises(ChunkNotFound):
         substrate.chunk("stranger")
+    # What a session accepted stays an instance of a type that it accepts.
+    with pytest.raises(CommitRefused) as refused:
+        substrate.commit(Change(removals=[Removal("c0", type_id("prompt"))]), author="user")
+    assert (refused.value.rule, refused.value.chunk, refused.value.scope) == ("accepts", "c0", "s")
+    other = Change(placements=[of_type("answer", "c0")], removals=[Removal("c0", type_id("prompt"))])
+    assert substrate.commit(other, author="user").changed == 2
+    both = Change(removals=[Removal("c0", type_id("answer")), Removal("c0", "s")])
+    assert substrate.commit(both, author="user").changed == 2
+    # Who may take the type away, but may not read the scope, is not told of it.
+    put(substrate, chunk("own"), chunk("s2"))
+    put(substrate, chunk("c2", text="x"), on="own")
+    places = [of_type("session", "s2"), of_type("prompt", "c2"), NewPlacement("c2", "s2")]
+    substrate.commit(Change(placements=places), author="user")
+    with pytest.raises(CommitRefused, match=r"^((?!s2).)*$") as refused:
+        substrate.commit(
+            Change(removals=[Removal("c2", type_id("prompt"))]),
+            author="program",
+            boundary=with_types(Boundary.of(write=["own"])),
+        )
+    assert (refused.value.rule, refused.value.scope) == ("accepts", None)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,19 @@ MIGRATIONS = (
         BEGIN INSERT INTO known (rowid, name, text) VALUES (new.position, new.name, {_text("new")}); END;
     INSERT INTO known (rowid, name, text) SELECT position, name, {_text("v")} FROM chunk_versions v WHERE {_known("v")};
     """,
+    # INSERT OR REPLACE deletes what it replaces without a trigger of DELETE.
+    """
+    CREATE TRIGGER commits_replaced BEFORE INSERT ON commits
+        WHEN EXISTS (SELECT 1 FROM commits WHERE number = new.number)
+        BEGIN SELECT RAISE(ABORT, 'commits are append-only'); END;
+    CREATE TRIGGER chunks_replaced BEFORE INSERT ON chunk_versions
+        WHEN EXISTS (SELECT 1 FROM chunk_versions WHERE position = new.position OR (id = new.id AND number = new.number))
+        BEGIN SELECT RAISE(ABORT, 'chunks are append-only'); END;
+    CREATE TRIGGER placements_replaced BEFORE INSERT ON placement_versions
+        WHEN EXISTS (SELECT 1 FROM placement_versions WHERE scope = new.scope AND kind = new.kind AND chunk = new.chunk
+            AND number = new.number)
+        BEGIN SELECT RAISE(ABORT, 'placements are append-only'); END;
+    """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 READS_TO = 99

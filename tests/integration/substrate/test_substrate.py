@@ -90,7 +90,9 @@ def test_nobody_overwrites_a_record(substrate: Substrate, address: str) -> None:
     tables = ("cantrip_chunks", "cantrip_commits", "cantrip_placements")
     for table in tables if postgres else ("chunk_versions", "commits", "placement_versions"):
         column = {"ch": "source", "co": "author", "pl": "removed"}[table.removeprefix("cantrip_")[:2]]
-        for statement in (f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"):
+        statements = [f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"]
+        statements += [f"REPLACE INTO {table} SELECT * FROM {table}"] if not postgres else []
+        for statement in statements:
             with pytest.raises((sqlite3.Error, psycopg.Error), match="append-only"):
                 base.execute(statement)
     base.close()

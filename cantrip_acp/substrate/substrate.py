@@ -73,9 +73,9 @@ _SNIPPET = 160
 """The length of a snippet, in characters."""
 
 
-def open_substrate(address: Path | str, *, readonly: bool = False) -> Substrate:
+def open_substrate(address: Path | str) -> Substrate:
     """Open a file, or ``postgresql://…``. Raises `SubstrateError`."""
-    return Substrate(open_tables(address, readonly=readonly))
+    return Substrate(open_tables(address))
 
 
 _shared: WeakValueDictionary[str, Substrate] = WeakValueDictionary()

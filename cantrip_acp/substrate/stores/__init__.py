@@ -13,14 +13,14 @@ IN_MEMORY = "sqlite::memory:"
 """The address of a new substrate in memory, for one process."""
 
 
-def open_tables(address: Path | str, *, readonly: bool = False) -> Tables:
+def open_tables(address: Path | str) -> Tables:
     """Open a file, `IN_MEMORY` or ``postgresql://…``. Raises `SubstrateError`, which never shows a password."""
     if isinstance(address, str) and address.startswith(("postgresql://", "postgres://")):
         from cantrip_acp.substrate.stores.postgres import PostgresTables
 
-        return PostgresTables(address, readonly=readonly)
+        return PostgresTables(address)
     from cantrip_acp.substrate.stores.sqlite import SqliteTables
 
     if isinstance(address, str):
         address = address.removeprefix("sqlite:")
-    return SqliteTables(address, readonly=readonly)
+    return SqliteTables(address)

@@ -91,12 +91,11 @@ _PLACEMENT = "scope, chunk, kind, sequence, number"
 class PostgresTables:
     """Chunks in a database. A lost connection is opened again by the next operation. Raises `SubstrateError`."""
 
-    def __init__(self, url: str, *, readonly: bool = False) -> None:
+    def __init__(self, url: str) -> None:
         try:
             self._url = PgUrl.of(url)
         except LoomError as error:
             raise SubstrateError(str(error)) from None
-        self._readonly = readonly
         self._locks = {"read": threading.RLock(), "write": threading.RLock()}
         self._views: dict[str, PostgresView] = {}
         self._closed = False
@@ -130,7 +129,7 @@ class PostgresTables:
                 f"cannot open substrate {self.location}: its tables have version {version}, and this version of cantrip reads "
                 f"up to {READS_TO}; update cantrip"
             )
-        if self._readonly or version >= len(MIGRATIONS):
+        if version >= len(MIGRATIONS):
             return
         base.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         base.execute("CREATE TABLE IF NOT EXISTS cantrip_substrate_tables (version integer PRIMARY KEY)")
@@ -149,8 +148,6 @@ class PostgresTables:
     @contextlib.contextmanager
     def writing(self, durable: bool = True) -> Iterator[PostgresView]:
         with self._locks["write"], self._failures("change"):
-            if self._readonly:
-                raise SubstrateError(f"cannot change substrate {self.location}: it was opened for reading only")
             view = self._view("write")
             with view.base.transaction():
                 soon = "" if durable else "SET LOCAL synchronous_commit = off;"

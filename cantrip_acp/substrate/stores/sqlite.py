@@ -120,16 +120,15 @@ _TOUCHED = """
 class SqliteTables:
     """Chunks in a file. The file is created, with its folders, for the user only. Raises `SubstrateError`."""
 
-    def __init__(self, path: Path | str, *, readonly: bool = False) -> None:
+    def __init__(self, path: Path | str) -> None:
         # In memory, its connections share a name that no other database has.
         self._memory = f"file:/{secrets.token_hex(8)}?vfs=memdb" if path == ":memory:" else ""
         self.path = Path(os.path.abspath(path))
-        self._readonly = readonly
         self._locks = {"read": threading.RLock(), "write": threading.RLock()}
         self._views: dict[str, SqliteView] = {}
         self._closed = False
         try:
-            if not readonly and not self._memory:
+            if not self._memory:
                 self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 with contextlib.suppress(FileExistsError):
                     os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -151,7 +150,7 @@ class SqliteTables:
         return f"SqliteTables({str(self.path)!r})"
 
     def _connect(self) -> sqlite3.Connection:
-        address = self._memory or f"{self.path.as_uri()}?mode={'ro' if self._readonly else 'rw'}"
+        address = self._memory or f"{self.path.as_uri()}?mode=rw"
         return sqlite3.connect(
             address, uri=True, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False, cached_statements=256
         )
@@ -167,10 +166,6 @@ class SqliteTables:
                 f"cannot open substrate {self.path}: its tables have version {version}, and this version of cantrip reads "
                 f"up to {READS_TO}; update cantrip"
             )
-        if self._readonly:
-            if not tables:
-                raise SubstrateError(f"cannot open substrate {self.path}: it is empty")
-            return
         base.execute("PRAGMA journal_mode = WAL")
         if version >= len(MIGRATIONS):
             return
@@ -208,8 +203,6 @@ class SqliteTables:
     @contextlib.contextmanager
     def writing(self, durable: bool = True) -> Iterator[SqliteView]:
         with self._locks["write"], self._failures("change"):
-            if self._readonly:
-                raise SubstrateError(f"cannot change substrate {self.path}: it was opened for reading only")
             view = self._views["write"]
             view.base.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             view.base.execute("BEGIN IMMEDIATE")

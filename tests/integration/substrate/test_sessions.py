@@ -18,12 +18,12 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.substrate import recorder
-from cantrip_acp.substrate.messages import anthropic_messages, openai_messages, session_chunks
 from cantrip_acp.substrate.projects import Project, session_id
 from cantrip_acp.substrate.recorder import SessionRecorder, catch_up, differences
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 from tests.support import anthropic_replies, openai_replies
 from tests.support.provider_server import Wire
+from tests.support.session_messages import anthropic_messages, openai_messages, session_chunks
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

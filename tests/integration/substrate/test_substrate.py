@@ -412,7 +412,7 @@ def test_a_file_of_another_program_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(SubstrateError, match=r"y\.db"):
         open_substrate(tmp_path / "y.db")
     with pytest.raises(SubstrateError, match="cannot open substrate"):
-        open_substrate(tmp_path / "none" / "z.db", readonly=True)
+        open_substrate(tmp_path / "x.db" / "z.db")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes", {1, 2}, {1: "a"}])

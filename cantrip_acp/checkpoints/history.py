@@ -82,7 +82,7 @@ class FileHistory:
                 return Target(combine([each.changes]), self.chain[number - 1].id if each.to else "")
             if each.by == "turn":
                 break
-        raise CheckpointError("there is no restore to take back: the last changes are not of a restore")
+        raise CheckpointError("there is no restore to undo: the last changes were not made by a restore")
 
     def effective(self, last: int) -> list[int]:
         """The places in the chain of the turns whose changes are in effect at the place ``last``."""

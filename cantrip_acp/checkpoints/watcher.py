@@ -278,7 +278,7 @@ class Watcher:
         try:
             for folder, name in unread:
                 if self._abandoned():
-                    raise CheckpointError("the session was closed before all files were kept")
+                    raise CheckpointError("the session was closed before all files were saved")
                 if folder is not at:
                     if fd is not None:
                         os.close(fd)

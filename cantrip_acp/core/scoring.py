@@ -174,10 +174,10 @@ def _read_answer(answer: Any) -> tuple[float, str | None]:
         answer, note = answer
     # Other number types (a NumPy scalar, a Fraction) have __float__. Texts and booleans are refused.
     if isinstance(answer, bool | str | bytes) or not hasattr(answer, "__float__"):
-        raise ValueError(f"a scorer answers a number, not {type(answer).__name__}")
+        raise ValueError(f"a scoring function must return a number, not {type(answer).__name__}")
     reward = float(answer)
     if not abs(reward) <= sys.float_info.max:
-        raise ValueError(f"a scorer answers a finite number, not {reward}")
+        raise ValueError(f"a scoring function must return a finite number, not {reward}")
     return reward, note
 
 

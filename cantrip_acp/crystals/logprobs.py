@@ -54,7 +54,7 @@ def check_tokens(sampled: SampledTokens, who: str) -> None:
         told = " and ".join(f"{count:,} {name}" for name, count in known.items() if name != "texts" or not sampled.ids)
         raise CrystalError(
             f"{who} reported {told} for one answer. The tokens cannot be recorded for training, because each needs both. "
-            "Use another version of the server, or set crystal.logprobs: false to go on without tokens",
+            "Use another version of the server, or set crystal.logprobs: false to continue without tokens",
             retryable=False,
         )
 

@@ -45,7 +45,7 @@ async def _call_agent_batch(args: Mapping[str, Any], context: GateContext) -> An
 def turn_of(context: GateContext) -> TurnBuilder:
     """The turn that spawns the child. Raises `GateError` outside of a turn."""
     if not isinstance(context.turn, TurnBuilder):
-        raise GateError("a child can be spawned within a turn alone; no turn is under way here")
+        raise GateError("a child can only be started during a turn, and no turn is running here")
     return context.turn
 
 

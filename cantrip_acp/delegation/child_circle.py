@@ -104,7 +104,7 @@ def _narrow_gate(gate: Gate, spec: Mapping[str, Any], parent: Circle) -> Gate:
 def _bind_root_below(gate: Gate, root: Any, parent: Circle) -> Gate:
     own = gate.dependencies.get("root", parent.workspace)
     if "root" not in gate.dependencies and not registry.reaches_files(gate.name):
-        raise ChildRefused("gate", f"cannot grant gate {gate.name!r} with a root: it reaches no files")
+        raise ChildRefused("gate", f"cannot grant gate {gate.name!r} with a root: it does not use files")
     if not isinstance(root, str) or own is None:
         raise ChildRefused("gate", f"cannot grant gate {gate.name!r}: root {root!r} is not a folder below its own")
     base = str(parent.workspace) if parent.workspace is not None else str(own)

@@ -88,7 +88,7 @@ class Request:
         for name in ("intent", "system_prompt"):
             if (size := len(args.get(name) or "")) > MAX_TEXT_CHARS:
                 raise GateError(
-                    f"{name} is {size:,} characters, and {MAX_TEXT_CHARS:,} is the most: it is read word by word",
+                    f"{name} has {size:,} characters; the child reads all of it, so at most {MAX_TEXT_CHARS:,} are allowed",
                     "give large data as context",
                 )
         gates, wards = args.get("gates"), args.get("wards") or ()

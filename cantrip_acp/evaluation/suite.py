@@ -395,7 +395,7 @@ class _Loader:
         files = data.get("files", {})
         for check_name, value in checks:
             if check_name == "unchanged" and (unknown := [n for n in value if n != "all" and n not in files]):
-                raise self._error(*place("checks"), f"unchanged names {unknown[0]!r}, which is no file of the task")
+                raise self._error(*place("checks"), f"unchanged names {unknown[0]!r}, which is not a file of the task")
             if check_name == "reference" and data.get("reference") is None:
                 raise self._error(*place("checks"), f"the task {own['name']!r} has no reference to check")
         if not (checks or score or verifier or data.get("hidden")):

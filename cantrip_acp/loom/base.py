@@ -309,7 +309,7 @@ class BaseLoom:
                 place.entity_id,
             ):
                 raise LoomError(
-                    f"loom {self.location}: at {place.position} there is another record than was; the file changed under us"
+                    f"loom {self.location}: the record at {place.position} is not the one that was there; it was changed"
                 )
             turns.append(self._rewarded(record))
         return turns
@@ -435,7 +435,9 @@ class BaseLoom:
             if position is not None:
                 record = self._read((position,))[0]
                 if not isinstance(record, FilesRecord):
-                    raise LoomError(f"loom {self.location}: byte {position} holds no files; the file changed under us")
+                    raise LoomError(
+                        f"loom {self.location}: byte {position} has no record of files; another program changed the file"
+                    )
                 return record
         return None
 
@@ -443,7 +445,7 @@ class BaseLoom:
         """The snapshot record at a position from ``snapshots`` or ``pieces``."""
         record = self._read((position,))[0]
         if not isinstance(record, SnapshotRecord):
-            raise LoomError(f"loom {self.location}: byte {position} holds no snapshot; the file changed under us")
+            raise LoomError(f"loom {self.location}: byte {position} has no snapshot; another program changed the file")
         return record
 
     def cantrip(self, cantrip_id: str) -> CantripRecord | None:
@@ -460,7 +462,7 @@ class BaseLoom:
         other = self._open_entities.get(entity_id)
         if other is not None and not other.closed:
             raise EntityExists(
-                f"entity {entity_id!r} lives in this loom already; close it first, or leave the id out for a new one"
+                f"entity {entity_id!r} is already open in this loom; close it first, or leave the id out for a new one"
             )
         self._open_entities[entity_id] = entity
 

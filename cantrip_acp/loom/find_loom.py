@@ -21,7 +21,7 @@ def find_loom(name: str | None, state_dir: Path) -> Path | str:
     if name is None:
         kept = sorted(looms.glob(f"*{ENDING}"), key=lambda p: p.stat().st_mtime)
         if not kept:
-            raise DefinitionError(f"no loom lies in {looms}; name a file, or cast something first")
+            raise DefinitionError(f"there is no loom in {looms}; name a file, or cast something first")
         return kept[-1]
     if is_address(name):
         return name
@@ -67,7 +67,7 @@ def find_turn(loom: Loom, wanted: str | None) -> str:
     if wanted is None:
         leaves = loom.leaves()
         if not leaves:
-            raise TurnNotFound("this loom holds no turn yet")
+            raise TurnNotFound("this loom has no turn yet")
         return leaves[-1]
     if wanted in loom:
         return wanted
@@ -78,4 +78,4 @@ def find_turn(loom: Loom, wanted: str | None) -> str:
     if not found:
         raise TurnNotFound(f"no turn's id begins with {wanted!r} in this loom")
     shown = ", ".join(found[:5]) + (" …" if len(found) > 5 else "")
-    raise TurnNotFound(f"{len(found)} turns' ids begin with {wanted!r}: {shown}; write more of it")
+    raise TurnNotFound(f"{len(found)} turns' ids begin with {wanted!r}: {shown}; write more of the id")

@@ -127,7 +127,9 @@ def _turn(loom: BaseLoom, record: UtteranceRecord) -> Turn:
     if record.continues is not None:
         path = loom.path(record.parent_id)
         if record.continues not in path:
-            raise LoomError(f"turn {record.id!r} goes on with one that is not above it: {record.continues!r}")
+            raise LoomError(
+                f"turn {record.id!r} continues {record.continues!r}, which is not one of the turns before it"
+            )
         parts = [loom.turn(i) for i in path[path.index(record.continues) :]]
         utterance = parts[0].utterance
     results, outputs = _missing_answers(record.id, utterance, gates, program, parts)

@@ -157,7 +157,7 @@ class Group:
 def groups(
     loom: Loom, turn_id: str | None = None, *, alike: bool = False, outline: Outline | None = None
 ) -> list[Group]:
-    """The groups of at least two threads that part at one turn, or at any turn.
+    """The groups of at least two threads that separate at one turn, or at any turn.
 
     Below a ``call`` are casts of one cantrip. They can only be compared if their intents are equal, so a group there
     has one intent. Elsewhere a group is everything that parts there. With ``alike`` its members also have the same next
@@ -275,7 +275,7 @@ def record_relative(
     compared = [s for s in standings if s.relative is not None]
     if len(compared) < 2:
         raise LoomError(
-            f"{len(compared)} of the {len(standings)} threads that part at {group.turn_id} have a reward; ranking takes two. "
+            f"{len(compared)} of the {len(standings)} threads that separate at {group.turn_id} have a reward; ranking needs two. "
             "Give them one (cantrip loom reward), or compare by implicit rewards"
         )
     for standing in compared:

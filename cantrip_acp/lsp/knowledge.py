@@ -40,7 +40,7 @@ def view_of(folder: Path, *, documents: bool = True, most_tokens: int | None = N
 
     address = substrate_address(state_dir())
     if address is None:
-        raise DefinitionError("sessions know nothing from a substrate: CANTRIP_SUBSTRATE is off; unset it")
+        raise DefinitionError("the substrate is turned off: the variable CANTRIP_SUBSTRATE is `off`; unset it")
     most = MOST_TOKENS if most_tokens is None else most_tokens
     return SessionView(
         address, folder.resolve(), config_dir=config_dir(), documents=documents, sessions=0, most_tokens=most

@@ -163,7 +163,7 @@ def _needed(references: dict[str, References], chosen: set[str]) -> dict[str, st
     """The chosen looms that must be kept because other looms refer to them."""
     unknown = next((name for name, each in references.items() if not each.known and name not in chosen), None)
     if unknown is not None:
-        return dict.fromkeys(chosen, f"{unknown}, which cannot be read, may go on from it")
+        return dict.fromkeys(chosen, f"{unknown}, which cannot be read, may continue it")
     return {name: f"{by} goes on from it" for name, by in looms.find_needed(references, chosen).items()}
 
 
@@ -198,7 +198,7 @@ def locked(state: Path) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise GcRunning(f"another cantrip gc is at work in {state}; let it finish") from None
+            raise GcRunning(f"another cantrip gc is running for {state}; wait until it has finished") from None
         yield
     finally:
         os.close(fd)

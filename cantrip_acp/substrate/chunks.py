@@ -264,7 +264,9 @@ def refuse_secrets(change: Change) -> None:
         mask = ShapeMask()
         mask.data(chunk.body)
         if mask.found:
-            raise CommitRefused("secret", "the body holds what looks like a secret; it is not stored", chunk=chunk.id)
+            raise CommitRefused(
+                "secret", "the body contains a text that looks like a secret, so it is not stored", chunk=chunk.id
+            )
 
 
 def encode_body(body: Mapping[str, Any]) -> bytes:

@@ -615,7 +615,7 @@ class _Writer:
             told = dict.fromkeys(name for each in rules for name in each.spec.accepts if self._shown(each.id))
             raise CommitRefused(
                 "accepts",
-                f"the scope accepts {', '.join(told) or 'certain types'}, and the chunk is an instance of none of them{hint}",
+                f"the scope accepts {', '.join(told) or 'certain types'}, and the chunk has none of these types{hint}",
                 chunk=placement.chunk,
                 scope=placement.scope if self._shown(placement.scope) else None,
             )

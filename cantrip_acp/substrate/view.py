@@ -125,7 +125,7 @@ class SessionView:
             if self._opened is None:
                 try:
                     if self._address is None:
-                        raise SubstrateError("CANTRIP_SUBSTRATE is off")
+                        raise SubstrateError("CANTRIP_SUBSTRATE is `off`")
                     self._opened = shared_substrate(self._address)
                 except SubstrateError as problem:
                     if not self._always:

@@ -227,7 +227,7 @@ class ShapeMask:
         return mask
 
     def __reduce__(self) -> Any:
-        raise TypeError("a ShapeMask holds secrets and cannot be pickled")
+        raise TypeError("a ShapeMask contains secrets and cannot be pickled")
 
 
 class Redactor:
@@ -300,7 +300,7 @@ class Redactor:
         return f"Redactor({len(self._values)} values)"
 
     def __reduce__(self) -> Any:
-        raise TypeError("a Redactor holds secrets and cannot be pickled")
+        raise TypeError("a Redactor contains secrets and cannot be pickled")
 
 
 class Pieces:

@@ -87,7 +87,7 @@ async def verify(
         result = await entity.cast(intent(low, high), context=[block])
     named = f"verifier:{verifier.name or verifier.id} ({verifier.crystal.model})"
     if not result.terminated:
-        raise VerdictError(f"{named} gave no verdict: its cast ended with {result.reason}")
+        raise VerdictError(f"{named} gave no reward: its cast ended with {result.reason}")
     reward, note = read(result.result, low=low, high=high)
     verdict = Verdict(leaf_id, reward, note, named, result.cast_id, result.trace_id, result.loom, result.usage)
     if record:
@@ -120,7 +120,9 @@ def read(answer: Any, *, low: float, high: float) -> tuple[float, str | None]:
         try:
             data = json.loads(answer, object_pairs_hook=_unique_keys, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
-            raise VerdictError(f"the verifier's answer is not a JSON object alone: {str(error)[:200]}") from None
+            raise VerdictError(
+                f"the verifier's answer must be a JSON object and nothing else: {str(error)[:200]}"
+            ) from None
     if not isinstance(data, dict) or not {"reward"} <= data.keys() <= {"reward", "note"}:
         raise VerdictError('the verifier\'s answer is not {"reward": NUMBER, "note": TEXT}')
     reward, note = data["reward"], data.get("note")

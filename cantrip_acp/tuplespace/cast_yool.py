@@ -145,9 +145,7 @@ class CastYool:
         if limit is not None and (over := limit.exceeded()) is not None:
             raise _QuotaExceeded(f"the cast was stopped: it used {over}")
         if shared_budget is not None and shared_budget.is_spent and result.reason == "cancelled":
-            raise StepFailed(
-                f"the budget {shared_budget.name} is spent; the cast goes on when it is raised", tried=False
-            )
+            raise StepFailed(f"the budget {shared_budget.name} is spent; raise it to continue the cast", tried=False)
         return result
 
     def _within(self, call: StepCall) -> Cantrip:

@@ -245,7 +245,7 @@ class Pattern:
         given = dict(fields or {})
         unknown = given.keys() - {field.name for field in msgspec.structs.fields(WorkTuple)}
         if unknown:
-            raise TupleError(f"a pattern has the fields of a tuple; {', '.join(sorted(unknown))!r} is none of them")
+            raise TupleError(f"a pattern has the fields of a tuple; {', '.join(sorted(unknown))!r} is not one of them")
         lane = given.pop("lane", None)
         if not (lane is None or isinstance(lane, str)):
             raise TupleError(f"the lane of a pattern is a text, not {lane!r}")

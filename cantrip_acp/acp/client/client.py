@@ -290,7 +290,7 @@ class AgentClient:
             if method not in _NEEDS_RESULT and answers[0] is None:
                 return {}
             raise AgentRefused(
-                f"{self._name()} answered {method} with {answers[0]!r:.200} where an object belongs",
+                f"{self._name()} answered {method} with {answers[0]!r:.200}, but the answer must be an object",
                 self._stderr(),
                 code=0,
             )

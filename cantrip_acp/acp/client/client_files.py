@@ -113,7 +113,7 @@ class ClientFiles:
 
     def _parts(self, path: str) -> list[str]:
         if "\0" in path:
-            raise FileRefused("a path cannot hold a NUL character")
+            raise FileRefused("a path cannot contain a NUL character")
         if not os.path.isabs(path):
             raise FileRefused(f"{path!r} is not an absolute path")
         # Links are resolved only here. A link that is created later has no effect, because `_parent` follows no links.

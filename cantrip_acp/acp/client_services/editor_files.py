@@ -383,7 +383,7 @@ def _check_content(content: str, name: str, context: GateContext) -> None:
         size = len(content.encode())
     except UnicodeEncodeError:
         raise GateError(
-            f"{name} holds half of a surrogate pair, which no file can hold as text", "send whole characters"
+            f"{name} contains half of a surrogate pair, which a text file cannot store", "send whole characters"
         ) from None
     largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
     if size > largest:

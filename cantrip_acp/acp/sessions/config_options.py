@@ -204,9 +204,14 @@ class SessionOptions:
         else:
             known = (DEFAULT_EFFORT, *choosing.efforts_of(self._next_crystals.get(session.id, session.entity.crystal)))
             if len(known) == 1:
-                raise invalid_params(f"{current} takes no effort: its model is not known to think", "configId")
+                raise invalid_params(
+                    f"{current} has no setting for the effort: Cantrip does not know that this model can think",
+                    "configId",
+                )
             if value not in known:
-                raise invalid_params(f"no effort of {current}: {value[:100]!r}; known: {', '.join(known)}", "value")
+                raise invalid_params(
+                    f"{current} does not have the effort {value[:100]!r}; known: {', '.join(known)}", "value"
+                )
             effort = None if value == DEFAULT_EFFORT else value
         if recipe is None:
             raise invalid_params(

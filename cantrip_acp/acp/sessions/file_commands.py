@@ -328,7 +328,7 @@ async def _reviews(session: Session, history: FileHistory, since: str | int | No
     cast = str(since)
     if cast.isdecimal():
         if not 1 <= int(cast) <= len(casts):
-            raise CheckpointError(f"there is no prompt {cast} that changed files; there are {len(casts)}")
+            raise CheckpointError(f"there is no prompt {cast}: {len(casts)} prompts changed files")
         cast = casts[int(cast) - 1]
     return await anyio.to_thread.run_sync(lambda: history.review(cast))
 
@@ -344,7 +344,9 @@ async def _find_review(session: Session, history: FileHistory, params: acp.FileR
     reviews = await _reviews(session, history, params.since)
     found = next((each for each in reviews if each.path == params.path), None)
     if found is None:
-        raise invalid_params(f"the entity has no change in {str(params.path)[:300]!r} that is not kept", "path")
+        raise invalid_params(
+            f"the entity changed nothing in {str(params.path)[:300]!r} that you can still keep or undo", "path"
+        )
     if params.version is not None and params.version != found.version:
         raise invalid_params("the file was changed since it was shown; ask for the changes again", "version")
     return found
@@ -464,7 +466,9 @@ async def _named_review(session: Session, history: FileHistory, words: list[str]
     reviews = await _reviews(session, history, None)
     found = next((each for each in reviews if words[0] in (each.path, _shown(each.path))), None)
     if found is None:
-        raise CheckpointError(f"the entity has no change in {words[0]!r} that you have not kept; /changes lists them")
+        raise CheckpointError(
+            f"the entity changed nothing in {words[0]!r} that you can still keep or undo; /changes lists its changes"
+        )
     return found, int(words[1]) if len(words) == 2 else None
 
 

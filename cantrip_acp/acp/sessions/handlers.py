@@ -457,7 +457,9 @@ class Sessions:
         session = self._open_sessions.session(params.session_id)
         servers = self._mcp_servers(params.session_id)
         if not 0 <= params.server < len(servers):
-            raise invalid_params(f"the session has {len(servers)} MCP servers, and {params.server} is none", "server")
+            raise invalid_params(
+                f"there is no MCP server {params.server}: the session has {len(servers)}, counted from 0", "server"
+            )
         connection = servers[params.server][1]
         try:
             if connection is None:
@@ -695,7 +697,7 @@ def check_additional_folder(path: str, place: str) -> Path:
         raise invalid_params(f"is a folder of the kernel, not of files: {path[:200]}", place)
     if any(real == ours or real.startswith(f"{ours}/") for ours in (*states, config)):
         raise invalid_params(
-            f"holds this agent's own settings or sessions, which an entity must not change: {path[:200]}. If you want to work "
+            f"contains this agent's own settings or sessions, which an entity must not change: {path[:200]}. If you want to work "
             "on it, open it as the folder of a session",
             place,
         )

@@ -138,7 +138,7 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
         # A prompt may be only a pasted image or file, without text. Then the attachment is the question.
         intent = f"{intent} See what is attached.".lstrip()
     if not intent.strip():
-        raise invalid_params("intent is required: the prompt holds no text", "prompt")
+        raise invalid_params("intent is required: the prompt contains no text", "prompt")
     return intent, tuple(context)
 
 
@@ -178,7 +178,7 @@ def _resource_block(block: Resource, name: str, place: str) -> ContextBlock:
     if resource.text is not None:
         return ContextBlock(_limit_text(resource.text), title=name, uri=resource.uri)
     if resource.blob is None:
-        raise invalid_params("a resource has a text or a blob", f"{place}.resource")
+        raise invalid_params("a resource must have a text or a blob", f"{place}.resource")
     mime = resource.mime_type if isinstance(resource.mime_type, str) and resource.mime_type else ""
     family = mime.lower().partition("/")[0]
     if family not in ("image", "audio") and mime.lower() != "application/pdf":

@@ -206,7 +206,9 @@ async def _wards(session: Session, rest: str, forker: MakeFork) -> str:
     granted = session.permissions.granted
     if rest:
         if rest.lower() != "forget":
-            raise UsageError('Type /wards to see what is in force, or /wards forget to delete your "always" answers.')
+            raise UsageError(
+                'Type /wards to see the wards and your "always" answers, or /wards forget to delete these answers.'
+            )
         count = len(granted)
         session.permissions.forget()
         session.metadata.granted.clear()

@@ -499,7 +499,10 @@ class _Report:
         self._clear()
         click.echo(f"cantrip: {self._line(None)} · {duration(time.monotonic() - self._begun)}", err=True)
         if self._earlier:
-            click.echo(f"{self._earlier} had ended in an earlier run (--again failed, --again all)", err=True)
+            click.echo(
+                f"{self._earlier} ended in an earlier run and did not run again (to repeat them: --again failed, --again all)",
+                err=True,
+            )
         reasons: dict[str, int] = {}
         for each in self._results.values():
             if each["exit"] != 0:
@@ -521,7 +524,7 @@ class _Report:
                 )
                 return
         if interrupted or self._waiting:
-            click.echo("the same command goes on where this one stopped", err=True)
+            click.echo("run the same command again to continue", err=True)
 
 
 def _casts(count: int) -> str:

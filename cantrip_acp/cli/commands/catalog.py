@@ -131,7 +131,7 @@ def list_(lane: str | None, kind: str | None, as_json: bool, file: Path | None, 
         rows = [[c.name, c.kind, c.lane or "", _short(c.version), c.description.split("\n")[0]] for c in found]
         print_table(Screen(), ["name", "kind", "lane", "version", "description"], rows)
     else:
-        click.echo("cantrip: no capability is like that", err=True)
+        click.echo("cantrip: nothing in the catalog matches", err=True)
     return 0
 
 

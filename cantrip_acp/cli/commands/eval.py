@@ -165,7 +165,7 @@ def eval_(
             print_allowed(cantrip, cantrip.circle, hosts, ask=False)
         earlier = runner.planned - len(runner.waiting())
         if earlier:
-            click.echo(f"{earlier} had ended in an earlier run", err=True)
+            click.echo(f"{earlier} ended in an earlier run and did not run again", err=True)
         interrupted = _run(runner, progress)
         result = run.result_of(runner)
         comparisons, left_out = run.compared(result, before, any_drop=any_drop) if before is not None else ([], [])
@@ -185,7 +185,8 @@ def eval_(
     if missing:
         why = "the budget is spent" if runner.budget_is_spent else "interrupted" if interrupted else "not run"
         click.echo(
-            f"cantrip: {missing} of {result.planned} samples are missing: {why}. To go on, add: --out {place}", err=True
+            f"cantrip: {missing} of {result.planned} samples are missing: {why}. To continue, add: --out {place}",
+            err=True,
         )
     if interrupted:
         return 130

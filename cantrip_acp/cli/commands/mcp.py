@@ -178,7 +178,7 @@ def mcp(
     Exit status: 0 stopped; 2 the command line, a recipe or the token is wrong; 3 this machine has no sandbox.
     """
     if not recipes and (work or not lanes):
-        raise click.UsageError("name RECIPES that clients may have cast, or --lane without --work")
+        raise click.UsageError("give the RECIPES that clients may cast, or --lane without --work")
     if not http:
         wrong = {"--json": as_json, "--token-file": token_file, "--server-name": names, "--allow-origin": origins}
         for option, given in wrong.items():
@@ -248,7 +248,8 @@ def mcp(
                 sys.stdout.flush()
         elif sys.stdin.isatty():
             click.echo(
-                "cantrip: an MCP client is to speak on stdin; Ctrl-D ends the server. --http serves HTTP", err=True
+                "cantrip: waiting for an MCP client on stdin. Ctrl-D ends the server. To serve HTTP, add --http",
+                err=True,
             )
         run_async(lambda: _serve(answers, server, workers, plain_names=plain_names))
         return 0
@@ -296,7 +297,9 @@ async def _serve(answers: Answers, server: HttpServer | None, workers: Sequence[
                 server.stop()
                 running = sum(worker.running for worker in workers)
                 if running:
-                    click.echo(f"cantrip: {running} running; once more gives them back to others", err=True)
+                    click.echo(
+                        f"cantrip: {running} still running; stop again to give them back to other workers", err=True
+                    )
                 for worker in workers:
                     worker.drain()
 

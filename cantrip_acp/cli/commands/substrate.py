@@ -298,7 +298,7 @@ def _opened(cwd: Path) -> Iterator[tuple[Substrate, Project]]:
 
     address = substrate_address(state_dir())
     if address is None:
-        raise DefinitionError("there is no substrate: CANTRIP_SUBSTRATE is off; unset it")
+        raise DefinitionError("the substrate is turned off: the variable CANTRIP_SUBSTRATE is `off`; unset it")
     with open_substrate(address) as found:
         yield found, sync(found, cwd.resolve(), config_dir())
 

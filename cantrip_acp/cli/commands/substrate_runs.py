@@ -177,7 +177,7 @@ def _view(cwd: Path) -> SessionView:
 
     address = substrate_address(state_dir())
     if address is None:
-        raise DefinitionError("there is no substrate: CANTRIP_SUBSTRATE is off; unset it")
+        raise DefinitionError("the substrate is turned off: the variable CANTRIP_SUBSTRATE is `off`; unset it")
     view = SessionView(address, cwd.resolve(), config_dir=config_dir())
     view.bring_files()
     return view

@@ -278,7 +278,7 @@ def report(
 
 @tuple_.command(
     "resume",
-    short_help="Let tuples go on that nobody works on.",
+    short_help="Continue tuples that no worker works on.",
     **examples("cantrip tuple resume", """cantrip tuple resume '{"lane": "review"}' --failed --json"""),
 )
 @click.argument("pattern", required=False)
@@ -434,7 +434,9 @@ def _with_log(
             loaded = log.load(store, pattern) if load else Changes()
             saved = log.export(store, pattern) if save else Changes()
             for place in loaded.torn if first else ():
-                click.echo(f"cantrip: {place} was cut while it was written, and is left out", err=True)
+                click.echo(
+                    f"cantrip: {place} is not complete, because its writer was interrupted; it is left out", err=True
+                )
             if first or loaded.tuples or saved.tuples or saved.receipts:
                 _show_changes(folder, loaded if load else None, saved if save else None, as_json=as_json)
             if not watch:

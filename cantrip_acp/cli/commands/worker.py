@@ -143,7 +143,8 @@ def worker(
                         async for _ in signals:
                             if runner.running:
                                 click.echo(
-                                    f"cantrip: {runner.running} running; once more gives them back to others", err=True
+                                    f"cantrip: {runner.running} still running; stop again to give them back to other workers",
+                                    err=True,
                                 )
                             runner.drain()
 

@@ -75,7 +75,7 @@ def _turn(held: Loom, wanted: str | None) -> tuple[str, int | None]:
         return numbered[int(wanted) - 1], int(wanted)
     turn_id = find_turn(held, wanted)
     if held.places[turn_id].role != "crystal":
-        raise TurnNotFound(f"{turn_id} is no answer of a crystal; `cantrip loom thread` lists those")
+        raise TurnNotFound(f"{turn_id} is not an answer of the model; `cantrip loom thread` lists the answers")
     return turn_id, numbered.index(turn_id) + 1 if turn_id in numbered else None
 
 

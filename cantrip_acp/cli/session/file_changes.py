@@ -164,7 +164,9 @@ class _Files:
         path = words[0]
         found = next((each for each in history.review() if path in (each.path, clean_line(each.path))), None)
         if found is None:
-            raise CheckpointError(f"the entity has no change in {path!r} that you have not kept; /changes lists them")
+            raise CheckpointError(
+                f"the entity changed nothing in {path!r} that you can still keep or undo; /changes lists its changes"
+            )
         return found, int(words[1]) if len(words) == 2 else None
 
     def _undo(self, review: FileReview, hunk: int | None, force: bool = False) -> None:

@@ -46,7 +46,7 @@ REPLAYED = "files: the cells ran again in a copy, which is gone; what they had w
 
 _ADVICE = (
     "Ask for state 'auto' (--state auto) to run the recorded cells again, in a copy of what they can write, or for 'none' "
-    "(--state none) to go on without variables"
+    "(--state none) to continue without variables"
 )
 
 _CUT_OFF = frozenset({"cancelled", "parent_terminated", "max_seconds", "error"})
@@ -173,8 +173,8 @@ async def restore(
             return "snapshot", [*modules, *found]
         if state == "snapshot":
             raise SandboxError(
-                f"there is no snapshot of turn {turn_id!r}: the loom keeps one for each turn only where "
-                "loom.snapshots is true, and a living entity has its last turn's alone. " + _ADVICE
+                f"there is no snapshot of turn {turn_id!r}. The loom keeps a snapshot of each turn only with "
+                "loom: {snapshots: true}; an open entity has only the one of its last turn. " + _ADVICE
             )
     return "replay", [*modules, *await _replay(entity, parts, medium.tool or "")]
 

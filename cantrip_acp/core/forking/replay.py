@@ -185,7 +185,7 @@ class _RecordedSource:
 
 
 def _no_recorded_answer(args: Any, context: Any) -> Any:
-    raise GateError("this gate came from elsewhere, and the recording has no answer for it")
+    raise GateError("this gate is from an editor or a server, and the recording has no answer for it")
 
 
 async def replay(cantrip: CantripDefinition, loom: Loom, turn_id: str, *, recorded_gates: bool = False) -> Replay:
@@ -202,7 +202,7 @@ async def replay(cantrip: CantripDefinition, loom: Loom, turn_id: str, *, record
     parts = casts_of(loom, turn_id)
     turns = [t for part in parts for t in part.turns if t.role == "crystal"]
     if not turns:
-        raise LoomError(f"turn {turn_id!r} has nothing above it that could be replayed")
+        raise LoomError(f"turn {turn_id!r} has no turn before it that could be replayed")
     # Refusals of the circle and stops by wards are not replayed: they happen again by themselves.
     sources: Sequence[GateSource] = [_RecordedSource(loom, turns)] if recorded_gates else cantrip.sources
     crystal = RecordedCrystal(turns)

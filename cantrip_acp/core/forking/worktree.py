@@ -54,14 +54,14 @@ def make_worktree(
     kept = loom.files_at(turn_id)
     if kept is None:
         raise GitError(
-            f"no files were kept at turn {turn_id!r} or before it: no turn had changed any, or the recipe says loom: "
-            "{files: false}; fork without a worktree, and the files are as they are now"
+            f"no files were kept at turn {turn_id!r} or before it: no turn had changed a file, or the recipe says loom: "
+            "{files: false}. Fork without a worktree; the fork then has the files as they are now"
         )
     if kept.commit is None and kept.checkpoint is UNSET:
         raise GitError(f"the files at turn {turn_id!r} could not be kept: {kept.error}")
     repository = Repository.of(workspace)
     if repository is None:
-        raise GitError(f"{workspace} is in no git repository; name the folder that the loom is of with --cwd")
+        raise GitError(f"{workspace} is not in a git repository; with --cwd name the folder in which the loom was made")
     folder = _worktree_path(repository, where, entity_id)
     header = loom.header
     why = lock_reason(header.id if header is not None else "", entity_id)
@@ -91,7 +91,7 @@ def _writer(kept: FilesRecord, turn_id: str, below: str, state: Path | None) -> 
             with Store(str(kept.workspace), state=state, create=False) as store:
                 write_tree(store, str(kept.checkpoint), os.path.normpath(os.path.join(folder, below)))
         except (CheckpointError, OSError) as problem:
-            raise GitError(f"the files at turn {turn_id!r} cannot be had: {problem}") from None
+            raise GitError(f"the files at turn {turn_id!r} cannot be read: {problem}") from None
 
     return write
 

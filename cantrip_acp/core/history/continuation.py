@@ -61,15 +61,15 @@ def find_point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
     if cast_id is not None:
         known = cast_id in outline.starts and all(p.cast_id != cast_id for p in outline.places.values())
         if cast_id not in after and cast_id != own and not known:
-            raise LoomError(f"cast {cast_id!r} neither has turn {at!r} nor begins after it")
+            raise LoomError(f"cast {cast_id!r} does not contain turn {at!r}, and does not begin after it")
         chosen = cast_id
     elif ended and after:
         chosen = _choose_cast(loom, outline, at, after)
     elif own is None or loom.turn(at).terminated:
         raise IntentRequired(
-            f"turn {at!r} ended its cast, and no cast follows it: there is nothing to go on with. Give an intent"
+            f"turn {at!r} ended its cast, and no cast follows it: there is nothing to continue. Give an intent"
             if own is not None
-            else f"no cast begins at turn {at!r}: there is nothing to go on with. Give an intent"
+            else f"no cast begins at turn {at!r}: there is nothing to continue. Give an intent"
         )
     else:
         chosen = own
@@ -109,11 +109,11 @@ def find_own_point(entity: EntityState) -> Point:
     if not mine:
         fork = loom.fork_of(entity.id)
         if not entity.last_turn or fork is None:
-            raise IntentRequired("intent is required: this entity has had no cast to go on with (INTENT-1)")
+            raise IntentRequired("intent is required: this entity has no cast yet that could continue (INTENT-1)")
         found = find_point(loom, entity.last_turn, fork.resumes if isinstance(fork.resumes, str) else None)
         if loom.places[found.turn_id].role != "fold" and found.turn_id != entity.last_turn:
             raise IntentRequired(
-                f"turn {entity.last_turn!r} is a part of an utterance: fork turn {found.turn_id!r}, where it ends, to go on with it"
+                f"turn {entity.last_turn!r} is only a part of an utterance; to continue, fork turn {found.turn_id!r}, its end"
             )
         return found
     last = mine[-1]
@@ -121,7 +121,7 @@ def find_own_point(entity: EntityState) -> Point:
     turns = [i for i, place in loom.places.items() if place.cast_id == last.id and place.role == "crystal"]
     if (end is not None and end.terminated) or (turns and loom.turn(turns[-1]).terminated):
         why = end.reason if end is not None else loom.turn(turns[-1]).reason
-        raise IntentRequired(f"the last cast ended by itself ({why}): there is nothing to go on with. Give an intent")
+        raise IntentRequired(f"the last cast ended by itself ({why}): there is nothing to continue. Give an intent")
     if not last.intent:
         raise IntentRequired(f"the intent of cast {last.id!r} is not in the loom; give one")
     begins = not turns and (entity.last_cast != last.id or (end is not None and end.withdrawn is True))
@@ -207,7 +207,7 @@ def _choose_cast(loom: Loom, outline: Outline, turn_id: str, after: dict[str, Ca
     alike = {(start.intent, tuple((c.text, c.uri, c.data) for c in loom.cast_of(i)[1])) for i, start in after.items()}
     if len(alike) > 1:
         raise IntentRequired(
-            f"casts on different intents begin at turn {turn_id!r}: name the one to go on with ({', '.join(after)})"
+            f"casts on different intents begin at turn {turn_id!r}: name the one to continue ({', '.join(after)})"
         )
     return next(iter(after))
 

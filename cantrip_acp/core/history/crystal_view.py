@@ -131,7 +131,7 @@ class CrystalView:
         path = self.outline.own_path(leaf_id)
         first = self.outline.places[path[0]]
         if first.role != "call" and first.parent_id is not None and self.outline.spawner(path[0]) is None:
-            raise LoomError("a turn above is not in this loom (damaged?)")
+            raise LoomError("an earlier turn is not in this loom (is the loom damaged?)")
         unsure = [i for i in path if i not in self._sound]
         for turn in self._bodies(unsure):
             if turn.reason == UNREADABLE:

@@ -71,7 +71,7 @@ def _medium(name: str) -> Medium:
     try:
         return mediums.find(name)
     except DefinitionError:
-        raise LoomError(f"its medium {name!r} is of a package that is not installed here") from None
+        raise LoomError(f"its medium {name!r} belongs to a package that is not installed here") from None
 
 
 def _definitions(tools: Any) -> tuple[ToolDefinition, ...]:

@@ -74,7 +74,8 @@ def check_limit(entity: EntityState, count: int) -> list[EntityState]:
             whose = "this entity" if each is entity else "an entity above this one"
             raise ChildRefused(
                 "max_children_total",
-                f"child refused by max_children_total: {whose} may have {most} children in all, those of its children "
-                f"among them, and has had {so_far}" + (f"; {count} more were asked for" if count > 1 else ""),
+                f"child refused by max_children_total: {whose} may have {most} children in all, counting the children of "
+                f"its children, and {so_far} were started"
+                + (f"; this call asks for {count} more" if count > 1 else ""),
             )
     return line

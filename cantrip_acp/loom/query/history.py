@@ -53,7 +53,7 @@ def casts_of(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[Cas
     for place, (at, turn) in enumerate(zip(path, loom.bodies(path), strict=True)):
         if place == 0 and turn.parent_id is not None and turn.role != "call":
             raise LoomError(
-                f"turn {turn_id!r} cannot be gone on from: {turn.parent_id!r}, above it, is not in this loom (damaged?)"
+                f"turn {turn_id!r} cannot be continued: {turn.parent_id!r}, the turn before it, is not in this loom (damaged?)"
             )
         if turn.role != "call":
             if not parts or parts[-1].id != turn.cast_id:

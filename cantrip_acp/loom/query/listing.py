@@ -370,7 +370,9 @@ def rewarded(text: str) -> Callable[[float | None], bool]:
         return lambda reward: reward is not None and low <= reward <= high
     found = _COMPARISON.fullmatch(wanted)
     if found is None:
-        raise DefinitionError(f"{text!r} is not a comparison of rewards; write such as '>0.5', '0.2..0.8', none or any")
+        raise DefinitionError(
+            f"{text!r} is not a comparison of rewards; write for example '>0.5', '0.2..0.8', none or any"
+        )
     compare, number = _OPERATORS[found[1] or ""], float(found[2])
     return lambda reward: reward is not None and compare(reward, number)
 
@@ -391,7 +393,7 @@ def when(text: str, *, end: bool = False) -> datetime:
         return found if found.tzinfo is not None else found.astimezone()
     except (ValueError, OverflowError, OSError):
         raise DefinitionError(
-            f"{text!r} is not a time; write such as 2h or 7d (ago), 2026-11-21 or 2026-11-21T08:30"
+            f"{text!r} is not a time; write for example 2h or 7d (ago), 2026-11-21 or 2026-11-21T08:30"
         ) from None
 
 

@@ -157,8 +157,8 @@ class JsonlStore:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, position)
             raise LoomWriteError(
-                f"cannot write loom {self.path}: {error.strerror}; what was written before is whole. "
-                "Make room (or choose another --state-dir) and go on"
+                f"cannot write loom {self.path}: {error.strerror}; earlier records are safe. "
+                "Free some disk space (or choose another --state-dir) and try again"
             ) from error
         self._prev = own
         self._end = position + len(buffer)

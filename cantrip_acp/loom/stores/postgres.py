@@ -38,7 +38,7 @@ except ImportError as error:
 from cantrip_acp.loom.stores.postgres_cast_locks import RUNNING, PgCastLocks, abandon
 
 _DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-acp", "tcp_user_timeout": "30000"}
-_SERVER = "Look after the server (is it up, has it room?) and go on"
+_SERVER = "Check the server (does it run, and has it disk space?) and try again"
 _PAGE = {"head": 20_000, "body": 500}
 
 
@@ -165,7 +165,7 @@ class PostgresStore:
                     base.execute(GUARDS)
             except psycopg.errors.InsufficientPrivilege:
                 raise LoomError(
-                    f"cannot write loom {self._url.shown}: {what}; open it once as the owner of its tables, which puts them back"
+                    f"cannot write loom {self._url.shown}: {what}; open it once as the owner of its tables, which restores them"
                 ) from None
         again = "" if self.readonly else "; they are there again"
         self.problems.append(Problem(f"{what}: records may have been changed or deleted meanwhile{again}"))
@@ -228,15 +228,15 @@ class PostgresStore:
             if self._closed:
                 raise
             raise LoomWriteError(
-                f"cannot write loom {self._url.shown}: {error}; what was written before is whole. {_SERVER}"
+                f"cannot write loom {self._url.shown}: {error}; earlier records are safe. {_SERVER}"
             ) from None
         if self._locks.taken & {
             getattr(record, "cast_id", None),
             record.id if isinstance(record, CastRecord) else None,
         }:
             raise LoomError(
-                f"loom {self._url.shown}: while the connection was lost, another process took this one for dead and "
-                "completed what its entities had said; load the session again"
+                f"loom {self._url.shown}: while the connection was lost, another process took over this cast and "
+                "completed its last turn; load the session again"
             )
         try:
             position = self._insert(base, row)
@@ -245,7 +245,7 @@ class PostgresStore:
         except psycopg.Error as error:
             lost = "; the connection was lost, and whether this record is kept is seen when the loom is read again"
             raise LoomWriteError(
-                f"{self._error_text('cannot write', error)}{lost if base.closed else ''}; what was written before is whole. "
+                f"{self._error_text('cannot write', error)}{lost if base.closed else ''}; earlier records are safe. "
                 f"{_SERVER}"
             ) from None
         self.behind = position != self._seen + 1

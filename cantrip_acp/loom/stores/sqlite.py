@@ -270,7 +270,7 @@ class SqliteStore:
                 )
             case sqlite3.SQLITE_FULL:
                 return LoomWriteError(
-                    f"cannot write loom {self.path}: {error}. Make room (or choose another place) and try again"
+                    f"cannot write loom {self.path}: {error}. Free some disk space (or choose another place) and try again"
                 )
         return LoomError(f"cannot open loom {self.path}: {error}")
 
@@ -291,9 +291,13 @@ class SqliteStore:
             raise self._refused(str(error), row) from error
         except sqlite3.Error as error:
             busy = _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-            mend = "Another program holds it; close that one" if busy else "Make room (or choose another place)"
+            mend = (
+                "Another program uses it; close that program"
+                if busy
+                else "Free some disk space (or choose another place)"
+            )
             raise LoomWriteError(
-                f"cannot write loom {self.path}: {error}; what was written before is whole. {mend} and go on"
+                f"cannot write loom {self.path}: {error}; earlier records are safe. {mend} and try again"
             ) from error
         self.behind = position != self._seen + 1
         if not self.behind:

@@ -35,7 +35,7 @@ class Guard:
         """Raises `Refused` for a host name that is not ours."""
         given = headers.get("Host", "")
         if given not in (f"127.0.0.1:{self.port}", f"localhost:{self.port}", *self.hosts):
-            raise Refused(403, "this server answers to 127.0.0.1 and localhost alone")
+            raise Refused(403, "this server only accepts requests for 127.0.0.1 and localhost")
 
     def caller(self, headers: Mapping[str, str], *, changes: bool) -> None:
         """Raises `Refused` without the token, for a request from another site, and for a change that our page did not
@@ -44,7 +44,7 @@ class Guard:
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
             raise Refused(403, "the token is missing or wrong; open the address that `cantrip loom view` printed")
         if headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-            raise Refused(403, "another site's page may not ask this")
+            raise Refused(403, "a page of another site must not send this request")
         origin = headers.get("Origin")
         if origin is None and not changes:
             return

@@ -301,7 +301,7 @@ class LoomReader:
                 turns.append(unreadable(self.index.ids[number], self.index.place(number)))
                 continue
             if not isinstance(record, Turn):
-                raise LoomError(f"loom {self.location}: {position} holds no turn; the file changed under us")
+                raise LoomError(f"loom {self.location}: {position} has no turn; another program changed the file")
             turns.append(record)
         return turns
 

@@ -170,5 +170,5 @@ def _prepare_cast(
     trusted.require(recipe, workspace, state)
     cantrip = build(recipe, workspace=workspace)
     if cantrip.crystal.name == "human":
-        raise DefinitionError("a human crystal is asked at a terminal: cantrip cast", where=str(path))
+        raise DefinitionError("a human crystal answers in a terminal; use cantrip cast", where=str(path))
     return cantrip, open_loom(cantrip.loom_settings, loom_file, state)

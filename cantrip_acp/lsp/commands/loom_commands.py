@@ -99,7 +99,7 @@ async def replay(server: Server, given: CommandArguments, work: CommandRun) -> d
     path, recorded = loom_file(given), given.flag("recordedGates")
     turn, _ = await asyncio.to_thread(turn_of, path, given.text("turn", ""))
     recipe = await _recipe(server, given, path, "Replay in the circle of which recipe?")
-    work.report("living it again")
+    work.report("replaying it")
     files, workspace = server.files(), server.documents.workspace(recipe)
     cantrip = await _trusted(recipe, _circle, server.trusting, recipe, files, workspace)
 
@@ -198,7 +198,7 @@ async def _recipe(server: Server, given: CommandArguments, loom: Path, question:
     known = await asyncio.to_thread(_recipes, server, workspace, loom.parent)
     if not known:
         raise DefinitionError(
-            "which recipe? None is open, and none lies in .cantrip or beside the loom; name one as the argument `recipe`",
+            "which recipe? None is open, and there is none in .cantrip or beside the loom; name one as the argument `recipe`",
             where=str(loom),
         )
     if len(known) == 1:
@@ -256,7 +256,7 @@ def _forkable(
     trusted.require(recipe, workspace, state)
     cantrip = build(recipe, workspace=workspace)
     if cantrip.crystal.name == "human":
-        raise DefinitionError("a human crystal is asked at a terminal: cantrip loom fork", where=str(path))
+        raise DefinitionError("a human crystal answers in a terminal; use cantrip loom fork", where=str(path))
     return cantrip, open_loom(cantrip.loom_settings, loom, state)
 
 
@@ -425,4 +425,6 @@ def _free_path(loom: Path, name: str) -> Path:
         path = loom.with_name(f"{stem}.{name}{count}.jsonl")
         if not path.exists():
             return path
-    raise DefinitionError("too many exports lie beside the loom; name a file as the argument `output`", where=str(loom))
+    raise DefinitionError(
+        "there are too many exports beside the loom; name a file as the argument `output`", where=str(loom)
+    )

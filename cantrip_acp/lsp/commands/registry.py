@@ -77,7 +77,7 @@ _LISTED: tuple[Command, ...] = (
         "cantrip.loom.fork",
         "Fork",
         ("uri", "turn", "intent", "recipe", "state"),
-        "go on from a turn as a new entity; without an intent on that of the turn's own cast",
+        "continue from a turn as a new entity; without an intent, with the intent of the turn's cast",
         _LOOMING,
         "fork",
     ),

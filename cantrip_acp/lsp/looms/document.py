@@ -298,7 +298,7 @@ class LoomDocument:
         if record is None:
             return self._turn_without_body(turn)
         if not isinstance(record, Turn):
-            raise LoomError(f"loom {self.path}: another record stands where a turn was; open it again")
+            raise LoomError(f"loom {self.path}: another record is now at the place of a turn; open the loom again")
         given = self.reward(turn)
         return record if given is None else msgspec.structs.replace(record, reward=given)
 

@@ -430,7 +430,7 @@ class CodeSession:
             if state.error is not None:
                 raise SandboxError(f"the state cannot be kept: {clean(state.error)}")
             if sum(map(len, pieces)) != state.size:
-                raise SandboxError("the state cannot be kept: it did not come whole")
+                raise SandboxError("the state cannot be kept: a part of it did not arrive")
             kept = await _off_loop(state.size, snapshots.keep, pieces, self.chunks)
             return Snapshot(
                 chunks=kept.chunks,

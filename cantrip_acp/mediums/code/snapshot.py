@@ -164,7 +164,7 @@ def _got(keys: Sequence[str], store: ChunkStore, most: int) -> Iterator[bytes]:
             raise SandboxError(f"a piece of the snapshot was changed in its store: {key}")
         size += len(piece)
         if size > most:
-            raise SandboxError("this is not a snapshot: its pieces are more than it says")
+            raise SandboxError("this is not a snapshot: it has more pieces than it says")
         yield piece
 
 

@@ -150,7 +150,7 @@ class Proxy:
                 f"the network refuses {shown}: it leads to {addresses[0]}, which is not an address of the internet, and "
                 f"the ward bash_network does not list that address itself ({allowed})"
             )
-            raise Refusal(403, f"{shown} leads to a private address", text)
+            raise Refusal(403, f"{shown} has a private address", text)
         for address in open_ones[:4]:
             try:
                 with anyio.fail_after(CONNECT_TIMEOUT):

@@ -150,8 +150,8 @@ def compose(
     for link in (*(link for found in findings.values() for link in found.linked), *unfetched.linked):
         if within_any(link, writable):
             raise SandboxError(
-                f"{link} is a symbolic link, and a link cannot be protected in a folder that commands may write; "
-                "put the real file or folder in its place, take its folder out of bash_writable_paths, or name it in the ward "
+                f"{link} is a symbolic link. Commands may write its folder, and a link in such a folder cannot be protected. "
+                "Put the real file or folder in its place, take its folder out of bash_writable_paths, or name it in the ward "
                 "allow_protected of a recipe that you trust"
             )
     protected.update(p for p in unfetched.empty if within_any(p, writable) and p not in writable)
@@ -338,7 +338,7 @@ def _real_paths(
             raise DefinitionError(f"{path} is not a folder", where=where)
         if not os.path.isdir(real) and (is_secret_file(plain(os.path.basename(real))) or not os.path.isfile(real)):
             raise DefinitionError(
-                f"{path} is never shown: its name means secrets, or it is not a regular file", where=where
+                f"{path} is always hidden: its name is one that secrets have, or it is not a regular file", where=where
             )
         found[real] = None
     return tuple(found)

@@ -274,7 +274,9 @@ class Engine:
             executable = os.path.join(self.workspace, executable)
         arguments = [*_texts(program.body.get("args")), *_texts(given.get("args"))]
         if "\0" in "".join((executable, *arguments)):
-            raise RunRefused(f"program {program.name!r}: the executable and its arguments cannot hold a NUL")
+            raise RunRefused(
+                f"program {program.name!r}: the executable and its arguments cannot contain a NUL character"
+            )
         async with serve_process(self, process_id, self._processes[process_id].boundary) as (descriptor, folder):
             sandbox = await anyio.to_thread.run_sync(
                 lambda: Sandbox(
@@ -342,7 +344,7 @@ def program_named(
     found = [each for each in substrate.find(name, boundary=boundary) if _is_program(substrate, each)]
     chunk = found[0] if len(found) == 1 else substrate.one(name, boundary=boundary, prefer=prefer)
     if not _is_program(substrate, chunk):
-        raise RunRefused(f"{chunk.name!r} is not a program: it is no instance of the type `program`")
+        raise RunRefused(f"{chunk.name!r} is not a program: it does not have the type `program`")
     return chunk
 
 

@@ -215,7 +215,7 @@ def parameters_of(types: list[Chunk]) -> dict[str, Any]:
     for each in types:
         schema = each.body.get("schema", {})
         if not isinstance(schema, Mapping):
-            raise DefinitionError(f"the schema of the type {each.name} is no mapping of names to schemas")
+            raise DefinitionError(f"the schema of the type {each.name} is not a mapping of names to schemas")
         properties |= schema
         required += [name for name in each.spec.required if name not in required]
     for name in required:

@@ -132,7 +132,7 @@ def _remove_stale(path: str) -> None:
     if not os.path.lexists(path):
         return
     if not stat.S_ISSOCK(os.lstat(path).st_mode):
-        raise FileExistsError(errno.EEXIST, "there is a file of that name, and it is no socket")
+        raise FileExistsError(errno.EEXIST, "there is a file of that name, and it is not a socket")
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(path)

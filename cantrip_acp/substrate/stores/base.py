@@ -76,7 +76,7 @@ class View(Protocol):
     def commits(self, scope: str | None, limit: int, before: int) -> list[Commit]:
         """Commits with a number below ``before``, latest first; with ``scope``, those that touch it or what is placed on it.
 
-        A reference to it from elsewhere is none of them: each session makes one to what it reads.
+        A reference to it from elsewhere is not one of them: each session makes one to what it reads.
         """
 
     def changed(self, chunks: Collection[str], after: int) -> bool:

@@ -94,7 +94,7 @@ class Casts:
         said = [prompt] if isinstance(prompt, str) else [m["content"] for m in prompt if m["role"] == "user"]
         if not said or said[-1] not in self._known:
             raise DefinitionError(
-                f"this prompt is no question of the example: {str(said[-1:])[1:-1][:200]}; make the data set of the "
+                f"this prompt is not a question of the example: {str(said[-1:])[1:-1][:200]}; make the data set of the "
                 "questions of train.jsonl and held_out.jsonl",
                 where=str(self.example.folder),
             )

@@ -113,7 +113,7 @@ def import_transcript(path: Path, writer: RecordWriter) -> Report:
     for where, data in objects(path):
         message = _message(data)
         if message is None or not ("method" in message or "id" in message):
-            raise ImportProblem(where, "no message of JSON-RPC, and none under `message`")
+            raise ImportProblem(where, "this is not a JSON-RPC message, and the key `message` does not contain one")
         try:
             if message is not data:
                 writer.report.fields("line", data, _LINE)
@@ -193,7 +193,7 @@ class _Transcript:
         session.prompts += 1
         blocks = params.get("prompt") or []
         if not isinstance(blocks, list) or not all(isinstance(b, dict) for b in blocks):
-            raise ValueError("the prompt is no list of blocks")
+            raise ValueError("the prompt is not a list of blocks")
         report = self._weaver.report
         report.fields("session/prompt", params, ("sessionId", "prompt"))
         for block in blocks:

@@ -37,8 +37,8 @@ def detect_format(where: str) -> str:
             return "verifiers"
         raise ImportProblem(
             place,
-            "neither a loom's record, nor a verifiers trace or episode, nor an ATIF trajectory, nor a log of Inspect, nor a "
-            "message of JSON-RPC",
+            "this cannot be imported. It must be a record of a loom, a trace or an episode of verifiers, an ATIF "
+            "trajectory, a log of Inspect, or a JSON-RPC message",
         )
     raise ImportProblem(where, "there is nothing in it")
 

@@ -196,7 +196,7 @@ def _hints(shape: type[msgspec.Struct]) -> dict[str, Any]:
 def _trace(where: str, data: Any) -> Trace:
     version = data.get("version", 1) if isinstance(data, dict) else 1
     if version != 1:
-        raise ImportProblem(where, f"a verifiers trace of version {version!r}; version 1 is read")
+        raise ImportProblem(where, f"a verifiers trace of version {version!r}; this version of Cantrip reads version 1")
     try:
         trace = codecs.convert(data, Trace)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -204,11 +204,13 @@ def _trace(where: str, data: Any) -> Trace:
     for number, node in enumerate(trace.nodes):
         # Nodes are in the order of creation: a parent comes before its child, so there can be no cycle.
         if node.parent is not None and not 0 <= node.parent < number:
-            raise ImportProblem(where, f"node {number} has the parent {node.parent}, which does not stand before it")
+            raise ImportProblem(where, f"node {number} has the parent {node.parent}, which does not come before it")
         if any(not 0 <= link.node < len(trace.nodes) for link in node.semantic_parents):
             raise ImportProblem(where, f"node {number} is linked to a node that is not there")
         if node.sampled and node.message.role != "assistant":
-            raise ImportProblem(where, f"node {number} is said to be a model's, and is a {node.message.role}'s message")
+            raise ImportProblem(
+                where, f"node {number} is marked as the model's, but is a {node.message.role}'s message"
+            )
         if node.mask and len(node.mask) != len(node.token_ids):
             raise ImportProblem(where, f"node {number} has {len(node.mask)} marks for {len(node.token_ids)} tokens")
     return trace

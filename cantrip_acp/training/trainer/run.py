@@ -258,7 +258,7 @@ class Run:
                 # A copy of each: the file will be replaced.
                 tensors = {name: found.get_tensor(name).clone() for name in found.keys()}  # noqa: SIM118
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise CantripError(f"{file} is damaged: {error}; delete it to begin anew") from None
+            raise CantripError(f"{file} is damaged: {error}; delete it to start again from the beginning") from None
         present = {**_plain(Settings()), **about["settings"], "example": about["example"]}
         wanted = {**_plain(self.settings), "example": self._identity()}
         differences = [name for name in wanted if name != "steps" and present.get(name) != wanted[name]]

@@ -357,8 +357,8 @@ class Answers:
         if receipt is None:
             raise ToolError(f"{identity} is the id of a tuple; tuple.observe names its receipts")
         if not is_genuine(receipt.document):
-            log.error("receipt %s is damaged: its id does not fit its content", identity)
-            raise ToolError(f"receipt {identity} is damaged: its id does not fit its content")
+            log.error("receipt %s is damaged: its content does not have this id", identity)
+            raise ToolError(f"receipt {identity} is damaged: its content does not have this id")
         document, answer = receipt.document, {"etag": identity[7:39], "receipt": receipt.document}
         if document["artifacts"]:
             result = await run_in_thread(lambda: read_result(self._store, document))

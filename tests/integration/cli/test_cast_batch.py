@@ -121,7 +121,7 @@ def threads(folder: Path, loom: str) -> list[dict[str, Any]]:
 def test_the_same_command_goes_on_and_again_repeats(folder: Path) -> None:
     run(folder, *BATCH)
     second = run(folder, *BATCH, "--samples", "2", "--json")
-    assert "2 had ended in an earlier run" in second.stderr
+    assert "2 ended in an earlier run" in second.stderr
     assert len(rows(second.stdout)) == 4
     third = run(folder, *BATCH, "--again", "all")
     assert "earlier run" not in third.stderr
@@ -198,7 +198,7 @@ def test_an_interruption_leaves_the_rest_for_the_same_command(folder: Path) -> N
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "the same command goes on where this one stopped" in stderr
+    assert "run the same command again to continue" in stderr
     lanes = json.loads(run(folder, "tuple", "status", "--json").stdout)["lanes"]
     assert [(lane["done"], lane["waiting"], lane["claimed"]) for lane in lanes.values()] == [(1, 1, 0)]
 
@@ -373,7 +373,7 @@ def test_a_projects_log_resumes_elsewhere(folder: Path) -> None:
     assert json.loads(loaded) == {"folder": ".catalog", "loaded": {"tuples": 2, "receipts": 2}}
     # The cast that ended is not repeated there. The other one is, if it is wanted.
     again = run(folder, *BATCH[:2], "-", "--space", "other.db", "--json", "--max-retries", "0", stdin=stdin, status=1)
-    assert "2 had ended in an earlier run" in again.stderr
+    assert "2 ended in an earlier run" in again.stderr
     [line] = rows(run(folder, "tuple", "resume", "--failed", "--json", "--space", "other.db").stdout)
     assert line["instead_of"] == next(row["tuple_id"] for row in rows(again.stdout) if row["state"] == "failed")
     assert rows(run(folder, "tuple", "resume", "--failed", "--json", "--space", "other.db").stdout) == []

@@ -73,7 +73,7 @@ def test_what_the_user_set_once(state: Path) -> None:
     wrong = gc(state)
     assert (wrong.status, wrong.err) == (
         2,
-        f"cantrip: {settings}: gc.older is not known; there are older_than and max_size\n",
+        f"cantrip: {settings}: gc.older is not a known option; the options are older_than and max_size\n",
     )
 
 
@@ -116,7 +116,10 @@ def test_one_at_a_time(state: Path) -> None:
     with open(state / "gc.lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         done = gc(state, "--yes")
-        assert (done.status, done.err) == (1, f"cantrip: another cantrip gc is at work in {state}; let it finish\n")
+        assert (done.status, done.err) == (
+            1,
+            f"cantrip: another cantrip gc is running for {state}; wait until it has finished\n",
+        )
         assert gc(state).status == 0, "looking is always allowed"
     both = [
         subprocess.Popen([*CANTRIP, "gc", "--yes", "--state-dir", str(state)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -99,7 +99,7 @@ def test_a_thread_by_its_leaf(tmp_path: Path, loom: Path) -> None:
     assert by_id["leaf"] == first
     assert [turn["role"] for turn in by_id["turns"]] == ["call", "crystal", "crystal"]
     assert json.loads(run("loom", "thread", loom, first[2:-1], "--json", cwd=tmp_path).out) == by_id
-    for wanted, says in (("t_0", "write more of it"), ("t_zzz", "no turn's id begins with")):
+    for wanted, says in (("t_0", "write more of the id"), ("t_zzz", "no turn's id begins with")):
         done = run("loom", "thread", loom, wanted, cwd=tmp_path)
         assert done.status == 2
         assert says in done.err

@@ -139,8 +139,8 @@ def test_a_fork_resumes_without_an_intent(tmp_path: Path, loom: Path) -> None:
         ([origin, "More.", "--resume"], "cannot be used together"),
         ([origin, "More.", "--cast", "c_x"], "--cast needs --resume"),
         ([origin], "or use --resume"),
-        ([origin, "--resume", "--cast", "c_x"], "cast 'c_x' neither has turn"),
-        (["", "--resume"], "there is nothing to go on with"),
+        ([origin, "--resume", "--cast", "c_x"], "cast 'c_x' does not contain turn"),
+        (["", "--resume"], "there is nothing to continue"),
     ):
         refused = run("loom", "fork", loom, *arguments, "-r", other, cwd=tmp_path)
         assert (refused.status, says in refused.err) == (2, True), refused.err

@@ -85,7 +85,7 @@ def test_in_the_repl(work: tuple[Path, Path, Path], tmp_path: Path) -> None:
     assert done.status == 0, done.err
     assert "modified a.txt  +4 -4" in done.out
     assert "+ONE" in done.out
-    assert "no change in 'none'" in done.out
+    assert "changed nothing in 'none'" in done.out
     assert (project / "a.txt").read_text() == LINES
     assert not (project / "new.txt").exists()
 
@@ -102,7 +102,7 @@ def test_changes_in_the_repl_are_shown_kept_and_undone_by_file_and_hunk(
     assert "+ONE" in done.out
     assert "a.txt has 1 hunk; there is no hunk 2" in done.out
     assert "kept     a.txt hunk 1" in done.out
-    assert "no change in 'a.txt' that you have not kept" in done.out
+    assert "changed nothing in 'a.txt' that you can still keep or undo" in done.out
     assert "/changes does not know 'lines'; it knows -p, diff, keep and undo" in done.out
     assert (project / "a.txt").read_text() == LINES.upper()
     assert not (project / "new.txt").exists()

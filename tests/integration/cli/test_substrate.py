@@ -115,7 +115,7 @@ def test_long_scopes_are_listed_in_part_or_whole(project: Path) -> None:
 
 
 NO_SUBSTRATE = [
-    ("off", "CANTRIP_SUBSTRATE is off"),
+    ("off", "CANTRIP_SUBSTRATE is `off`"),
     ("postgresql://nobody@127.0.0.1:1/none", "cannot open substrate postgresql://nobody@127.0.0.1:1/none"),
 ]
 
@@ -177,7 +177,7 @@ def test_mistakes_are_explained(project: Path) -> None:
     assert (wrong.status, "looks like a secret" in wrong.err, "ghp_" in wrong.err) == (2, True, False)
     assert run("substrate", "search", "zebra", cwd=project).status == 1
     off = run("substrate", "tree", cwd=project, CANTRIP_SUBSTRATE="off")
-    assert (off.status, "CANTRIP_SUBSTRATE is off" in off.err) == (2, True)
+    assert (off.status, "CANTRIP_SUBSTRATE is `off`" in off.err) == (2, True)
 
 
 COUNT = {

@@ -114,7 +114,7 @@ async def test_writable_paths(make, workspace: Path) -> None:
     ("wards", "words"),
     [
         ({"code_readable_paths": ["nowhere"]}, "does not exist"),
-        ({"code_readable_paths": ["data/.env"]}, "its name means secrets"),
+        ({"code_readable_paths": ["data/.env"]}, "its name is one that secrets have"),
         ({"code_readable_paths": ["link"]}, "leads out of the workspace"),
         ({"code_writable_paths": ["link"]}, "leads out of the workspace"),
         ({"code_writable_paths": ["top.txt"]}, "is not a folder"),

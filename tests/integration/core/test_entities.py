@@ -22,7 +22,7 @@ async def test_an_id_belongs_to_one_entity(tmp_path: Path) -> None:
     with Loom.open(tmp_path / "a.jsonl") as loom:
         cantrip = make(done(), done(), done(), loom=loom)
         first = cantrip.invoke(entity_id="mine")
-        with pytest.raises(EntityExists, match="'mine' lives in this loom already"):
+        with pytest.raises(EntityExists, match="'mine' is already open in this loom"):
             cantrip.invoke(entity_id="mine")
         await first.cast("go")
         await first.close()

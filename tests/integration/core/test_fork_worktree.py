@@ -175,7 +175,7 @@ async def test_what_cannot_be_had_is_said_and_leaves_nothing(tmp_path: Path, whe
     (tmp_path / "plain").mkdir()
     elsewhere = spell(tmp_path / "plain", list(TWICE))
     ours, *_ = await written(elsewhere)
-    with pytest.raises(GitError, match="is in no git repository"):
+    with pytest.raises(GitError, match="is not in a git repository"):
         await elsewhere.fork(ours, worktree=side)
     assert not side.exists()
     assert linked(where) == []

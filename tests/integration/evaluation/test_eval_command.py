@@ -145,7 +145,7 @@ def test_what_has_ended_is_not_run_again(folder: Path) -> None:
     first = rows(run(folder, *command).stdout)
     assert [r.get("task") for r in first] == ["hello", "count", None]
     again = run(folder, *command, "--samples", "2")
-    assert "2 had ended in an earlier run" in again.stderr
+    assert "2 ended in an earlier run" in again.stderr
     assert [(r["task"], r["sample"]) for r in rows(again.stdout)[:-1]] == [("hello", 1), ("count", 1)]
     # Samples of one run and one task are a group.
     run(folder, *command[:3], "--samples", "2", "--out", "group")
@@ -172,7 +172,7 @@ def test_an_evaluation_that_was_interrupted_goes_on(folder: Path, how: signal.Si
     if how == signal.SIGINT:
         assert process.returncode == 130, errors
         assert "1/1" in output
-        assert "1 of 2 samples are missing: interrupted. To go on, add: --out out" in errors
+        assert "1 of 2 samples are missing: interrupted. To continue, add: --out out" in errors
         data = json.loads((folder / "out/result.json").read_bytes())
         assert (data["planned"], data["ended"]) == (2, 1)
         assert "1 of 2 samples have ended" in (folder / "out/report.html").read_text()
@@ -182,7 +182,7 @@ def test_an_evaluation_that_was_interrupted_goes_on(folder: Path, how: signal.Si
             file.write(b'{"key": "')
     (folder / "slow.yaml").write_text(GOOD)
     done = run(folder, *command[len(CANTRIP) + 1 :])
-    assert "1 had ended in an earlier run" in done.stderr
+    assert "1 ended in an earlier run" in done.stderr
     assert [r["task"] for r in rows(log.read_text())] == ["hello", "count"]
     assert "2/2" in done.stdout
 

@@ -190,7 +190,7 @@ def test_a_server_that_goes_in_the_middle_of_writing(postgres: Server, by: int) 
         finally:
             postgres.start()
     assert "cannot write loom postgresql://keeper@127.0.0.1" in said
-    assert "what was written before is whole. Look after the server" in said
+    assert "earlier records are safe. Check the server" in said
     assert "s3cret" not in said
     with place.open() as loom:
         turns = list(loom.turns())

@@ -169,7 +169,7 @@ def test_ranking(place: Place) -> None:
     basis, standings = rewards.ranked(loom, group)
     assert basis == "reward"
     assert [(s.rank, s.relative) for s in standings] == [(1, 0.0), (None, None), (None, None)]
-    with pytest.raises(LoomError, match="ranking takes two"):
+    with pytest.raises(LoomError, match="ranking needs two"):
         rewards.record_relative(loom, group, standings)
     loom.annotate_reward("u3", 0)
     _, standings = rewards.ranked(loom, group, method="rank")

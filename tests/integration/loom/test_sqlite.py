@@ -114,7 +114,7 @@ def test_a_lock_that_is_not_let_go_is_named(path: Path, monkeypatch: pytest.Monk
     base = sqlite3.connect(path, isolation_level=None)
     with Loom.open(path) as loom:
         base.execute("BEGIN IMMEDIATE")
-        with pytest.raises(LoomError, match=r"a.db: database is locked.*Another program holds it"):
+        with pytest.raises(LoomError, match=r"a.db: database is locked.*Another program uses it"):
             loom.annotate_reward("t1", 1)
         assert len(loom.thread("t2")) == 3, "readers wait for nobody"
         base.execute("ROLLBACK")

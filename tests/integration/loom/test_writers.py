@@ -367,7 +367,7 @@ def test_a_writer_that_others_took_for_dead_learns_of_it(postgres: Server) -> No
         assert [t.reason for t in other.turns()] == [None, "error"]
     process.send_signal(signal.SIGCONT)
     out, _ = process.communicate("\n", timeout=30)
-    assert "another process took this one for dead" in out
+    assert "another process took over this cast" in out
     assert "load the session again" in out
     with place.open() as loom:
         assert [t.reason for t in loom.turns()] == [None, "error"]

@@ -67,7 +67,7 @@ def test_it_opens_the_browser(sample: Path, tmp_path: Path) -> None:
         (["nowhere.jsonl"], "no such file"),
         (["text.txt"], "this is not a loom"),
         (["text.txt", "--html", "x.html"], "this is not a loom"),
-        (["sample.loom.jsonl", "--turn", "t_0"], "write more of it"),
+        (["sample.loom.jsonl", "--turn", "t_0"], "write more of the id"),
         (["sample.loom.jsonl", "--port", "99999"], "--port"),
     ],
 )

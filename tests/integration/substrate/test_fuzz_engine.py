@@ -402,7 +402,7 @@ def test_a_program_that_cannot_be_started_ends_alone(served: Served) -> None:
     )
     assert "result" in served.ask("commit", **program)
     end = served.ask("await", process=served.ask("run", program="nul")["result"]["process"])["result"]
-    assert (end["state"], "cannot hold a NUL" in end["text"]) == ("failed", True)
+    assert (end["state"], "cannot contain a NUL" in end["text"]) == ("failed", True)
     again = served.ask("run", program="nul", input={"args": ["x" * 90_000] * 1})["result"]["process"]
     assert served.ask("await", process=again)["result"]["state"] == "failed"
     assert "result" in served.ask("scope", id="own")

@@ -136,7 +136,7 @@ def test_a_prompt_that_is_no_question_is_refused(folder: Path) -> None:
     asked = casts.question([{"role": "system", "content": "Be brief."}, *casts.prompts()[2]["prompt"]])
 
     assert (asked.intent, asked.reference) == ("Say letters, please (2)", "aeiou")
-    with pytest.raises(DefinitionError, match=r"no question of the example.*train\.jsonl"):
+    with pytest.raises(DefinitionError, match=r"not a question of the example.*train\.jsonl"):
         casts.question("Say numbers")
     with pytest.raises(DefinitionError, match=r"distil: has no questions to train"):
         Casts("distil").prompts()

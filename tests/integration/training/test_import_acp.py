@@ -289,11 +289,11 @@ def test_lines_may_be_wrapped_and_escaped(tmp_path: Path) -> None:
     ("line", "told"),
     [
         ("nonsense", "t.jsonl:2: not JSON"),
-        ('{"hello": 1}', "t.jsonl:2: no message of JSON-RPC"),
+        ('{"hello": 1}', "t.jsonl:2: this is not a JSON-RPC message"),
         ('{"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": []}', "t.jsonl:2: no message of ACP"),
         (
             '{"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {"sessionId": "s", "prompt": "x"}}',
-            "no list of blocks",
+            "not a list of blocks",
         ),
         ('{"jsonrpc": "2.0", "method": "session/update", "params": {}}', "t.jsonl:2: no message of ACP"),
         ('{"jsonrpc": "2.0", "id": 1, "method": 7, "params": {}}', "t.jsonl:2: no message of ACP"),

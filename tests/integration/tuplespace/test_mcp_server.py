@@ -577,8 +577,8 @@ def test_the_official_inspector_dispatches_a_cast(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "name RECIPES that clients may have cast, or --lane without --work"),
-        (("--lane", "x", "--work"), "name RECIPES"),
+        ((), "give the RECIPES that clients may cast, or --lane without --work"),
+        (("--lane", "x", "--work"), "give the RECIPES"),
         (("greeter.cantrip.yaml", "--json"), "--json needs --http"),
         (("greeter.cantrip.yaml", "--token-file", "t"), "--token-file needs --http"),
         (("greeter.cantrip.yaml", "--lane", "a b"), "lane"),

@@ -209,7 +209,7 @@ def test_what_cannot_think_harder_is_not_recorded_to(
     agent = start([{"content": "one"}])
     session = agent.session(folder)
     choice = {"sessionId": session, "configId": "effort", "value": "high"}
-    assert "takes no effort" in agent.error("session/set_config_option", choice)["message"]
+    assert "has no setting for the effort" in agent.error("session/set_config_option", choice)["message"]
     option(agent, session, "model", "openai:gpt-5")
     option(agent, session, "effort", "high")
     assert option(agent, session, "model", "openai:gpt-5-mini")["effort"]["currentValue"] == "high"

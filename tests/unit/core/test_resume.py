@@ -159,14 +159,12 @@ async def test_samples_of_the_call_are_first_answers() -> None:
     (group,) = rewards.groups(loom, alike=True)
     assert (group.id, len(group.leaves)) == (made.id, 2)
     await make(done("x"), loom=loom).cast("another task")
-    with pytest.raises(
-        IntentRequired, match=r"casts on different intents begin at turn .*: name the one to go on with"
-    ):
+    with pytest.raises(IntentRequired, match=r"casts on different intents begin at turn .*: name the one to continue"):
         await again.resume(root)
     chosen = make(done("x"), loom=loom)
     await chosen.resume(root, cast=result.cast_id)
     assert sent(chosen) == [sent(cantrip)[0]]
-    with pytest.raises(LoomError, match="neither has turn"):
+    with pytest.raises(LoomError, match="does not contain turn"):
         await again.resume(root, cast="c_nowhere")
 
 
@@ -174,7 +172,7 @@ async def test_a_cast_that_was_cut_goes_on() -> None:
     loom = Loom.memory()
     cantrip = make(echo("one"), echo("two"), done("whole"), loom=loom, wards=[{"max_turns": 2}])
     async with cantrip.invoke() as entity:
-        with pytest.raises(IntentRequired, match="no cast to go on with"):
+        with pytest.raises(IntentRequired, match="no cast yet that could continue"):
             await entity.resume()
         cut = await entity.cast("the task")
         assert cut.reason == "max_turns"

@@ -55,7 +55,7 @@ def test_a_child_has_all_of_its_parents_gates_but_those_that_are_gone(circle: Ci
         ({"gates": [{"name": "read_file", "root": "data/../secret"}]}, "cannot grant gate 'read_file' below"),
         ({"gates": [{"name": "read_file", "root": "data/out"}]}, "cannot grant gate 'read_file' below"),
         ({"gates": [{"name": "read_file", "root": "database"}]}, "cannot grant gate 'read_file' below"),
-        ({"gates": [{"name": "done", "root": "data"}]}, "cannot grant gate 'done' with a root: it reaches no files"),
+        ({"gates": [{"name": "done", "root": "data"}]}, "cannot grant gate 'done' with a root: it does not use files"),
         ({"gates": [{"name": "read_file", "follow": True}]}, "cannot grant gate 'read_file' with 'follow'"),
         ({"gates": [{"root": "data"}]}, "a gate is a name, or a mapping with a name"),
         ({"wards": {"bash_writable_paths": ["."]}}, "cannot grant ward bash_writable_paths"),
@@ -196,7 +196,7 @@ async def test_children_are_counted_over_the_whole_tree() -> None:
     await spell.cast("go")
     said = [r.result for t in turns(spell) for r in t.observation.results if r.gate.startswith("call_agent")]
     assert said[-3:-1][0].startswith("child refused by max_children_total: this entity may have 4 children in all")
-    assert "3 more were asked for" in said[-3]
+    assert "this call asks for 3 more" in said[-3]
     assert said[-2] == "last"
     assert said[-1].startswith("child refused by max_children_total")
 

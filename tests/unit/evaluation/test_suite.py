@@ -96,7 +96,7 @@ WRONG = {
     "tasks:\n- intent: x\n  checks: [{likes: x}]": r"s\.yaml:3:13: tasks\[0\]\.checks\[0\]\.likes: unknown key",
     "tasks:\n- intent: x\n  checks: [{answer: a, has: {b: c}}]": r"s\.yaml:3:12: .*a check has exactly one of the keys",
     "tasks:\n- intent: x\n  checks: [answer: '(']": r"s\.yaml:3:20: .*not a regular expression",
-    "tasks:\n- intent: x\n  checks: [unchanged: a.py]": r"s\.yaml:3:11: .*unchanged names 'a.py', which is no file of the task",
+    "tasks:\n- intent: x\n  checks: [unchanged: a.py]": r"s\.yaml:3:11: .*unchanged names 'a.py', which is not a file of the task",
     "tasks:\n- intent: x\n  checks: [reference: exact]": r"s\.yaml:3:11: .*has no reference to check",
     "tasks:\n- intent: x\n  checks: [answer: y]\n  files: {../x: y}": r"s\.yaml:4:.*must be a path|a path inside the task's folder",
     "tasks:\n- {intent: x, checks: [answer: y], recipe: none.cantrip.yaml}": r"s\.yaml:2:.*recipe: .*no such file",

@@ -69,7 +69,7 @@ def test_sqlite_a_guard_that_was_changed(file: str) -> None:
         assert [p for p in told_by_check if "since it was written" in p] == [
             "record 4 was changed since it was written: its checksum is another"
         ]
-        with pytest.raises(LoomError, match="there is another record than was"):
+        with pytest.raises(LoomError, match="is not the one that was there"):
             loom.turn("t2")
         assert loom.turn("t3").id == "t3"
     assert told(file, readonly=True) == []
@@ -169,7 +169,7 @@ def test_postgres_a_role_that_may_only_append(postgres: Server, base: str) -> No
         with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.RestrictViolation)):
             server_hand(postgres, base, statement, user=role)
     server_hand(postgres, base, "DROP TRIGGER cantrip_new ON cantrip_records")
-    with pytest.raises(LoomError, match="open it once as the owner of its tables, which puts them back"):
+    with pytest.raises(LoomError, match="open it once as the owner of its tables, which restores them"):
         Loom.open(theirs)
     Loom.open(url).close()
     with Loom.open(theirs) as loom:

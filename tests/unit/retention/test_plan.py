@@ -153,7 +153,7 @@ def test_one_that_cannot_be_read_may_need_any(tmp_path: Path) -> None:
     base.write_bytes(base.read_bytes()[:100] + b"\xff" * 4000)
     plan = make_plan(tmp_path, OLD)
     plan.close()
-    assert [item.kept for item in plan.items] == ["c.db, which cannot be read, may go on from it"]
+    assert [item.kept for item in plan.items] == ["c.db, which cannot be read, may continue it"]
     assert len(plan.notes) == 1
 
 

@@ -154,7 +154,7 @@ def test_a_document_of_harbor(tmp_path: Path) -> None:
             "not an ATIF trajectory: Expected `array`, got `int`",
         ),
         ("{\n]", "not JSON"),
-        ('{"a": 1}', "neither a loom's record"),
+        ('{"a": 1}', "this cannot be imported"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, text: str, why: str) -> None:

@@ -115,9 +115,9 @@ async def test_damage_and_foreign_mediums_leave_a_thread_out_and_say_why() -> No
             broken._tree.add(broken._store.append(record), record)
     source = Source(broken)
     assert list(source.episodes(marked=True)) == []
-    assert source.report.left_out == {"a turn above is not in this loom (damaged?)": 1}
+    assert source.report.left_out == {"an earlier turn is not in this loom (is the loom damaged?)": 1}
     record = CantripRecord("c", {}, {"medium": "never-heard-of"})
-    with pytest.raises(Exception, match="'never-heard-of' is of a package that is not installed"):
+    with pytest.raises(Exception, match="'never-heard-of' belongs to a package that is not installed"):
         RecordedCircle(record)
 
 

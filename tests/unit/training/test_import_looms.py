@@ -72,7 +72,7 @@ def test_kinds_are_told_by_the_first_line(tmp_path: Path) -> None:
     assert detect_format(f"sqlite:{tmp_path}/a.db") == detect_format(str(tmp_path / "a.db")) == "loom"
     for text, words in (
         ("", "there is nothing in it"),
-        ('{"a": 1}', ":1: neither a loom's record"),
+        ('{"a": 1}', ":1: this cannot be imported"),
         ("\x00\x01", ":1: not JSON"),
     ):
         path = tmp_path / "x"

@@ -290,7 +290,7 @@ async def test_secrets_that_are_known_here_are_masked(tmp_path: Path) -> None:
             ),
             "a node that is not there",
         ),
-        (json.dumps({"id": "x", "nodes": [{**node("user", "a", None), "sampled": True}]}), "is said to be a model's"),
+        (json.dumps({"id": "x", "nodes": [{**node("user", "a", None), "sampled": True}]}), "is marked as the model's"),
         (json.dumps({"id": "x", "nodes": [node("assistant", "a", None, token_ids=[1], mask=[])]}), ""),
         (
             json.dumps({"id": "x", "nodes": [node("assistant", "a", None, token_ids=[1], mask=[True, True])]}),

@@ -64,8 +64,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A line of a dataset: the intent, and the expected answer, which only the verifier gets.
 
-    Questions with the same ``pair`` are trained in the same step. If one is the other with its choices swapped, a habit
-    such as "always the first" gains nothing in any step.
+    Questions with the same ``pair`` are trained in the same step, and their casts are compared with each other. If one is
+    the other with its choices swapped, a habit such as "always the first" is right in one and wrong in the other.
     """
 
     intent: str

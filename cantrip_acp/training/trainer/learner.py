@@ -34,6 +34,7 @@ class TokenRow(msgspec.Struct, frozen=True):
     reward: float | None = None
     group: str | None = None
     thread: str = ""
+    cast: str | None = None
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -23,6 +24,9 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.training.export.registry import find
 from cantrip_acp.training.export.selection import Source, ThreadSelection
 from cantrip_acp.training.trainer.example import Demonstration, Question
+
+if TYPE_CHECKING:
+    from cantrip_acp.training.trainer.learner import TokenRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,17 @@ async def roll_out(
     rewards = [each.reward or 0.0 for each in ended]
     # A cast that failed before its first turn has no thread. It counts as a cast without a reward.
     return Rollout(sum(rewards) / casts, sum(reward >= 1 for reward in rewards) / casts, casts, len(errors))
+
+
+def compared(rows: Sequence[TokenRow], loom: Loom, questions: Sequence[Question]) -> list[TokenRow]:
+    """The rows, with the rows of a pair of questions in one group.
+
+    A model with a habit, such as "always the first number", gets equal rewards for all casts of one question. Only the other
+    question of the pair shows that the habit is wrong.
+    """
+    pairs = {question.intent: f"pair {question.pair}" for question in questions if question.pair is not None}
+    found = {start.id: pairs.get(start.intent or "") for start, _ in loom.casts()}
+    return [msgspec.structs.replace(row, group=found.get(row.cast or "") or row.group) for row in rows]
 
 
 def export(loom: Loom, target: Path) -> None:

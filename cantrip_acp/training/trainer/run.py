@@ -39,7 +39,7 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.text.codecs import convert, json_decoder
 from cantrip_acp.training.trainer.example import Example, Question, Settings
 from cantrip_acp.training.trainer.history import Evaluation, Step, write_page
-from cantrip_acp.training.trainer.rollouts import Rollout, export, roll_out
+from cantrip_acp.training.trainer.rollouts import Rollout, compared, export, roll_out
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -146,7 +146,7 @@ class Run:
                 tokens = sampler.tokens - sampled
                 start = time.perf_counter()
                 export(loom, place / "tokens.jsonl")
-            rows = read_rows(place / "tokens.jsonl")
+                rows = compared(read_rows(place / "tokens.jsonl"), loom, questions)
             times["export"] = time.perf_counter() - start
             start = time.perf_counter()
             update = asdict(await sampler.run(partial(_update, learner=learner, rows=rows)))

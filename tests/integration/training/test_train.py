@@ -36,11 +36,13 @@ from safetensors.torch import load_file
 
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.trainer import supervised
 from cantrip_acp.training.trainer.engine import Request
-from cantrip_acp.training.trainer.example import Example
+from cantrip_acp.training.trainer.example import Example, Question
 from cantrip_acp.training.trainer.learner import Learner, TokenRow, relative_rewards
 from cantrip_acp.training.trainer.model import Model
+from cantrip_acp.training.trainer.rollouts import compared, roll_out
 from cantrip_acp.training.trainer.run import STATE, Run, read_rows
 from cantrip_acp.training.trainer.sampler import Sampler
 from cantrip_acp.training.trainer.server import SamplerServer
@@ -160,6 +162,36 @@ def test_rewards_count_by_their_difference_in_the_group() -> None:
     # A thread in two rows counts once.
     found = relative_rewards([row(1.0, "a", "t"), row(1.0, "a", "t"), row(0.0, "a", "u")])
     assert found == pytest.approx([1.0, 1.0, -1.0], abs=1e-3)
+
+
+async def test_a_habit_is_compared_over_the_questions_of_a_pair(tmp_path: Path) -> None:
+    """A model that always says "1" gets equal rewards in each question, and different ones in the pair."""
+    always = [{"tool_calls": [{"gate": "done", "args": {"answer": "1"}}], "repeat": True}]
+    folder = tmp_path / "ones"
+    folder.mkdir()
+    (folder / "verifier.py").write_text(
+        "def score(thread, reference):\n    return float(str(thread.result) == str(reference))\n"
+    )
+    (folder / "ones.cantrip.yaml").write_text(
+        "crystal: {provider: scripted, responses: []}\ncall: {system_prompt: Say it.}\n"
+        "circle: {gates: [done], wards: [{max_turns: 2}], score: {python: verifier.py, at: cast}}\n"
+    )
+    questions = [Question("1 or 2?", 1, "p"), Question("2 or 1?", 2, "p"), Question("Alone?", 1)]
+    cantrip = trusted_cantrip(str(folder / "ones.cantrip.yaml"), tmp_path, None, ScriptedCrystal([]))
+    with Loom.open(tmp_path / "a.loom.jsonl") as loom:
+        await roll_out(cantrip, ScriptedCrystal(always), loom, questions, [], samples=2)
+        source = Source(loom)
+        rows = [
+            TokenRow((1,), (2,), (1,), (-1.0,), each.reward, each.group or each.leaf, each.leaf, each.cast_id)
+            for each in source.episodes(marked=True)
+        ]
+        assert relative_rewards(rows, scaled=False) == [0.0] * 6
+        found = compared(rows, loom, questions)
+        by_intent = {
+            source.episode(row.thread).intent: value
+            for row, value in zip(found, relative_rewards(found, scaled=False), strict=True)
+        }
+    assert by_intent == {"1 or 2?": 0.5, "2 or 1?": -0.5, "Alone?": 0.0}
 
 
 async def test_sft_learns_from_the_prompts_that_the_model_will_get(

@@ -16,9 +16,10 @@ ENDING = ".loom.jsonl"
 
 
 def find_loom(name: str | None, state_dir: Path) -> Path | str:
-    """A loom's file, or the database address as given. Raises DefinitionError, which says where it looked."""
+    """A loom's file, or the database address as given; without a name, or with an empty one, the newest loom of the state
+    folder. Raises DefinitionError, which says where it looked."""
     looms = state_dir / "looms"
-    if name is None:
+    if not name:
         kept = sorted(looms.glob(f"*{ENDING}"), key=lambda p: p.stat().st_mtime)
         if not kept:
             raise DefinitionError(f"there is no loom in {looms}; name a file, or cast something first")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 import click
 
@@ -14,6 +17,7 @@ from cantrip_acp.cli.command_table import SuggestingGroup, complete_recipe, exam
 from cantrip_acp.cli.errors import with_excerpts
 from cantrip_acp.cli.session.setup import cwd_option, state_option
 from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
@@ -289,6 +293,9 @@ def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str,
             for gate in circle.gates.values()
         ],
         "gate_files": gate_files(found),
+        "mcp_servers": [
+            {"name": server["name"], "runs": _runs(server)} for server in found.data.get("mcp_servers", ())
+        ],
         **({"score": {"at": "turn", **found.data["circle"]["score"]}} if "score" in found.data["circle"] else {}),
         "wards": circle.wards.declared(),
         "retry": found.data.get("retry", {}),
@@ -296,6 +303,14 @@ def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str,
         "tools": [{"name": tool.name, "description": tool.description} for tool in circle.tools],
         "presentation": circle.capabilities(text_calls=inspect.writes_calls(found)),
     }
+
+
+def _runs(server: Mapping[str, Any]) -> str:
+    """The command of an MCP server, or its address without a password and a query."""
+    if server.get("command"):
+        return shared().diagnostic(shlex.join([server["command"], *server.get("args", ())]))
+    parts = urlsplit(server["url"])
+    return shared().diagnostic(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))
 
 
 def _loom(found: Recipe) -> dict[str, Any]:
@@ -331,6 +346,13 @@ def _print_recipe(screen: Screen, about: dict[str, Any], circle: Circle) -> None
     for file in about["gate_files"]:
         screen.line(
             ("and the gates of ", "dim"), (file, "bold"), ("  which is not run to show a recipe", "dim"), indent=2
+        )
+    for server in about["mcp_servers"]:
+        screen.line(
+            ("and the tools of the MCP server ", "dim"),
+            (server["name"], "bold"),
+            (f"  {clean_line(server['runs'], _LONGEST)}, which is not started to show a recipe", "dim"),
+            indent=2,
         )
     if "score" in about:
         asked = "each turn" if about["score"]["at"] == "turn" else "each cast, at its end,"

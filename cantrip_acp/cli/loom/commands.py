@@ -152,14 +152,16 @@ def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_
 @json_option
 @state_option
 def tree(name: str | None, as_json: bool, state_dir: Path | None) -> None:
-    """Draw a loom as a tree: one line for each turn, and a branch where threads separate (forks, children)."""
-    from cantrip_acp.cli.loom.show import as_data, draw
+    """Draw a loom as a tree: one line for each turn, and a branch where threads separate (forks, children).
+    Forks that failed before their first turn are shown too."""
+    from cantrip_acp.cli.loom.show import as_data, draw, failed_forks
     from cantrip_acp.cli.render.terminal import Screen
 
     with _open(name, state_dir) as held:
         if as_json:
             # Each turn names its parent, and so the turns are the tree.
-            click.echo(json.dumps({"turns": as_data(held)["turns"]}, default=str))
+            data = {"turns": as_data(held)["turns"], "failed_forks": failed_forks(held)}
+            click.echo(json.dumps(data, default=str))
         else:
             draw(Screen(), held)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cantrip_acp.cli.command_table import complete_loom, examples
+from cantrip_acp.cli.loom.show import failed_forks
 from cantrip_acp.cli.session.setup import state_option
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ FORKED = (
     'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
     'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
 )
-file_argument = click.argument("name", metavar="FILE", shell_complete=complete_loom)
+file_argument = click.argument("name", metavar="[FILE]", required=False, shell_complete=complete_loom)
 turn_argument = click.argument("turn", required=False)
 json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 by_option = click.option(
@@ -209,9 +210,10 @@ def _figures(screen: Screen, line: ThreadLine) -> str:
 @json_option
 @state_option
 def compare(
-    name: str, turn: str | None, basis: str, method: str, alike: bool, as_json: bool, state_dir: Path | None
+    name: str | None, turn: str | None, basis: str, method: str, alike: bool, as_json: bool, state_dir: Path | None
 ) -> None:
     """Compare the threads that separate at TURN of the loom FILE: outcome, reward, relative reward, turns, tokens, cost, gates.
+    Without FILE, or if it is an empty text, the newest loom in the state folder is used.
 
     TURN is a turn's id or its beginning. If no threads separate there, the nearest earlier turn with a branch is used.
     Without TURN, every group of the loom is compared. Casts of one cantrip on the same intent are a group too: they separate
@@ -223,9 +225,11 @@ def compare(
     with open_by_name(name, paths.state_dir(state_dir)) as held:
         compared = _compare_groups(held, turn, basis, method, alike=alike)
         if as_json:
-            click.echo(json.dumps({"groups": [_data(*one) for one in compared]}, default=str))
+            groups = [_data(*one) for one in compared]
+            click.echo(json.dumps({"groups": groups, "failed_forks": failed_forks(held)}, default=str))
             return
         _tables(compared)
+        _show_failed(held)
 
 
 @click.command(
@@ -246,7 +250,7 @@ def compare(
 @json_option
 @state_option
 def rank(
-    name: str,
+    name: str | None,
     turn: str | None,
     basis: str,
     method: str,
@@ -256,6 +260,8 @@ def rank(
     state_dir: Path | None,
 ) -> None:
     """Rank the threads that separate at TURN of the loom FILE (without TURN: each group), best first, with relative rewards.
+    Without FILE, or if it is an empty text, the newest loom in the state folder is used. Forks that failed before their first
+    turn are named below the groups.
 
     --write adds a reward of the kind `relative` to the last turn of each thread. It never replaces another kind of reward.
     If some threads of a group have a reward, the threads without a reward are left out.
@@ -279,9 +285,11 @@ def rank(
             groups = [
                 _data(group, found, _sort_standings(standings), lines) for group, found, standings, lines in compared
             ]
-            click.echo(json.dumps({"groups": groups, "written": written}, default=str))
+            data = {"groups": groups, "failed_forks": failed_forks(held), "written": written}
+            click.echo(json.dumps(data, default=str))
             return
         _tables([(group, found, _sort_standings(standings), lines) for group, found, standings, lines in compared])
+        _show_failed(held)
         if write:
             click.echo(f"{written} relative reward{'' if written == 1 else 's'} written")
         for turn_id in skipped:
@@ -343,6 +351,17 @@ def _data(group: Group, found: str, standings: list[Standing], facts: dict[str, 
         {"leaf": s.leaf, "rank": s.rank, "reward": s.reward, "relative": s.relative, **facts[s.leaf]} for s in standings
     ]
     return {"group": group.id, "turn": group.turn_id, "intent": group.intent, "by": found, "threads": threads}
+
+
+def _show_failed(loom: Loom) -> None:
+    from cantrip_acp.cli.render.terminal import Screen
+
+    screen, failed = Screen(), failed_forks(loom)
+    for each in failed[:_GROUPS]:
+        about = f"fork {each['entity_id']} of {each['from_turn']}: {each['reason']}"
+        screen.line((f"{screen.marks.failed} {about}", "red"), (f"  {_cut(each['error'] or '')}", "dim"))
+    if len(failed) > _GROUPS:
+        screen.line((f"… {len(failed) - _GROUPS:,} more forks failed; --json shows all of them", "dim"))
 
 
 def _tables(compared: list[_Comparison]) -> None:

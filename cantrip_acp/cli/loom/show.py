@@ -312,14 +312,22 @@ def draw(screen: Screen, loom: Loom) -> None:
     from cantrip_acp.loom.rewards import relative_of
 
     outline = Outline(loom)
+    failed = {each["entity_id"]: each for each in failed_forks(loom)}
     children: dict[str | None, list[str]] = {}
     for turn_id, place in outline.places.items():
         parent = place.parent_id if place.parent_id in outline.places else None
         children.setdefault(parent, []).append(turn_id)
+    for entity_id, each in failed.items():
+        children.setdefault(each["from_turn"], []).append(entity_id)
     heads = {head for spawned in outline.spawned.values() for head in spawned}
     dot = f" {screen.marks.dot} "
     endings, leaves = Endings(loom, outline.starts), frozenset(outline.leaves)
     for turn_id, prefix, mark in _walk(children):
+        if (lost := failed.get(turn_id)) is not None:
+            why = f"{dot}{lost['reason']}", "yellow"
+            error = f": {clean_line(lost['error'], _WORDS)}" if lost["error"] else ""
+            screen.line((f"{prefix}{mark}", "dim"), f"{turn_id} ", ("fork  ", "cyan"), why, (error, "dim"))
+            continue
         turn = loom.turn(turn_id)
         begun = _beginning(loom, outline, turn, turn_id in heads)
         if turn.role == "call":
@@ -341,6 +349,24 @@ def draw(screen: Screen, loom: Loom) -> None:
         if relative is not None:
             parts.append((f"{dot}relative {number(relative)}", "magenta"))
         screen.line(*parts)
+
+
+def failed_forks(loom: Loom) -> list[dict[str, Any]]:
+    """The forks that ended before their first turn: ``entity_id``, ``from_turn``, ``group``, ``reason`` and ``error``."""
+    wrote = {place.entity_id for place in loom.places.values()}
+    silent = {fork.entity_id: fork for fork in loom.forks() if fork.entity_id not in wrote and fork.from_turn in loom}
+    if not silent:
+        return []
+    starts = {start.entity_id: start.id for start in loom.cast_starts().values() if start.entity_id in silent}
+    endings, found = Endings(loom), []
+    for entity_id, fork in silent.items():
+        ending = endings.cast(starts[entity_id]) if entity_id in starts else None
+        if ending is None or ending.state != "truncated":
+            continue
+        group = fork.group if isinstance(fork.group, str) else None
+        about = {"entity_id": entity_id, "from_turn": fork.from_turn, "group": group}
+        found.append({**about, "reason": ending.reason, "error": ending.error})
+    return found
 
 
 def _beginning(loom: Loom, outline: Outline, turn: Turn, spawned: bool) -> str:

@@ -74,7 +74,9 @@ def view(
         from cantrip_acp.loom.view import write_html
 
         count = write_html(path, target, raw=raw)
-        click.echo(f"{target}  {count:,} turns")
+        page = Path(target).absolute()
+        click.echo(f"{page}  {count:,} turns")
+        click.echo(f"open it in a browser: {page.as_uri()}")
         return
     _serve(path, wanted, port, not no_browser, readonly, frames, hosts)
 

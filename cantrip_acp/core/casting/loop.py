@@ -21,7 +21,7 @@ import msgspec
 
 from cantrip_acp.core import events
 from cantrip_acp.core.casting.query_stream import QueryStream
-from cantrip_acp.core.casting.result import CastResult
+from cantrip_acp.core.casting.result import CastResult, without_calls
 from cantrip_acp.core.casting.turn_builder import TurnBuilder
 from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo
 from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
@@ -754,8 +754,7 @@ class CastRun:
         parts = [f"{how} after {self.cast.turns} turn{'s' if self.cast.turns != 1 else ''}.", *warnings]
         if self._gate_counts:
             parts.append("Gates called: " + ", ".join(f"{g} ×{n}" for g, n in self._gate_counts.most_common(8)) + ".")
-        if self._last_text:
-            words = " ".join(self._last_text.split())
+        if words := without_calls(self._last_text or ""):
             parts.append(f"Last words: {words[:300]}{'…' if len(words) > 300 else ''}")
         return self.entity.redactor.text(" ".join(parts))
 

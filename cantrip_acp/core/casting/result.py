@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Generic
 
 from cantrip_acp.crystals.contract import Usage
@@ -16,6 +17,19 @@ else:
     from typing import TypeVar
 
     Value = TypeVar("Value")
+
+
+_CALL = re.compile(r"```tool_call\b.*?(?:```|\Z)|<(tool_call|function_call)>.*?(?:</\1>|\Z)", re.DOTALL)
+"""A tool call that a model wrote as text, also one that is cut off (`crystals.text_tools`)."""
+
+
+def without_calls(text: str) -> str:
+    """A model's text on one line, for people: without the tool calls in it.
+
+    >>> without_calls("I look.\\n```tool_call\\n{}\\n```")
+    'I look.'
+    """
+    return " ".join(_CALL.sub(" ", text).split())
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,3 +178,60 @@ async def test_a_label_is_not_for_what_came_before_the_fork() -> None:
         (False, ["second"]),
         (True, ["third"]),
     ]
+
+
+def test_a_fork_that_failed_is_in_the_tree_and_below_the_ranking(tmp_path: Path) -> None:
+    good, loom = (
+        recipe(tmp_path, SUMS.replace("  score: {python: score.py, at: cast}\n", "")),
+        tmp_path / "x.loom.jsonl",
+    )
+    bad = recipe(tmp_path, READER.replace("gates: [done, read_file]", "gates: [done]"), "bad.cantrip.yaml")
+    assert run("cast", good, INTENT, "--loom", loom, cwd=tmp_path).status == 0
+    with Loom.open(loom, readonly=True) as held:
+        origin = held.leaves()[-1]
+    options = ("--samples", "2", "--concurrency", "1")
+    assert run("loom", "fork", loom, origin, "Again.", "-r", good, *options, cwd=tmp_path).status == 0
+    assert run("loom", "fork", loom, origin, "Fail.", "-r", bad, cwd=tmp_path).status == 1
+    drawn = run("loom", "tree", loom, cwd=tmp_path).out.splitlines()
+    assert [("fork" in line, "error" in line) for line in drawn[-3:]] == [(True, False), (True, False), (True, True)]
+    assert "the script" in drawn[-1]
+    for command in ("tree", "rank", "compare"):
+        (failed,) = json.loads(run("loom", command, loom, "--json", cwd=tmp_path).out)["failed_forks"]
+        assert (failed["from_turn"], failed["reason"]) == (origin, "error")
+        assert failed["entity_id"] in drawn[-1]
+    ranked = run("loom", "rank", loom, cwd=tmp_path).out
+    assert f"fork {failed['entity_id']} of {origin}: error" in ranked
+
+
+def test_rank_and_compare_take_the_newest_loom_without_a_name(tmp_path: Path) -> None:
+    file, state = recipe(tmp_path, SUMS.replace("  score: {python: score.py, at: cast}\n", "")), tmp_path / "state"
+    for intent in (INTENT, INTENT):
+        loom = state / "looms" / "a.loom.jsonl"
+        assert run("cast", file, intent, "--loom", loom, "--state-dir", state, cwd=tmp_path).status == 0
+    for name in ((), ("",)):
+        for command in ("rank", "compare"):
+            found = run("loom", command, *name, "--state-dir", state, "--json", cwd=tmp_path)
+            assert found.status == 0, found.err
+            assert json.loads(found.out)["groups"][0]["intent"] == INTENT
+    page = run("loom", "view", "", "--state-dir", state, "--html", "page.html", cwd=tmp_path)
+    assert page.out.splitlines() == [
+        f"{tmp_path}/page.html  3 turns",
+        f"open it in a browser: file://{tmp_path}/page.html",
+    ]
+
+
+def test_the_last_words_of_a_cast_have_no_tool_calls(tmp_path: Path) -> None:
+    content = json.dumps(
+        'I look.\n```tool_call\n{"name": "nothing", "arguments": {}\n```\nThen I go on.\n```tool_call\n{"na'
+    )
+    text = f"""
+crystal: {{provider: scripted, responses: [{{content: {content}, repeat: true}}]}}
+circle:
+  medium: conversation
+  gates: [done]
+  wards: [{{max_turns: 1}}, {{require_done_tool: true}}]
+"""
+    done = run("cast", recipe(tmp_path, text), "Go.", "--json", cwd=tmp_path)
+    with Loom.open(done.lines[-1]["loom"], readonly=True) as held:
+        (end,) = [held.cast_end(start) for start in held.cast_starts()]
+    assert end.summary.endswith("Last words: I look. Then I go on.")

@@ -292,3 +292,13 @@ def test_a_medium_and_a_format_of_another_name(tmp_path: Path) -> None:
         Circle("shell", ["done"], [{"max_turns": 1}])
     with pytest.raises(DefinitionError, match="unknown export format 'trl-dpo'; did you mean 'trl-preference'"):
         registry.find("trl-dpo")
+
+
+def test_show_names_the_mcp_servers(tmp_path: Path) -> None:
+    servers = "mcp_servers:\n  - {name: notes, command: python3, args: [notes_server.py]}\n"
+    servers += "  - {name: far, url: 'https://me:pass@far.example/mcp?key=1'}\n"
+    (tmp_path / "x.cantrip.yaml").write_text(BASE.format(crystal="ollama:x", medium="conversation", more=servers))
+    shown = run("recipe", "show", "x.cantrip.yaml", cwd=tmp_path).out
+    assert "the tools of the MCP server notes  python3 notes_server.py, which is not started" in shown
+    data = json.loads(run("recipe", "show", "x.cantrip.yaml", "--json", cwd=tmp_path).out)
+    assert data["mcp_servers"][1] == {"name": "far", "runs": "https://far.example/mcp"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +24,12 @@ _NEEDED = ("torch", "transformers", "peft", "gguf", "uvicorn")
 
 @click.command(
     "train",
-    **examples("cantrip models pull smollm2", "cantrip train larger --steps 1", "cantrip train distil --steps 1"),
+    **examples(
+        "cantrip models pull smollm2",
+        "cantrip train larger --steps 1",
+        "cantrip train distil --steps 1",
+        "cantrip train larger --copy-to mine",
+    ),
 )
 @click.argument("example", metavar="EXAMPLE")
 @click.option(
@@ -39,13 +45,25 @@ _NEEDED = ("torch", "transformers", "peft", "gguf", "uvicorn")
 @click.option("--held-out", type=click.IntRange(1), help="How many held-out questions.")
 @click.option("--seed", type=int, help="The seed of everything random.")
 @click.option("--model", help="The weights: embedded:NAME, gguf:FILE, or a folder in the format of transformers.")
+@click.option(
+    "--copy-to",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Copy EXAMPLE into the new FOLDER, so that you can change it, and train nothing.",
+)
 @click.option("--threads", type=click.IntRange(1), help="Processor threads of torch.  [default: one for each core]")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object for each step, and one for the run at the end."
 )
 @state_option
 def train(
-    example: str, out: Path | None, threads: int | None, as_json: bool, state_dir: Path | None, **given: Any
+    example: str,
+    out: Path | None,
+    copy_to: Path | None,
+    threads: int | None,
+    as_json: bool,
+    state_dir: Path | None,
+    **given: Any,
 ) -> int:
     """Train a small model on EXAMPLE: a folder, or the name of an example of the package (larger, store, distil).
 
@@ -61,6 +79,8 @@ def train(
 
     Exit status: 0 the run has all its steps, 1 something failed, 2 EXAMPLE or an option is wrong, 130 interrupted.
     """
+    if copy_to is not None:
+        return _copy(example, copy_to)
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         click.echo(
@@ -75,6 +95,22 @@ def train(
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
     return _run(example, out, state_dir, {name: value for name, value in given.items() if value is not None}, as_json)
+
+
+def _copy(name: str, folder: Path) -> int:
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.training.trainer.example import Example
+
+    if folder.exists():
+        raise DefinitionError("exists already; name a new folder", where=str(folder))
+    source = Example.load(name).folder
+    folder.mkdir(parents=True)
+    for file in sorted(source.iterdir()):
+        if file.is_file():
+            (folder / file.name).write_bytes(file.read_bytes())
+            click.echo(f"wrote {folder / file.name}")
+    click.echo(f"train on it: cantrip train {shlex.quote(str(folder))}")
+    return 0
 
 
 def _run(name: str, out: Path | None, state_dir: Path | None, given: dict[str, Any], as_json: bool) -> int:
@@ -99,7 +135,10 @@ def _run(name: str, out: Path | None, state_dir: Path | None, given: dict[str, A
     cantrip = trusted_cantrip(str(example.recipe), workspace, state_dir, ScriptedCrystal([]))
     run = Run(example, settings, cantrip, folder)
     if run.history:
-        click.echo(f"continuing after step {run.history[-1].number} of {folder}", err=True)
+        last_step = run.history[-1].number
+        click.echo(f"continuing after step {last_step} of {folder}", err=True)
+        if last_step >= settings.steps:
+            click.echo("It has all its steps: give more --steps, or another folder with --out to begin anew.", err=True)
     start = time.perf_counter()
 
     def progress(step: Step) -> None:

@@ -21,6 +21,7 @@ from cantrip_acp.core.errors import CantripError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.records.turn import RewardRecord
 from cantrip_acp.training.export.registry import find
 from cantrip_acp.training.export.selection import Source, ThreadSelection
 from cantrip_acp.training.trainer.example import Demonstration, Question
@@ -60,7 +61,7 @@ async def roll_out(
     *,
     samples: int,
 ) -> Rollout:
-    """Cast each question ``samples`` times, all at once. Raises `CantripError` if no cast succeeded."""
+    """Cast each question ``samples`` times, all at once. Raises `CantripError` if no cast succeeded, or none got a reward."""
     start = await play(cantrip, loom, demonstrations)
     errors: list[Exception] = []
     model = cantrip.replace(crystal=crystal, loom=loom)
@@ -82,6 +83,15 @@ async def roll_out(
     if len(errors) == casts:
         raise CantripError(f"every cast failed; the first error: {errors[0]}")
     ended = [each for each in Source(loom).episodes(marked=True) if start is None or each.forked_from == start]
+    if ended and all(each.reward is None for each in ended):
+        # Steps without any reward would teach nothing, and look like a model that learns nothing.
+        notes = [record.note for record in loom.records() if isinstance(record, RewardRecord) and record.reward is None]
+        why = (
+            f"the scoring function failed: {notes[-1]}"
+            if notes
+            else "the circle of the recipe needs a scoring function"
+        )
+        raise CantripError(f"no cast got a reward; {why}")
     rewards = [each.reward or 0.0 for each in ended]
     # A cast that failed before its first turn has no thread. It counts as a cast without a reward.
     return Rollout(sum(rewards) / casts, sum(reward >= 1 for reward in rewards) / casts, casts, len(errors))

@@ -5,16 +5,23 @@ from __future__ import annotations
 import random
 import runpy
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from cantrip_acp import Cantrip, Circle, Loom
 from cantrip_acp.cli.commands import train as command
 from cantrip_acp.cli.errors import USAGE, report_error
-from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.training.trainer.example import EXAMPLES, Example, Settings
+from cantrip_acp.core.errors import CantripError, DefinitionError
+from cantrip_acp.core.scoring import Scorer
+from cantrip_acp.crystals.scripted import ScriptedCrystal
+from cantrip_acp.loom.query.thread import Thread
+from cantrip_acp.training.trainer.example import EXAMPLES, Example, Question, Settings
 from cantrip_acp.training.trainer.history import Evaluation, Step, chart, write_page
+from cantrip_acp.training.trainer.rollouts import roll_out
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +44,45 @@ def test_the_examples_of_the_package_are_found_by_name() -> None:
     for question in (*found.train, *found.held_out):
         first, second = (int(word.strip(",?")) for word in question.intent.split() if word.strip(",?").isdigit())
         assert question.reference == max(first, second)
+
+
+def test_an_example_is_copied_to_be_changed(tmp_path: Path) -> None:
+    """Without torch: the copy has every file, and is an example."""
+    words = ["store", "--copy-to", str(tmp_path / "my store")]
+    done = CliRunner().invoke(command.train, words, standalone_mode=False)
+
+    assert done.return_value == 0
+    assert done.stdout.splitlines()[-1] == f"train on it: cantrip train '{tmp_path}/my store'"
+    (tmp_path / "my store" / "train.toml").write_text("steps = 3\ngroups = 2\n")
+    copied, original = Example.load(str(tmp_path / "my store")), Example.load("store")
+    assert (copied.settings.steps, copied.train, copied.held_out) == (3, original.train, original.held_out)
+    assert {each.name for each in copied.folder.iterdir()} == {
+        each.name for each in original.folder.iterdir() if each.is_file()
+    }
+    again = CliRunner().invoke(command.train, words, standalone_mode=False)
+    assert "exists already; name a new folder" in str(again.exception)
+
+
+def test_the_examples_are_where_a_reader_of_the_repository_looks() -> None:
+    assert (Path(__file__).parents[3] / "examples" / "train").resolve() == EXAMPLES.resolve()
+
+
+async def fails(thread: Thread) -> float:
+    raise KeyError("no such answer")
+
+
+@pytest.mark.parametrize(
+    ("score", "why"),
+    [(fails, "the scoring function failed: KeyError: 'no such answer'"), (None, "needs a scoring function")],
+)
+async def test_casts_without_any_reward_end_the_run(score: Callable[..., Any] | None, why: str) -> None:
+    """Else a run would go on to its last step and learn nothing."""
+    crystal = ScriptedCrystal([{"content": "40", "repeat": True}])
+    scorer = None if score is None else Scorer(score, at="cast")
+    made = Cantrip(crystal, circle=Circle("conversation", ["done"], {"max_turns": 1}, score=scorer))
+
+    with pytest.raises(CantripError, match=f"no cast got a reward; .*{why}"):
+        await roll_out(made, crystal, Loom.memory(), [Question("Which is larger, 3 or 40?")], [], samples=2)
 
 
 def test_questions_of_a_pair_are_trained_together() -> None:

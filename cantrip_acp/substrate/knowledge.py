@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import field
 
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
@@ -239,11 +239,3 @@ def _one_line(text: str) -> str:
     if text.isascii() and text.isprintable() and "&" not in text:
         return " ".join(text.split()) or "?"
     return " ".join("".join(each if each.isprintable() else " " for each in _DOTS.sub("-", text)).split()) or "?"
-
-
-def sources(parts: Sequence[Part]) -> dict[str, int]:
-    """The tokens of each source, the largest first."""
-    found: dict[str, int] = {}
-    for part in parts:
-        found[part.source] = found.get(part.source, 0) + part.tokens
-    return dict(sorted(found.items(), key=lambda item: -item[1]))

@@ -214,7 +214,7 @@ def folders_of(
 
 def check_own(substrate: Substrate, project: Project, change: Change) -> None:
     """Raise `CommitRefused` if a change touches a chunk that another project holds or reads: ids are one space for all."""
-    touched = [each.id for each in change.chunks if substrate.exists(each.id) and _differs(substrate, each)]
+    touched = [each.id for each in change.chunks if substrate.exists(each.id) and not substrate.holds(each)]
     for each in change.touched():
         if substrate.exists(each.scope) and not substrate.chunk(each.scope).spec.archetype:
             there = {(placed.scope, placed.kind) for placed in substrate.placements(each.chunk)}
@@ -227,11 +227,6 @@ def check_own(substrate: Substrate, project: Project, change: Change) -> None:
             more = f" and {len(others) - 1} more" if len(others) > 1 else ""
             text = f"the project in {folder}{more} reads it too; choose another id, or change it for all with --replace"
             raise CommitRefused("project", text, chunk=chunk_id)
-
-
-def _differs(substrate: Substrate, chunk: NewChunk) -> bool:
-    stored = substrate.chunk(chunk.id)
-    return (stored.name, stored.spec, dict(stored.body)) != (chunk.name, chunk.spec, chunk.body)
 
 
 def pin(substrate: Substrate, project: Project, name: str, *, remove: bool = False) -> tuple[Chunk, Commit]:

@@ -97,7 +97,7 @@ def _program(root: Root | Path, path: str, skill: str) -> dict[str, object] | No
 
 def _change(substrate: Substrate, skill: str, scope: str, chunks: list[NewChunk]) -> Change | None:
     """What differs from the substrate; None if nothing does."""
-    new = [each for each in chunks if not _is_stored(substrate, each)]
+    new = [each for each in chunks if not substrate.holds(each)]
     inside = {each.id for each in chunks[1:]}
     before = {each.chunk.id for each in substrate.scope(skill).placed} if substrate.exists(skill) else set[str]()
     placed = any(each.scope == scope for each in substrate.placements(skill))
@@ -110,13 +110,6 @@ def _change(substrate: Substrate, skill: str, scope: str, chunks: list[NewChunk]
         if "executable" in each.body:
             placements.append(of_type("program", each.id))
     return Change(chunks, placements, gone)
-
-
-def _is_stored(substrate: Substrate, chunk: NewChunk) -> bool:
-    if not substrate.exists(chunk.id):
-        return False
-    stored = substrate.chunk(chunk.id)
-    return (stored.name, stored.spec, dict(stored.body)) == (chunk.name, chunk.spec, chunk.body)
 
 
 def _front_matter(text: str) -> dict[str, str]:

@@ -142,19 +142,14 @@ class Substrate:
             return found
         raise self._unreadable(chunk_id, at, boundary)
 
-    def find(
-        self, name: str, *, on: str | None = None, at: int | None = None, boundary: Boundary = EVERYTHING
-    ) -> list[Chunk]:
-        """The chunks with this id or name inside the boundary, the latest first; with ``on``, only those on that scope."""
+    def find(self, name: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> list[Chunk]:
+        """The chunks with this id or name inside the boundary: that with the id, then the latest first."""
         until, name = _until(at), _storable(name)
         with self.tables.reading() as view:
             by_id = view.chunk(name, until)
             found = [*([by_id] if by_id else ()), *(each for each in view.named(name, until) if each.id != name)]
-            if on is not None:
-                found = [each for each in found if any(p.scope == on for p in view.parents(each.id, until))]
-            # Where something is placed is known to those alone who may read the scope.
-            inside = _readable(view, boundary, {*(each.id for each in found), *([on] if on is not None else ())}, until)
-            return [each for each in found if each.id in inside and (on is None or on in inside)]
+            inside = _readable(view, boundary, (each.id for each in found), until)
+            return [each for each in found if each.id in inside]
 
     def one(
         self, name: str, *, at: int | None = None, boundary: Boundary = EVERYTHING, prefer: Collection[str] = ()
@@ -189,7 +184,7 @@ class Substrate:
             hint = f"; similar names: {', '.join(similar)}" if similar else ""
         if boundary.limited:
             hint = " inside the read boundary"
-            self._refused(boundary, "read", name, f"no chunk has the id or name {name!r}{hint}")
+            self.refuse(boundary, "read", name, f"no chunk has the id or name {name!r}{hint}")
         raise ChunkNotFound(f"no chunk has the id or name {name!r}{hint}")
 
     def scope(self, scope_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> Scope:
@@ -336,7 +331,7 @@ class Substrate:
         except _NothingNew as nothing:
             return Commit(nothing.latest, at, author, source, message, 0)
         except _Outside as outside:
-            raise self._refused(
+            raise self.refuse(
                 boundary.held_by(boundary.holder or author), "commit", outside.chunk, outside.text
             ) from None
 
@@ -358,7 +353,17 @@ class Substrate:
 
     def refuse(self, boundary: Boundary, operation: str, chunk_id: str, text: str) -> OutsideBoundary:
         """Record that something outside the boundary was asked for; the error is for the caller to raise."""
-        return self._refused(boundary, operation, chunk_id, text)
+        told = (boundary.holder, operation, chunk_id[:200], text[:1_000])
+        refusal = Refusal(time.time(), *map(_storable, told))
+        with self.tables.writing(durable=False) as view:
+            view.add_refusal(refusal)
+        return OutsideBoundary(text)
+
+    def holds(self, chunk: NewChunk) -> bool:
+        """Whether a chunk is there with this name, spec and body."""
+        with self.tables.reading() as view:
+            stored = view.chunk(_storable(chunk.id))
+        return stored is not None and (stored.name, stored.spec, stored.body) == (chunk.name, chunk.spec, chunk.body)
 
     def _is_tool_or_type(self, chunk: Chunk, at: int | None) -> bool:
         places = {(each.scope, each.kind) for each in self.placements(chunk.id, at=at)}
@@ -369,17 +374,10 @@ class Substrate:
         if boundary.limited:
             # The same answer for what is outside and for what does not exist.
             text = f"chunk {chunk_id!r} is not inside the read boundary{when}"
-            return self._refused(boundary, "read", chunk_id, text)
+            return self.refuse(boundary, "read", chunk_id, text)
         later = at is not None and self.exists(chunk_id)
         hint = f"; it was made later: cantrip substrate log {chunk_id}" if later else ""
         return ChunkNotFound(f"no chunk has the id {chunk_id!r}{when}{hint}")
-
-    def _refused(self, boundary: Boundary, operation: str, chunk_id: str, text: str) -> OutsideBoundary:
-        told = (boundary.holder, operation, chunk_id[:200], text[:1_000])
-        refusal = Refusal(time.time(), *map(_storable, told))
-        with self.tables.writing(durable=False) as view:
-            view.add_refusal(refusal)
-        return OutsideBoundary(text)
 
 
 class _NothingNew(Exception):

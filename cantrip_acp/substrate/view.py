@@ -283,12 +283,12 @@ class SessionView:
 
     # As a source of gates
 
-    async def open(self, circle: CircleView) -> OpenedView:
+    async def open(self, circle: CircleView) -> OpenedGates:
         """Nothing is read before the first call. What the user should know about the substrate is a problem of the first."""
         if self._always:
             await anyio.to_thread.run_sync(lambda: self.substrate)
         notices, self._notices = self._notices, []
-        return OpenedView(self.gates, notices)
+        return OpenedGates(self.gates, notices)
 
     @property
     def gates(self) -> list[Gate]:
@@ -366,15 +366,15 @@ class SessionView:
         return {"scope": scope, "tokens": tokens, "note": "its text is part of the next query"}
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedView:
-    """The gates of one entity. The substrate stays open for the others; the process closes it."""
+@dataclass(slots=True)
+class OpenedGates:
+    """Gates of one entity, and what the user should know about them."""
 
-    gates: list[Gate]
-    problems: list[str]
+    gates: list[Gate] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """There is nothing to close: the process closes the substrate, and each run ends with its call."""
 
 
 def _fingerprint(workspace: Path, config_dir: Path | None) -> object:

@@ -11,7 +11,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +26,7 @@ from cantrip_acp.substrate.chunks import Change, Chunk, NewPlacement, SubstrateE
 from cantrip_acp.substrate.engine.engine import AgentTask, Depth, Engine, input_types, programs
 from cantrip_acp.substrate.projects import session_id
 from cantrip_acp.substrate.types import AGENT, with_types
-from cantrip_acp.substrate.view import Limits, SessionView
-from cantrip_acp.text.dataclass import dataclass
+from cantrip_acp.substrate.view import Limits, OpenedGates, SessionView
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.json_schema import Schema
 
@@ -48,15 +46,6 @@ MakeCrystal = Callable[[str], Crystal]
 """Makes a crystal of a text such as ``ollama:qwen3``. Raises `DefinitionError`."""
 
 
-@dataclass(slots=True)
-class _Opened:
-    gates: list[Gate] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    async def close(self) -> None:
-        """Each run ends with its call."""
-
-
 class ProgramGates:
     """A source of gates: the programs that a session of this view may run, as they are when an entity begins."""
 
@@ -69,15 +58,15 @@ class ProgramGates:
         self._make_crystal = make_crystal
         self._folders = folders
 
-    async def open(self, circle: CircleView) -> _Opened:
+    async def open(self, circle: CircleView) -> OpenedGates:
         """Make the gates. A program that cannot be one is a problem for the user to see."""
         try:
             return await anyio.to_thread.run_sync(self._make)
         except SubstrateError as problem:
-            return _Opened(problems=[f"programs of the substrate are not there: {problem}"])
+            return OpenedGates(problems=[f"programs of the substrate are not there: {problem}"])
 
-    def _make(self) -> _Opened:
-        view, opened = self._view, _Opened()
+    def _make(self) -> OpenedGates:
+        view, opened = self._view, OpenedGates()
         view.bring_files()
         names: set[str] = set()
         for program in programs(view.substrate, Boundary.of(read=view.project.tools)):

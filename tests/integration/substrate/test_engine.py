@@ -179,7 +179,7 @@ async def test_agents_run_three_deep_with_any_model(substrate: Substrate, worksp
         return str(end.body["text"])
 
     async with Engine(substrate, workspace, cast) as engine:
-        body = await run(engine, AGENT, {"intent": "go", "crystal": "ollama:qwen3"}, Boundary.everything())
+        body = await run(engine, AGENT, {"intent": "go", "crystal": "ollama:qwen3"}, Boundary())
     assert seen == [(1, "go", "ollama:qwen3"), (2, "go+", ""), (3, "go++", "")]
     assert (body["state"], body["text"]) == ("ended", "agents run at most 3 deep inside each other")
 
@@ -210,7 +210,7 @@ async def test_what_a_killed_engine_left_is_marked_as_lost(
         "async def main():\n"
         "    with open_substrate(sys.argv[1]) as s:\n"
         "        async with Engine(s, Path(sys.argv[2])) as e:\n"
-        "            await e.run('sleep', {}, Boundary.everything())\n"
+        "            await e.run('sleep', {}, Boundary())\n"
         "            os.kill(os.getpid(), signal.SIGKILL)\n"
         "anyio.run(main)\n"
     )
@@ -321,7 +321,7 @@ async def test_another_user_gets_no_answer(substrate: Substrate, workspace: Path
 
     try:
         async with Engine(substrate, workspace) as engine, anyio.create_task_group() as tasks:
-            tasks.start_soon(listen, engine, str(path), "user", Boundary.everything())
+            tasks.start_soon(listen, engine, str(path), "user", Boundary())
             while not path.exists():
                 await anyio.sleep(0.01)
             # Whatever the file's mode is, the kernel says who is there.

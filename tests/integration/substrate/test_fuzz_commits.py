@@ -499,9 +499,6 @@ def ask_all(
                 if chunk not in inside:
                     assert not answer, (ask, asked)
         assert {hit.chunk.id for hit in substrate.search(word, boundary=boundary, at=at)} <= inside & {chunk}
-        on = prefix + data.draw(st.sampled_from(IDS))
-        if substrate.find(chunk, on=on, boundary=boundary, at=at):
-            assert {chunk, on} <= inside
         assert substrate.readable(chunk, boundary) == (chunk in inside) or at is not None
     found = substrate.search("common", boundary=boundary, at=at, limit=1_000)
     assert {hit.chunk.id for hit in found} <= inside

@@ -217,9 +217,6 @@ def test_two_boundaries_together_are_what_is_inside_both(substrate: Substrate) -
     assert substrate.readable("both", joined)
     assert not substrate.readable("only-a", joined)
     assert not substrate.readable("a", joined)
-    assert Boundary.from_data(joined.to_data()) == joined
-    with pytest.raises(SubstrateError, match="list of lists"):
-        Boundary.from_data({"read": ["a"], "write": []})
 
 
 def test_writes_outside_the_boundary_are_refused(substrate: Substrate) -> None:

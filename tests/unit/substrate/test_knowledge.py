@@ -10,7 +10,7 @@ import pytest
 
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, Removal, Spec
-from cantrip_acp.substrate.knowledge import chunk_tokens, render, sources, text_tokens
+from cantrip_acp.substrate.knowledge import chunk_tokens, render, text_tokens
 from cantrip_acp.substrate.projects import USER_CULTURE, Project, sync
 from cantrip_acp.substrate.stores import IN_MEMORY
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
@@ -92,7 +92,7 @@ def test_the_layer_is_markdown_with_sources_and_the_same_bytes_each_time(substra
         "## CLAUDE.md (instance) · source: repository:CLAUDE.md\nUse spaces.\n"
     )
     assert render(substrate, project.pinned) == layer
-    assert sum(sources(layer.parts).values()) == pytest.approx(layer.tokens, rel=0.2)
+    assert sum(part.tokens for part in layer.parts) == pytest.approx(layer.tokens, rel=0.2)
     assert render(substrate, ["none"]).text == ""
 
 
@@ -192,7 +192,7 @@ def test_a_session_sees_every_change_of_what_it_reads_and_only_those(workspace: 
     ]
     substrate.commit(Change(chunks, [NewPlacement("inner", "top"), NewPlacement("a", "inner")]), author="user")
     view.knowledge("me")
-    view.add("me", "top", Boundary.everything())
+    view.add("me", "top", Boundary())
     assert "first" in view.knowledge("me").text
     before = view.knowledge("me")
     substrate.put(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp.substrate.view import SessionView
-from tests.support import processes
+from tests.support import command_line, processes
 from tests.support.command_line import run
 from tests.support.processes import CANTRIP
 
@@ -76,6 +76,25 @@ def test_a_cast_reads_searches_and_is_recorded(project: Path) -> None:
     # What it was reading, at the second context.
     (context,) = run("substrate", "show", data["placed"][6]["id"], "--json", cwd=project).lines
     assert [each["name"] for each in context["placed"]][-1] == "nested"
+
+
+def test_casts_of_batches_and_workers_are_recorded(project: Path) -> None:
+    (project / "here.jsonl").write_text('"Which herring?"\n')
+    (project / "there.jsonl").write_text('"Which walrus?"\n')
+    assert run("cast-batch", "r.cantrip.yaml", "here.jsonl", cwd=project).status == 0
+    worker = command_line.start("worker", "r.cantrip.yaml", "--lane", "knowing", cwd=project)
+    try:
+        assert run("cast-batch", "r.cantrip.yaml", "there.jsonl", "--lane", "knowing", cwd=project).status == 0
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == 0
+    finally:
+        worker.kill()
+        worker.communicate()
+    for intent in ("Which herring?", "Which walrus?"):
+        hits = run("substrate", "search", intent, "--json", cwd=project).lines
+        (session,) = {hit["source"] for hit in hits if hit["text"] == intent}
+        (data,) = run("substrate", "show", session, "--json", cwd=project).lines
+        assert [each["name"] for each in data["placed"]][0::7] == ["prompt", "answer"]
 
 
 def test_what_was_read_at_a_turn(project: Path) -> None:

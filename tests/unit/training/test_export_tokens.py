@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -257,12 +258,25 @@ async def test_a_child_without_a_reward_has_that_of_its_parent() -> None:
     loom.annotate_reward(by_intent["the whole"].leaf, 0.75)
     loom.annotate_reward(by_intent["two"].leaf, -1)
     expected = {"the whole": 0.75, "one": 0.75, "two": -1}
-    for name in ("tokens", "trl-sft", "art"):
+    facts: dict[str, Callable[[Any], Any]] = {
+        "tokens": lambda row: row,
+        "trl-sft": lambda row: row["cantrip"],
+        "trl-kto": lambda row: row["cantrip"],
+        "art": lambda row: row["metadata"],
+        "atif": lambda row: row["extra"]["cantrip"],
+        "inspect": lambda row: row["data"]["metadata"]["cantrip"],
+    }
+    for name, of in facts.items():
         found: dict[str, Any] = {}
         for row in rows(loom, name):
-            for each in row.get("trajectories", [row]):
-                about = each.get("metadata", row["cantrip"] if name == "trl-sft" else each)
-                found[about["thread"]] = about["reward"]
+            if name == "inspect" and "target" not in row["data"]:
+                continue  # Another file of the archive.
+            for each in [*row.get("trajectories", [row]), *row.get("subagent_trajectories", ())]:
+                found[of(each)["thread"]] = of(each)["reward"]
+            if name == "inspect":
+                assert row["data"]["scores"]["reward"]["value"] == of(row)["reward"]
+            if name == "trl-kto":
+                assert row["label"] == (of(row)["reward"] > 0)
         assert found == {by_intent[intent].leaf: reward for intent, reward in expected.items()}, name
     (episode,) = rows(loom, "verifiers")
     info = episode["traces"][0]["info"]["cantrip"]

@@ -53,14 +53,16 @@ from cantrip_acp.substrate.chunks import (
     encode_body,
 )
 from cantrip_acp.substrate.stores import open_tables
-from cantrip_acp.substrate.stores.base import NOW, Match, Record, Tables, View, searched_text, words_of
+from cantrip_acp.substrate.stores.base import MOST_RANKED, NOW, Match, Record, Tables, View, searched_text, words_of
 from cantrip_acp.text.redaction import shared
 
 EVERYTHING = Boundary()
 ALL_TYPES = "types"
 """The scope of the types that every substrate has (`types.TYPES`)."""
 _CANDIDATES = 200
-"""How many of the best matches of a search are looked at."""
+"""How many of the best matches of a search are looked at first, where not all of them can be read."""
+_MOST_PAGES = 10
+"""How many times `MOST_RANKED` matches are looked at, until enough of them can be read."""
 _RESERVED = ("type:", "project:", "session:", "culture:", "file:", "skill:", "skills:", "program:", "engine:", PROCESS)
 """What the ids begin with that cantrip alone makes: of a name, a folder or an entity, so that they can be known before they
 exist; or for the runs of programs."""
@@ -238,18 +240,21 @@ class Substrate:
             return found is not None and bool(_readable(view, boundary, [chunk_id], _until(at)))
 
     def search(
-        self, query: str, *, at: int | None = None, boundary: Boundary = EVERYTHING, limit: int = 20
+        self, query: str, *, at: int | None = None, boundary: Boundary = EVERYTHING, limit: int = 20, without: str = ""
     ) -> list[Hit]:
         """Chunks with the words of the query: what is known before records of sessions and runs, as those repeat every question.
 
         In each of the two, first those with all words, best first, then those with the beginning of the last. Any word is
-        enough if nothing else is found. A type is found by its id alone.
+        enough if nothing else is found. A type is found by its id alone. ``without``: a session that is left out, with its
+        records. Of very many chunks outside the boundary that have the words, the latest 10,000 are looked at.
         """
         words = words_of(_storable(query))[:32]
         if not words:
             return []
         until, limit, found = _until(at), _limit(limit), dict[str, Chunk]()
-        most = max(limit, _CANDIDATES) if boundary.limited else limit
+        # Most often the first few are enough. What others have must not hide what is inside.
+        first = max(limit, _CANDIDATES) if boundary.limited else limit
+        pages = [(0, first), *((n * MOST_RANKED, MOST_RANKED) for n in range(_MOST_PAGES))]
         with self.tables.reading() as view:
             reaches = [_reach(view, moment) for moment in dict.fromkeys((NOW, until))]
             named = view.chunk(query.strip(), until) if query.strip().startswith("type:") else None
@@ -257,11 +262,19 @@ class Substrate:
                 found[named.id] = named
             for tier in _TIERS:
                 for known, match in tier:
-                    if len(found) < limit:
-                        candidates = view.search(words, match, until, most, known=known)
-                        new = [each for each in candidates if each.id not in found]
-                        inside = _inside(reaches, boundary, (each.id for each in new))
-                        found |= {each.id: each for each in new if each.id in inside}
+                    for skip, most in pages:
+                        if len(found) >= limit:
+                            break
+                        candidates = view.search(words, match, until, most, known=known, skip=skip)
+                        new = {
+                            each.id: each
+                            for each in candidates
+                            if each.id not in found and without not in (each.id, each.source)
+                        }
+                        inside = _inside(reaches, boundary, new)
+                        found |= {each.id: each for each in new.values() if each.id in inside}
+                        if len(candidates) < _CANDIDATES:
+                            break
                 if found:
                     break
         return [Hit(each, _snippet(each, words)) for each in list(found.values())[:limit]]

@@ -354,8 +354,7 @@ class SessionView:
         own, limit = session_id(context.entity_id), int(args.get("limit", 10))
         # What this session said is in its context.
         boundary = self.boundary_of(context.entity_id)
-        found = self.substrate.search(args["query"], boundary=boundary, limit=limit + 100)
-        hits = [hit for hit in found if own not in (hit.chunk.source, hit.chunk.id)][:limit]
+        hits = self.substrate.search(args["query"], boundary=boundary, limit=limit, without=own)
         return [
             {"scope": hit.chunk.id, "name": hit.chunk.name, "source": hit.chunk.source, "text": hit.snippet}
             for hit in hits

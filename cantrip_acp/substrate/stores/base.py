@@ -20,7 +20,8 @@ from cantrip_acp.text.codecs import convert
 NOW = 2**62
 """A commit number after every other."""
 
-
+MOST_RANKED = 1_000
+"""How many of the latest matches of a search are ranked together."""
 Match = Literal["all", "beginning", "any"]
 """A search for all words, for all where the last one may be the beginning of a word, or for any of them."""
 
@@ -88,8 +89,10 @@ class View(Protocol):
     def records(self, after: int, until: int) -> list[Record]:
         """The placement records of the commits ``after`` (not included) to ``until``, in their order."""
 
-    def search(self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool) -> list[Chunk]:
-        """The chunks whose latest version has the words, best first. Old chunks may be missing if very many have them.
+    def search(
+        self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool, skip: int = 0
+    ) -> list[Chunk]:
+        """The chunks whose latest version has the words, best first, of the latest `MOST_RANKED` that have them after ``skip``.
 
         ``known``: of what is known, which is neither a type nor a record (`Chunk.is_record`); else of the records.
         """

@@ -11,6 +11,7 @@ from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.stores.postgres_url import PgUrl
 from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, SubstrateError
 from cantrip_acp.substrate.stores.base import (
+    MOST_RANKED,
     NOW,
     Match,
     Record,
@@ -32,7 +33,6 @@ except ImportError as error:
 _DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-substrate", "tcp_user_timeout": "30000"}
 _LOCK = 0x43535542
 """The advisory lock of writers: commit numbers have no gaps, and each commit sees all before it."""
-_MOST_RANKED = 1_000
 _LONGEST_TEXT = 200_000
 """How many characters of a chunk are searched. PostgreSQL indexes at most 1 MB of words."""
 
@@ -321,7 +321,9 @@ class PostgresView:
         )
         return [Record(*row) for row in rows]
 
-    def search(self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool) -> list[Chunk]:
+    def search(
+        self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool, skip: int = 0
+    ) -> list[Chunk]:
         # In quotes, a word is never an operator. A word has no quotes.
         query = (" | " if match == "any" else " & ").join(f"'{word}'" for word in words)
         if match == "beginning":
@@ -332,12 +334,13 @@ class PostgresView:
                 (SELECT * FROM (SELECT position, id, number, ts_rank(words, query) AS score
                    FROM cantrip_chunks, to_tsquery('simple', %s) AS query
                    WHERE words @@ query AND {_KNOWN if known else _RECORD}
-                   ORDER BY position DESC LIMIT {_MOST_RANKED}) found
+                   ORDER BY position DESC LIMIT {MOST_RANKED} OFFSET %s) found
                  ORDER BY score DESC, position DESC) s
                 JOIN cantrip_chunks v USING (position)
                 WHERE s.number = (SELECT max(number) FROM cantrip_chunks WHERE id = s.id AND number <= %s)
                 ORDER BY s.score DESC, s.position DESC LIMIT %s""",
             query,
+            skip,
             at,
             limit,
         )

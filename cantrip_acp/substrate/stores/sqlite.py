@@ -13,14 +13,21 @@ from pathlib import Path
 from typing import Any, cast
 
 from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, SubstrateError
-from cantrip_acp.substrate.stores.base import NOW, Match, Record, decode_chunk, decode_spec, encode_spec, searched_text
+from cantrip_acp.substrate.stores.base import (
+    MOST_RANKED,
+    NOW,
+    Match,
+    Record,
+    decode_chunk,
+    decode_spec,
+    encode_spec,
+    searched_text,
+)
 
 APPLICATION = 0x43535542
 """The database's ``application_id``: the letters CSUB."""
 _PATIENCE_S = 30.0
 """How long to wait while another process writes."""
-_MOST_RANKED = 1_000
-"""How many of the latest matches of a search are ranked."""
 
 
 def _record(row: str) -> str:
@@ -115,6 +122,10 @@ _TOUCHED = """
     UNION SELECT number FROM placement_versions WHERE scope = :scope OR (chunk = :scope AND kind = 'instance')
     UNION SELECT number FROM chunk_versions WHERE id IN (SELECT chunk FROM placement_versions WHERE scope = :scope)
 """
+
+
+# Each row of the table `known` has one here.
+_NOT_KNOWN = "AND NOT EXISTS (SELECT 1 FROM known_docsize WHERE id = searched.rowid)"
 
 
 class SqliteTables:
@@ -371,20 +382,23 @@ class SqliteView:
             for chunk, scope, kind, sequence, number, removed in rows
         ]
 
-    def search(self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool) -> list[Chunk]:
+    def search(
+        self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool, skip: int = 0
+    ) -> list[Chunk]:
         # In quotes, a word is never an operator. A word has no quotes.
         query = (" OR " if match == "any" else " ").join(f'"{word}"' for word in words)
         if match == "beginning":
             query += "*"
-        table, which = ("known", "") if known else ("searched", f"{_record('v')} AND")
+        table, which, other = ("known", "", "") if known else ("searched", f"{_record('v')} AND", _NOT_KNOWN)
         rows = self._all(
             f"""SELECT {_CHUNK} FROM
-                (SELECT rowid AS position, bm25({table}, 4.0, 1.0) AS score FROM {table} WHERE {table} MATCH ?
-                 ORDER BY rowid DESC LIMIT {_MOST_RANKED}) s
+                (SELECT rowid AS position, bm25({table}, 4.0, 1.0) AS score FROM {table} WHERE {table} MATCH ? {other}
+                 ORDER BY rowid DESC LIMIT {MOST_RANKED} OFFSET ?) s
                 JOIN chunk_versions v ON v.position = s.position
                 WHERE {which} v.number = (SELECT MAX(number) FROM chunk_versions WHERE id = v.id AND number <= ?)
                 ORDER BY s.score, v.position DESC LIMIT ?""",
             query,
+            skip,
             at,
             limit,
         )

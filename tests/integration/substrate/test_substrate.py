@@ -322,6 +322,26 @@ def test_a_question_does_not_hide_its_answer(substrate: Substrate) -> None:
     assert [hit.chunk.id for hit in substrate.search("begin 4000")] == ["fact"]
 
 
+def test_what_others_have_hides_nothing_inside(substrate: Substrate) -> None:
+    """Best matches are looked at first: those of other projects may be very many, and better."""
+    put(substrate, chunk("own"), chunk("theirs"))
+    put(substrate, chunk("document", text=f"The port is 4711. {'More is said here. ' * 50}"), on="own")
+    recorded(substrate, NewChunk("prompt:1", "prompt", Spec(), {"text": f"Which port? {'Tell me more. ' * 50}"}))
+    substrate.commit(Change(placements=[NewPlacement("prompt:1", "own")]), author="user")
+    for source in ("user", "session:2"):
+        others = [chunk(f"{source[:4]}-{number}", text="port") for number in range(1_100)]
+        substrate.commit(
+            Change(others, [NewPlacement(each.id, "theirs") for each in others]),
+            author="user",
+            source=source,
+            durable=False,
+        )
+    own = Boundary.of(read=["own"])
+    assert [hit.chunk.id for hit in substrate.search("port", boundary=own)] == ["document", "prompt:1"]
+    found = [hit.chunk.id for hit in substrate.search("port", boundary=own, without="session:e")]
+    assert found == ["document"]
+
+
 def test_what_is_known_is_found_in_each_kind_of_body_and_version(substrate: Substrate) -> None:
     body = {"deep": {"list": ["walrus", 7, {"text": "tusk"}]}, "text": 5}
     put(substrate, NewChunk("x", "x", Spec(), body), chunk("y", text="walrus"))

@@ -63,9 +63,12 @@ _CANDIDATES = 200
 """How many of the best matches of a search are looked at first, where not all of them can be read."""
 _MOST_PAGES = 10
 """How many times `MOST_RANKED` matches are looked at, until enough of them can be read."""
-_RESERVED = ("type:", "project:", "session:", "culture:", "file:", "skill:", "skills:", "program:", "engine:", PROCESS)
-"""What the ids begin with that cantrip alone makes: of a name, a folder or an entity, so that they can be known before they
-exist; or for the runs of programs."""
+_RESERVED = (
+    *("type:", "project:", "session:", "culture:", "file:", "skill:", "skills:", "program:", "engine:", PROCESS),
+    *("prompt:", "answer:", "call:", "result:", "context:", "attachment:"),
+)
+"""What the ids begin with that cantrip alone makes: of a name, a folder, an entity or its turns, so that they can be known before
+they exist; or for the runs of programs."""
 _TIERS: tuple[tuple[tuple[bool, Match], ...], ...] = (
     ((True, "all"), (True, "beginning"), (False, "all"), (False, "beginning")),
     ((True, "any"), (False, "any")),

@@ -181,6 +181,10 @@ class Engine:
             raise RunRefused(f"program {chunk.name!r} has no executable")
         else:
             self._check_folder(chunk, [executable, *_texts(chunk.body.get("args"))])
+        for side in ("read", "write"):
+            # What is no list would say nothing, and a program that nothing limits may read all that its caller may.
+            if side in chunk.body and not _is_texts(chunk.body[side]):
+                raise RunRefused(f"program {chunk.name!r}: {side!r} of its body is not a list of scope ids")
         if len(json.dumps(dict(given))) > _LONGEST_INPUT:
             raise RunRefused(
                 f"the input has more than {_LONGEST_INPUT:,} bytes; put large data into a chunk and name it"
@@ -393,13 +397,17 @@ def _is_program(substrate: Substrate, chunk: Chunk) -> bool:
 def _inside(caller: Boundary, program: Chunk, process_id: str) -> Boundary:
     """The boundary of a run: the caller's and the program's, and always its own process."""
     read, write = program.body.get("read"), _texts(program.body.get("write"))
-    own = Boundary((frozenset(_texts(read)) | frozenset(write),) if isinstance(read, list) else (), (frozenset(write),))
+    own = Boundary((frozenset(_texts(read)) | frozenset(write),) if "read" in program.body else (), (frozenset(write),))
     joined = caller & own
     return Boundary(
         tuple(scopes | {process_id} for scopes in joined.read),
         tuple(scopes | {process_id} for scopes in joined.write),
         process_id,
     )
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
 
 
 def _texts(value: Any) -> list[str]:

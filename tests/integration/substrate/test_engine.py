@@ -120,6 +120,16 @@ async def test_a_program_writes_only_what_it_declares_and_the_caller_may(substra
     assert substrate.chunk("notes").text == "changed"
 
 
+@pytest.mark.parametrize("wrong", [{"read": "notes"}, {"read": None}, {"write": [1]}, {"write": {"notes": 1}}])
+async def test_a_boundary_that_is_no_list_is_no_boundary(
+    substrate: Substrate, workspace: Path, wrong: dict[str, Any]
+) -> None:
+    program(substrate, workspace, "vague", "#!/bin/sh\n", **wrong)
+    async with Engine(substrate, workspace) as engine:
+        with pytest.raises(SubstrateError, match="not a list of scope ids"):
+            await engine.run("vague", {}, caller())
+
+
 async def test_input_is_checked_by_its_type(substrate: Substrate, workspace: Path) -> None:
     program(
         substrate, workspace, "echo", '#!/bin/sh\necho "$CANTRIP_INPUT" "$@"\n', accepts=("echo-input",), args=["fixed"]
@@ -353,6 +363,7 @@ tries = {
     "agent": ask("commit", chunks=[{"id": "program:agent", "name": "agent", "body": {"text": "x", "executable": "sh"}}]),
     "type": ask("commit", chunks=[{"id": "type:program", "name": "program"}]),
     "types": ask("commit", **new("evil-1", "types")),
+    "an answer": ask("commit", **new("answer:t_1", me)),
     "tools": ask("commit", **new("evil-2", me, "tools")),
     "running": ask("commit", placements=[{"chunk": me, "scope": "notes", "kind": "relates"}]),
     "wider": ask("run", program="escape", read=["secret", "tools"], write=["notes"]),

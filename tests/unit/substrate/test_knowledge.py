@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.core.context_block import CastInfo
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, Removal, Spec
 from cantrip_acp.substrate.knowledge import chunk_tokens, render, text_tokens
-from cantrip_acp.substrate.projects import USER_CULTURE, Project, sync
+from cantrip_acp.substrate.projects import USER_CULTURE, Project, pin, sync
 from cantrip_acp.substrate.stores import IN_MEMORY
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 from cantrip_acp.substrate.view import SessionView
@@ -206,3 +207,25 @@ def test_a_session_sees_every_change_of_what_it_reads_and_only_those(workspace: 
     assert "third" in view.knowledge("me").text
     substrate.commit(Change(removals=[Removal("a", "inner")]), author="user")
     assert "second" not in view.knowledge("me").text
+
+
+@pytest.mark.anyio
+async def test_what_is_pinned_is_fixed_for_a_cast_and_what_was_added_stays(workspace: Path) -> None:
+    view = SessionView(IN_MEMORY, workspace)
+    first, second = (CastInfo("me", cast, "Go.", "trace") for cast in ("c1", "c2"))
+    before = await view.refresh(first)
+    assert before is not None
+    pin(view.substrate, view.project, "nested")
+    same = await view.refresh(first)
+    assert same == before, "a pin of somebody else changes nothing while the cast runs"
+    view.add("me", "skills of this repository")
+    view.add("me", view.project.sessions)
+    pinned = (*view.project.pinned,)
+    assert view.scopes("me") == (*pinned, view.project.sessions), (
+        "the entity adds behind what is pinned, and takes nothing away"
+    )
+    later = await view.refresh(second)
+    assert later is not None
+    assert "Docs have short sentences." in later.text
+    assert "Docs have short sentences." not in before.text
+    assert view.scopes("me") == (*pinned, view.project.nested, view.project.sessions)

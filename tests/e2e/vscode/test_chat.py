@@ -658,6 +658,19 @@ def test_editor_tabs_have_sessions_of_their_own(window: Window, project: Project
     assert chat.frame.locator(".user-item .words").all_inner_texts() == ["In the side bar."]
     window.page.locator(".tab", has_text="In a tab").wait_for()
     window.shot("chat-tab")
+    # At once, before the editor has saved what it shows: the workspace knows the tabs and their sessions.
+    for text in ("And now?", "And then?"):
+        window.page.reload()
+        window.page.wait_for_selector(".monaco-workbench")
+        for title, first in (("In a tab", "In a tab, and otherwise?"), ("In another tab", "In another tab.")):
+            window.page.locator(".tabs-container .tab", has_text=title).click()
+            tab = window.frame(f"body.tab:not(.opening):has(.choice):has(.user-item:has-text({json.dumps(first)}))")
+            tab.locator(".composer textarea").fill(text)
+            tab.locator(".composer textarea").press("Enter")
+            tab.locator(".user-item", has_text=text).wait_for()
+            tab.locator("body:not(.running)").wait_for()
+        expect(window.page.locator(".tabs-container .tab")).to_have_count(2)
+    chat.find()
     window.command("View: Close All Editors")
     expect(window.page.locator(".tab")).to_have_count(0)
     assert chat.frame.locator(".user-item .words").all_inner_texts() == ["In the side bar."]

@@ -97,9 +97,11 @@ class Workbench:
         folder, node = installed()
         self.home = home
         self.port = free_port()
-        user = home / "user" / "User"
-        user.mkdir(parents=True)
-        (user / "settings.json").write_text(json.dumps(SETTINGS | (settings or {})))
+        # The window and the extension host are two machines for the editor: it takes settings of a machine, such as
+        # `cantrip.path`, from the server's own file. In the user's file they count only until the extension is known.
+        for name, given in (("User", SETTINGS | (settings or {})), ("Machine", settings or {})):
+            (home / "user" / name).mkdir(parents=True)
+            (home / "user" / name / "settings.json").write_text(json.dumps(given))
         (home / "config.yaml").write_text(f"bind-addr: 127.0.0.1:{self.port}\nauth: none\ncert: false\n")
         entry = folder / "node_modules/code-server/out/node/entry.js"
         command = [

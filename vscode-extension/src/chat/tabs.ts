@@ -62,9 +62,11 @@ export class ChatTabs implements vscode.WebviewPanelSerializer, vscode.Disposabl
   }
 
   deserializeWebviewPanel(panel: vscode.WebviewPanel, state: { tab?: unknown; session?: unknown } | undefined): Promise<void> {
-    const { kept } = this;
+    const closed = this.kept.filter(({ tab }) => !this.open.has(tab));
     const text = (value: unknown): string => (typeof value === "string" ? value : "");
-    const known = kept.find((each) => each.tab === state?.tab) ?? (text(state?.session) === "" ? this.unknown.shift() : undefined);
+    // A page that was not loaded yet when the window closed has kept nothing: its tab has only a title.
+    const titled = (): Kept | undefined => closed.find(({ title }) => title !== "" && title === panel.title);
+    const known = closed.find((each) => each.tab === state?.tab) ?? (text(state?.session) === "" ? (titled() ?? this.unknown.shift()) : undefined);
     this.add(panel, known ?? { tab: text(state?.tab) || randomUUID(), session: text(state?.session), title: panel.title === UNTITLED ? "" : panel.title });
     return Promise.resolve();
   }
@@ -77,6 +79,8 @@ export class ChatTabs implements vscode.WebviewPanelSerializer, vscode.Disposabl
     const chat = this.make(session === "" ? undefined : { id: session, title: title || undefined });
     this.open.set(tab, chat);
     panel.iconPath = this.icon;
+    // The editor may have kept an earlier title, and a tab that is not shown yet has no page that changes it.
+    if (title !== "") panel.title = title;
     panel.onDidDispose(() => {
       this.open.delete(tab);
       this.forget(tab);

@@ -84,9 +84,11 @@ _HINT_S = 20.0
     "--budget-usd",
     type=click.FloatRange(0, min_open=True),
     metavar="USD",
-    help="The most that all casts together may cost, wherever they run. Then no cast starts, and those that run stop.",
+    help="The most that all casts together may cost, wherever they run. When it is spent, no cast starts, and running casts stop.",
 )
-@click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="The same in tokens.")
+@click.option(
+    "--budget-tokens", type=click.IntRange(1), metavar="N", help="The most tokens that all casts together may use."
+)
 @click.option(
     "--cast-budget-usd", type=click.FloatRange(0, min_open=True), metavar="USD", help="The most that one cast may cost."
 )
@@ -100,7 +102,7 @@ _HINT_S = 20.0
     "--cast-cpu-percent",
     type=click.IntRange(1, 100),
     metavar="PERCENT",
-    help="What each command of a cast gets of one processor.  [default: $YOOL_TUPLE_CPU_QUOTA_PCT of the worker, else 95]",
+    help="The share of one processor for each command of a cast.  [default: $YOOL_TUPLE_CPU_QUOTA_PCT of the worker, else 95]",
 )
 @click.option(
     "--max-retries", type=click.IntRange(0, 100), default=2, show_default=True, help="Further attempts after a failure."
@@ -142,9 +144,9 @@ def cast_batch(
     INTENTS has JSON lines: a text, or {"intent": "…", "id": "…", "reference": …}. The reference is the expected answer, for the
     recipe's scoring function and for exports; the model never sees it. If INTENTS is -, it is read from stdin.
 
-    Each cast is a tuple in a tuple-space and ends with one receipt. After an interruption, the same command goes on: casts
-    that ended are not repeated, as long as the text of the recipe and the intent are the same. A cast that was cut off goes on
-    from its loom. --again failed repeats what failed, --again all repeats everything.
+    Each cast is a tuple in a tuple-space and ends with one receipt. After an interruption, run the same command again
+    to continue. It does not repeat casts that ended, if the text of the recipe and the intent are the same. A cast
+    that was interrupted continues from its loom. --again failed repeats what failed, --again all repeats everything.
 
     Without --lane the casts run here, at most --concurrency at once, into one loom. With --lane they are left to workers,
     on this machine or on others: start them with `cantrip worker --lane LANE RECIPE`.

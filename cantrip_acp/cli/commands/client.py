@@ -243,9 +243,9 @@ def client(
     On a terminal, Ctrl-C cancels the running turn, a second Ctrl-C quits, and Ctrl-D quits. :help lists the client's own
     commands (modes, config options, sessions).
 
-    Exit status: 0 every turn ended with end_turn, or the script's expectations were met; 1 a turn was cut short, refused
-    or failed, or an expectation was not met; 2 the command line or the script is wrong, or the agent cannot be started;
-    130 interrupted.
+    Exit status: 0 every turn ended with end_turn, or the script's expectations were met; 1 a turn was interrupted,
+    refused or failed, or an expectation was not met; 2 the command line or the script is wrong, or the agent cannot
+    be started; 130 interrupted.
     """
     try:
         policy = Policy.of(rules)

@@ -171,7 +171,7 @@ class Finding:
 def doctor(as_json: bool, probe: bool) -> int:
     """Check this machine: sandbox, system call filter, limits, providers, folders. It shows where keys are, but never a key.
 
-    The sandbox is really tested: a command runs in it and tries each thing that it must not be able to do.
+    It tests the real sandbox: a command runs in it and tries everything that must be impossible.
 
     Exit status: 0 commands can run, 3 this machine has no sandbox.
     """

@@ -52,7 +52,7 @@ _SHOWN = 10
     metavar="N",
     help="Samples of each task.  [default: the suite's, else 1]",
 )
-@click.option("--only", multiple=True, metavar="NAME", help="Only tasks whose names begin so. May be repeated.")
+@click.option("--only", multiple=True, metavar="NAME", help="Only tasks whose names begin with NAME. May be repeated.")
 @click.option(
     "--recipe",
     shell_complete=complete_recipe,
@@ -64,8 +64,8 @@ _SHOWN = 10
     "--budget-usd",
     type=click.FloatRange(0, min_open=True),
     metavar="USD",
-    help="The most that the samples may cost. Then no sample starts. One that runs may use what was left when it began, so several "
-    "at once can use more. The crystal's price must be known.",
+    help="The most that the samples may cost. When it is spent, no further sample starts. A running sample may "
+    "use what was left when it began, so several at once can use more. The crystal's price must be known.",
 )
 @click.option(
     "--out",
@@ -84,7 +84,7 @@ _SHOWN = 10
 @click.option(
     "--any-drop",
     is_flag=True,
-    help="With --baseline: every lower rate is a regression, also one that chance explains: for crystals that always answer alike.",
+    help="With --baseline: every lower pass rate is a regression, even if it can be chance. For models that always answer alike.",
 )
 @click.option(
     "--json",
@@ -116,7 +116,7 @@ def eval_(
     state_dir: Path | None,
     allow_hosts: tuple[str, ...],
 ) -> int:
-    """Run the tasks of SUITE with crystals, judge what comes of them, and show pass rates with 95 % intervals.
+    """Run the tasks of SUITE with one or more models, judge the results, and show pass rates with 95 % confidence intervals.
 
     SUITE is a YAML file, a folder, the file of Inspect tasks (FILE.py or FILE.py@TASK), a taskset of verifiers (verifiers:ID),
     or a built-in suite (coding). Each sample is a cast in a fresh folder, and its thread is in a loom. The page report.html
@@ -126,9 +126,9 @@ def eval_(
     sandbox, as you.
     A suite that you name by its path is trusted for this run, with the files that it names.
 
-    Exit status: 0 every sample passed, or with --baseline there is no regression; 1 not so, or samples are missing or could not
-    be judged; 2 the command line or a file is wrong; 3 this machine has no sandbox; 130 interrupted. The same command with --out
-    goes on.
+    Exit status: 0 every sample passed, or with --baseline there is no regression; 1 a sample failed, is missing or
+    could not be judged, or there is a regression; 2 the command line or a file is wrong; 3 this machine has no
+    sandbox; 130 interrupted. The same command with --out continues the run.
     """
     from cantrip_acp.evaluation import run
     from cantrip_acp.evaluation.suite import load_suite

@@ -46,19 +46,19 @@ if TYPE_CHECKING:
     "--hot-days",
     type=click.IntRange(0),
     metavar="DAYS",
-    help="Purge large results of a tuple-space that are older.  [default: $YOOL_TUPLE_HOT_DAYS, else 30]",
+    help="Delete large results of a tuple-space that are older than this.  [default: $YOOL_TUPLE_HOT_DAYS, else 30]",
 )
 @click.option(
     "--warm-days",
     type=click.IntRange(0),
     metavar="DAYS",
-    help="After so many days also the first lines of a purged result.  [default: $YOOL_TUPLE_WARM_DAYS, else 365]",
+    help="After this number of days, also delete the first lines of a deleted result.  [default: $YOOL_TUPLE_WARM_DAYS, else 365]",
 )
 @click.option(
     "--max-mb",
     type=click.IntRange(0),
     metavar="MB",
-    help="Purge the oldest large results until the others are not larger together.  [default: $YOOL_TUPLE_MAX_MB, else 5000]",
+    help="Delete the oldest large results until the rest is not larger than this.  [default: $YOOL_TUPLE_MAX_MB, else 5000]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @space_option
@@ -82,9 +82,9 @@ def gc(
     and its hidden git refs (the saved files of its turns) are deleted. Old entries of the recipe cache are deleted too.
     Nothing else outside the state folder is changed, and symbolic links are not followed.
 
-    Of a tuple-space (--space, else the one of the state folder, if there is one), large results are purged that are too old, or
-    too many. Tuples and receipts are never deleted, and a receipt keeps the hash and the size of its result. Tuples in the lane
-    gc.urgent that asked for space in the state folder are answered.
+    It also deletes large results of a tuple-space that are too old or too many (--space, else the tuple-space of the
+    state folder, if there is one). Tuples and receipts are never deleted, and a receipt keeps the hash and the size
+    of its result. It answers tuples in the lane gc.urgent, which ask for space in the state folder.
 
     You can set the defaults in settings.toml of the configuration folder: [gc], older_than = "90d", max_size = "2GB".
 

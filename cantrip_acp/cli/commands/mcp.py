@@ -72,9 +72,14 @@ _LAST_S = 5.0
     "--budget-usd",
     type=click.FloatRange(0, min_open=True),
     metavar="USD",
-    help="The most that all tuples which clients put into the lanes may cost together. What was spent counts in later starts.",
+    help="The most that all tuples which clients put into the lanes may cost together. What was spent counts also after a restart.",
 )
-@click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="The same in tokens.")
+@click.option(
+    "--budget-tokens",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The most tokens that all these tuples together may use.",
+)
 @click.option(
     "--max-usd", type=click.FloatRange(0, min_open=True), metavar="USD", help="The most that one tuple may cost."
 )
@@ -166,14 +171,14 @@ def mcp(
     """Serve the tuple-space by the Model Context Protocol, on stdin and stdout or by HTTP.
 
     Clients have five tools: catalog.lookup, catalog.list_by_lane, tuple.dispatch, tuple.observe and receipt.get. They see the
-    tuples of --lane only. If RECIPES are named, clients may have only these cast. Without RECIPES, --lane is needed, and the
+    tuples of --lane only. If you name RECIPES, clients can start only these. Without RECIPES, --lane is needed, and the
     workers of the lane decide what they run.
 
     Workers do the work: `cantrip worker --lane LANE RECIPE…`, on this machine or on others, or --work. A recipe that you name by
     its path is trusted for this run.
 
-    The server ends with the end of stdin (without --http), or with SIGTERM or Ctrl-C. With --http and --work, the first signal
-    lets casts that run end, and the second gives them back.
+    The server stops when stdin ends (without --http), or after SIGTERM or Ctrl-C. With --http and --work, the first signal
+    lets running casts end, and the second gives them back to other workers.
 
     Exit status: 0 stopped; 2 the command line, a recipe or the token is wrong; 3 this machine has no sandbox.
     """

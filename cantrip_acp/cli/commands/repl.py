@@ -98,11 +98,11 @@ def repl(
     With --session you continue an editor's session here. Close it in the editor first. The session's own recipe is used,
     unless you name another RECIPE. The session's mode stays the same; without a terminal nothing is asked.
 
-    The entity may do everything that the recipe allows. A line on stderr says what that is. With --ask you are asked first.
-    Shift-Tab, or /ask, switches to this and back, also while a cast runs.
-    With --plan nothing is changed until the entity has ended with a plan, and you approved it: to be asked before each change, or
-    not to be asked. You can edit the plan in $EDITOR first, or return it with comments. /plan goes back to this mode.
-    The gate `fetch` sends requests only to hosts that your intents, the recipe (bash_network) or --allow-host names.
+    The entity may do everything that the recipe allows. A line on stderr says what that is. With --ask you are asked
+    first. Shift-Tab, or /ask, switches to this and back, also while a cast runs. With --plan nothing changes until the
+    entity has written a plan and you approve it. You also choose whether it asks you before each change. You can edit
+    the plan in $EDITOR first, or return it with comments. /plan starts this mode again. The gate `fetch` sends
+    requests only to hosts that your intents, the recipe (bash_network) or --allow-host names.
 
     Exit status: 0 on a terminal, or if all casts terminated; 1 a cast was truncated or failed; 2 the command line, the recipe
     or a file is wrong; 3 this machine has no sandbox; 130 interrupted.

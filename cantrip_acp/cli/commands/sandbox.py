@@ -232,8 +232,8 @@ def run(
     With --python, COMMAND runs as in the code medium. It sees only the files of the workspace that --writable or the recipe
     allows.
 
-    Exit status: the command's own; 1 if a Python program failed, 124 if the time was over, 137 if a limit stopped it, 141 if
-    no process reads its output any more, 3 if this machine has no sandbox.
+    Exit status: the command's own; 1 if a Python program failed, 124 if the time was over, 137 if a limit stopped it,
+    141 if the reader of its output has ended, 3 if this machine has no sandbox.
     """
     import anyio
 
@@ -394,7 +394,7 @@ async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, st
 
 @sandbox.command(
     "policy",
-    short_help="Show what a command may see and write, and the back end's arguments.",
+    short_help="Show what a command can see and write, and the arguments of the program that makes the sandbox.",
     **examples("cantrip sandbox policy", "cantrip sandbox policy --recipe coding --json"),
 )
 @_circle_options

@@ -48,8 +48,8 @@ at_option = click.option(
 def substrate() -> None:
     """Show what sessions know: documents, facts and earlier sessions of a folder, with their sources and their history.
 
-    What is known is made of chunks, and chunks are placed on scopes, which are chunks too. NAME is the name or the id of
-    one. Every change is a commit with a number.
+    The substrate stores texts (chunks). Each chunk is placed on a scope, such as a project or a session; a scope is a
+    chunk, too. NAME is the name or the id of one. Every change is a commit with a number.
     """
 
 
@@ -125,7 +125,8 @@ def show(name: str, limit: int, at: int | None, as_json: bool, cwd: Path) -> int
 def search(query: str, limit: int, everywhere: bool, at: int | None, as_json: bool, cwd: Path) -> int:
     """Find what sessions in this folder could find with the words of QUERY: what is known, then records of earlier sessions.
 
-    In each of the two: all words first, then the beginning of the last one. Any word is enough if nothing else is found.
+    In both it finds texts with all words first, then texts where the last word is only the beginning of a word. If
+    there are none, texts with any of the words.
 
     Exit status: 0 found, 1 nothing found.
     """
@@ -152,11 +153,11 @@ def search(query: str, limit: int, everywhere: bool, at: int | None, as_json: bo
 
 @substrate.command("pin", short_help="Let every session here read a scope.", **examples("cantrip substrate pin types"))
 @click.argument("name")
-@click.option("--remove", is_flag=True, help="Do not read it from the beginning any more.")
+@click.option("--remove", is_flag=True, help="Do not give it to new sessions any more.")
 @json_option
 @cwd_option
 def pin(name: str, remove: bool, as_json: bool, cwd: Path) -> int:
-    """Let every session in this folder read the scope NAME from the beginning, after culture and documents.
+    """Give the texts of the scope NAME to every session in this folder when it begins, after culture and documents.
 
     Sessions that run keep what they have until their next prompt.
 
@@ -238,7 +239,7 @@ def diff(first: int, last: int | None, as_json: bool, cwd: Path) -> int:
 @json_option
 @cwd_option
 def remember(text: str, everywhere: bool, as_json: bool, cwd: Path) -> int:
-    """Add TEXT to what every session in this folder knows. It is yours: its source is `user`.
+    """Add TEXT to what every session in this folder knows. You are its source: `user`.
 
     Exit status: 0 done, 2 TEXT is empty, too long, or looks like a secret.
     """
@@ -263,7 +264,7 @@ def remember(text: str, everywhere: bool, as_json: bool, cwd: Path) -> int:
     ),
 )
 @click.argument("looms", nargs=-1, required=True, metavar="LOOM...")
-@click.option("--check", is_flag=True, help="Write nothing; list what the substrate lacks or says otherwise.")
+@click.option("--check", is_flag=True, help="Write nothing. List what is missing in the substrate, or different there.")
 @cwd_option
 def record(looms: tuple[str, ...], check: bool, cwd: Path) -> int:
     """Record all casts of each LOOM as sessions, if they are not recorded yet: after a crash, or from an older version.

@@ -139,9 +139,9 @@ def serve(path: Path | None, reads: tuple[str, ...], writes: tuple[str, ...], re
 def commit(file: BinaryIO, message: str, replace: bool, as_json: bool, cwd: Path) -> int:
     """Store the change in FILE (- for stdin): all of it, or nothing.
 
-    It is a JSON object with "chunks" ({"id", "name", "spec", "body"}), "placements" ({"chunk", "scope", "kind", "sequence"})
-    and "removals" ({"chunk", "scope", "kind"}). Ids are the same for all projects: a chunk that another project reads is
-    changed with --replace alone.
+    It is a JSON object with "chunks" ({"id", "name", "spec", "body"}), "placements" ({"chunk", "scope", "kind",
+    "sequence"}) and "removals" ({"chunk", "scope", "kind"}). Ids are the same for all projects: a chunk that another
+    project reads changes only with --replace.
 
     Exit status: 0 done, 2 the change breaks a rule; the message names chunk, scope and rule.
     """

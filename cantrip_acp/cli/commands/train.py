@@ -38,10 +38,12 @@ _NEEDED = ("torch", "transformers", "peft", "gguf", "uvicorn")
     metavar="FOLDER",
     help="The folder of the run; a run that is there continues.  [default: training/EXAMPLE-SEED in the state folder]",
 )
-@click.option("--steps", type=click.IntRange(1), help="Train until the run has so many steps.")
+@click.option("--steps", type=click.IntRange(1), help="Train until the run has this number of steps.")
 @click.option("--groups", type=click.IntRange(1), help="Questions of a step.")
 @click.option("--samples", type=click.IntRange(2), help="Casts of each question.")
-@click.option("--eval-every", type=click.IntRange(1), help="Cast held-out questions after so many steps.")
+@click.option(
+    "--eval-every", type=click.IntRange(1), help="Cast the held-out questions each time after this number of steps."
+)
 @click.option("--held-out", type=click.IntRange(1), help="How many held-out questions.")
 @click.option("--seed", type=int, help="The seed of everything random.")
 @click.option("--model", help="The weights: embedded:NAME, gguf:FILE, or a folder in the format of transformers.")
@@ -75,7 +77,7 @@ def train(
     The run can be stopped at any time, also by kill -9: the same command continues it. The folder of the run has the LoRA
     weights (adapter), the looms and token rows of each step, and a page with the rewards (curve.html).
 
-    torch runs on an accelerator if it finds one, else on the processor. It needs: pip install 'cantrip-acp[train]'
+    torch uses a GPU or another accelerator if it finds one, else the processor. It needs: pip install 'cantrip-acp[train]'
 
     Exit status: 0 the run has all its steps, 1 something failed, 2 EXAMPLE or an option is wrong, 130 interrupted.
     """

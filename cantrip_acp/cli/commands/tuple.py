@@ -45,7 +45,9 @@ def tuple_() -> None:
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option(
-    "--depth", type=click.IntRange(1), help="Put a fan-out of each tuple: --branching to the power of this number."
+    "--depth",
+    type=click.IntRange(1),
+    help="Levels of a fan-out. Its last level has --branching to the power of this number tuples.",
 )
 @click.option(
     "--branching", type=click.IntRange(1), default=10, show_default=True, help="Branches at each level of a fan-out."
@@ -56,10 +58,10 @@ def tuple_() -> None:
 def out(file: str, depth: int | None, branching: int, as_json: bool, space: str | None, state_dir: Path | None) -> int:
     """Put the tuples of FILE into the space: one JSON object, or one in each line. - is stdin.
 
-    All of them are put, or none. A tuple with a known id is the same work and is not put twice.
+    If one is not valid, none is put. A tuple with a known id is the same work and is not put twice.
 
-    With --depth, one tuple stands for a whole fan-out, of a million tuples for example. Workers put the next ones when the
-    earlier ones are taken, each with its path in map_pos.
+    With --depth, one tuple creates a tree of tuples (a fan-out), for example a million. Workers put the next tuples
+    when they take the earlier ones. Each has its path in map_pos.
 
     Exit status: 0 done; 1 the lane is full; 2 a tuple is not valid, or the space cannot be opened.
     """
@@ -134,8 +136,8 @@ def _documents(text: str) -> list[tuple[int, str]]:
 def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: Path | None) -> int:
     """Show a tuple: PATTERN is its id, or a part of a tuple as JSON, such as {"lane": "build"}.
 
-    A pattern finds the oldest tuple that waits or is worked on. An id finds a tuple in any state, with its receipts. The id of an
-    artifact in a receipt finds the large result.
+    A pattern finds the oldest tuple that waits or runs. An id finds a tuple in any state, with its receipts. If a
+    receipt names an artifact (a large result that is stored separately), the id of the artifact shows it.
 
     Exit status: 0 found, 1 there is none, 2 the pattern is not valid, or the space cannot be opened.
     """
@@ -181,7 +183,7 @@ def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: P
     short_help="Show what waits, runs and failed in each lane.",
     **examples("cantrip tuple status", "cantrip tuple status --lane build --json"),
 )
-@click.option("--watch", is_flag=True, help="Show it again each second, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Update the table each second, until Ctrl-C.")
 @click.option("--lane", help="Show only this lane.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch, one in each line.")
 @space_option
@@ -283,16 +285,16 @@ def report(
 )
 @click.argument("pattern", required=False)
 @click.option(
-    "--failed", is_flag=True, help="Also emit those again that failed, as new tuples: the failures stay on record."
+    "--failed", is_flag=True, help="Also repeat failed tuples, as new tuples. The records of the failures stay."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each tuple.")
 @space_option
 @state_option
 def resume(pattern: str | None, failed: bool, as_json: bool, space: str | None, state_dir: Path | None) -> int:
-    """Let the tuples wait again that have no last receipt and that nobody works on. PATTERN: an id, or a part of a tuple as JSON.
+    """Let tuples wait again that have no final receipt and no worker. PATTERN: an id, or a part of a tuple as JSON.
 
     These are tuples whose worker died, that were taken and never answered, or that pause before another attempt. Steps that
-    ended are not repeated. What a living worker has is left alone.
+    ended are not repeated. Tuples of running workers do not change.
 
     Exit status: 0 done, also if there were none; 2 the pattern is not valid, or the space cannot be opened.
     """
@@ -367,7 +369,7 @@ _folder = click.argument("folder", type=click.Path(file_okay=False, path_type=Pa
 def export(folder: Path, lane: str | None, as_json: bool, space: str | None, state_dir: Path | None) -> int:
     """Add what the space has to the log in FOLDER (.catalog): tuples.jsonl, and receipts/ with a file for each receipt.
 
-    What the log has already is not written again. Keep the folder in the project's repository, or load it elsewhere with
+    It does not write again what the log already has. Keep the folder in the project's repository, or load it elsewhere with
     `cantrip tuple import`.
 
     Exit status: 0 done, 2 the folder cannot be written, or the space cannot be opened.
@@ -384,9 +386,10 @@ def export(folder: Path, lane: str | None, as_json: bool, space: str | None, sta
 @space_option
 @state_option
 def import_(folder: Path, lane: str | None, as_json: bool, space: str | None, state_dir: Path | None) -> int:
-    """Put the tuples of the log in FOLDER (.catalog) into the space. Those with a last receipt have ended; the others wait.
+    """Put the tuples of the log in FOLDER (.catalog) into the space. Tuples with a final receipt are done.
 
-    Load only a log that you trust: what it says has ended is not done again. A receipt whose content was changed is refused.
+    The others wait. Load only a log that you trust: work that it reports as done is not done again.
+    A receipt whose content was changed is refused.
 
     Exit status: 0 done, 2 the log is not valid, or the space cannot be opened.
     """
@@ -396,7 +399,7 @@ def import_(folder: Path, lane: str | None, as_json: bool, space: str | None, st
 @tuple_.command("sync", short_help="Keep a project's log and the space in step.", **examples("cantrip tuple sync"))
 @_folder
 @click.option("--lane", help="Only the tuples of this lane.")
-@click.option("--watch", is_flag=True, help="Go on until Ctrl-C, whenever the space or the log changes.")
+@click.option("--watch", is_flag=True, help="Continue until Ctrl-C: run again whenever the space or the log changes.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each time that something was added.")
 @space_option
 @state_option

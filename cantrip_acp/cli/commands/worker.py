@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     metavar="[HOST:]PORT",
     help="Serve /metrics for Prometheus and /healthz there. HOST is 127.0.0.1 by default; anybody who reaches it may read.",
 )
-@click.option("--until-empty", is_flag=True, help="Stop when nothing of the lane waits.")
+@click.option("--until-empty", is_flag=True, help="Stop when no tuple of the lane waits.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each attempt.")
 @cwd_option
 @loom_option
@@ -81,8 +81,9 @@ def worker(
     A tuple can only name one of RECIPES, and only with the same text: a worker runs nothing else. A recipe that you name by
     its path is trusted for this run.
 
-    The first SIGTERM or Ctrl-C lets what runs end, and takes nothing more. The second gives back what runs. If a worker is
-    killed, others take its tuples when --lease has passed.
+    After the first SIGTERM or Ctrl-C, the worker takes no more tuples and waits for its running casts. After the
+    second, it gives these casts back to other workers. If a worker is killed, others take its tuples when --lease has
+    passed.
 
     Give workers on several hosts one loom: --loom postgresql://….
 

@@ -50,7 +50,7 @@ method_option = click.option(
 alike_option = click.option(
     "--alike",
     is_flag=True,
-    help="Compare only threads with the same intent (and the same group of forks) after that turn, as trainers need.",
+    help="Compare only threads with the same intent (and the same group of forks) after that turn. Trainers need this.",
 )
 
 

@@ -62,7 +62,7 @@ def _summary(name: str) -> str:
     "-o",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The file to write. An existing file is replaced at the end, but a loom never.  [default: standard output]",
+    help="The file to write. An existing file is replaced at the end. A loom is never replaced.  [default: standard output]",
 )
 @click.option(
     "--thread", "threads", multiple=True, metavar="TURN", help="Only the thread that ends in TURN. May be repeated."

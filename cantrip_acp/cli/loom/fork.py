@@ -134,7 +134,7 @@ def fork(
     With --worktree it sees the saved files of TURN in a separate folder; your branches, index and files are not changed. With
     --samples, several forks run and share a group id in the loom. A failure in one fork does not affect the others.
 
-    Exit status: as of `cantrip cast`; for a group, 0 only if every cast terminated.
+    Exit status: that of `cantrip cast`; for a group, 0 only if every cast terminated.
     """
     from cantrip_acp.cli.session.setup import open_recipe
     from cantrip_acp.core.errors import IntentRequired
@@ -297,7 +297,7 @@ def replay(
     children return their recorded results. Gates that read are really called, unless you use --recorded-gates. If the wards
     allow the network, the real network is used.
 
-    Exit status: 0 every observation is the same, 1 one differs, 2 and 3 as of `cantrip cast`.
+    Exit status: 0 every observation is the same, 1 one differs, 2 and 3 as in `cantrip cast`.
     """
     import json
 

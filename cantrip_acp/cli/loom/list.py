@@ -80,7 +80,9 @@ class Looms:
     metavar="WORD",
     help="Only threads with this outcome: done, text, max_turns, … or terminated, truncated, active.",
 )
-@click.option("--reward", metavar="TEST", help="Only threads whose reward fits, such as '>0.5', '0.2..0.8', none, any.")
+@click.option(
+    "--reward", metavar="TEST", help="Only threads whose reward matches, such as '>0.5', '0.2..0.8', none, any."
+)
 @click.option("--gate", metavar="NAME", help="Only threads in which this gate was called.")
 @click.option("--text", metavar="TEXT", help="Only threads with TEXT in a message, a program or an observation.")
 @click.option(
@@ -119,9 +121,9 @@ def list_threads(
 ) -> None:
     """List threads with their outcome, reward, turns, tokens, cost, model and intent.
 
-    FILE is a loom, as for the other loom commands. Without FILE, all looms of the state folder are listed. A thread is listed
-    only if all filters fit. Upper and lower case are the same in texts. The id of a thread is the id of its last turn; use it
-    as TURN in the other loom commands.
+    FILE is a loom, as for the other loom commands. Without FILE, all looms of the state folder are listed. It lists a
+    thread only if all filters match. Filters ignore upper and lower case. The id of a thread is the id of its last
+    turn; use it as TURN in the other loom commands.
     """
     from cantrip_acp.loom.query.listing import Listing, ThreadFilter, rewarded, when
 

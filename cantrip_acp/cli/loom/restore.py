@@ -35,19 +35,23 @@ if TYPE_CHECKING:
 @click.argument("turn")
 @click.option("--dry-run", is_flag=True, help="Only show what would be restored.")
 @click.option(
-    "--force", is_flag=True, help="Restore also files that you changed where the entity had, without your changes."
+    "--force",
+    is_flag=True,
+    help="Also restore files where you and the entity changed the same lines. The result is without your changes.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @state_option
 def restore(name: str, turn: str, dry_run: bool, force: bool, as_json: bool, state_dir: Path | None) -> int:
     """Restore the files of a workspace as they were after TURN of the loom FILE.
 
-    TURN is a turn's id or its beginning; an empty text is the last turn of the thread that was written last. The id of the
-    first turn of a thread, which `cantrip loom tree` shows, stands for the files before the entity changed any.
+    TURN is a turn's id or its beginning; an empty text is the last turn of the thread that was written last. To
+    restore the files from before any change of the entity, give the id of the first turn of a thread (`cantrip loom
+    tree` shows it).
 
-    What you changed yourself stays: it is merged. Where that is not possible, you are asked at a terminal; else the file is left
-    as it is and named. Nothing is lost: the present files are kept first, so the same command with a later turn takes the
-    restore back. The loom gets a record of it. Close the session in the editor first.
+    Your own changes stay: they are merged. If a file cannot be merged, the command asks you at a terminal; without a
+    terminal, it does not change that file, and names it. Nothing is lost: the present files are saved first, so you
+    can undo a restore by the same command with a later turn. The loom gets a record of it. Close the session in the
+    editor first.
 
     Exit status: 0 if everything was restored; 1 if a file was left as it is, or you chose to restore nothing; 2 wrong usage.
     """

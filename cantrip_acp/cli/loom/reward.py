@@ -55,7 +55,7 @@ def reward(
     cwd: Path,
     state_dir: Path | None,
 ) -> None:
-    """Give TURN of the loom FILE a reward. All rewards stay in the loom with person and time; the last one is used.
+    """Give TURN of the loom FILE a reward. All rewards stay in the loom, with person and time. The last one counts.
 
     TURN is a turn's id or its beginning; an empty text is the last turn of the thread that was written last. Write a negative
     reward after two dashes: cantrip loom reward FILE TURN -- -1

@@ -5,6 +5,7 @@ A scripted crystal replaces the model, so no key is needed. With ``--live`` a sm
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
@@ -101,7 +102,7 @@ def run_live(*, keep: bool = False, full: bool = False) -> int:
     root = Path(tempfile.mkdtemp(prefix="cantrip-demo-"))
     try:
         recipe = root / "live.cantrip.yaml"
-        recipe.write_text(_LIVE.format(provider=provider, model=model))
+        recipe.write_text(_LIVE.format(provider=provider, model=json.dumps(model)))
         opening = open_recipe(str(recipe), root, str(root / "live.loom.jsonl"), root / "state")
         with opening.loom as loom:
             began = time.monotonic()

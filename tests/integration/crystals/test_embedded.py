@@ -115,6 +115,18 @@ async def test_exported_messages_give_the_prompt_that_the_model_read_and_a_threa
     assert (trajectory["initial_policy_version"], trajectory["final_policy_version"]) == (3, 3)
 
 
+async def test_the_options_of_a_recipe_are_those_of_the_process(file: Path, sockets: Path, tmp_path: Path) -> None:
+    """llama.cpp without an accelerator computes layers for it on the processor."""
+    await cast(
+        crystal(tmp_path, "{provider: embedded, model: smollm2, context_window: 512, threads: 1, gpu_layers: 3}")
+    )
+    (process,) = running(sockets)
+    settings = json.loads(Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[3])
+    assert (settings["window"], settings["threads"], settings["gpu_layers"]) == (512, 1, 3)
+    with UnixServer(next(sockets.rglob("model.sock"))) as server:
+        assert server.ask("/props")["default_generation_settings"]["n_ctx"] == 512
+
+
 class UnixServer(http.client.HTTPConnection):
     """Asks llama.cpp on its socket."""
 

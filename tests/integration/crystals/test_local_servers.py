@@ -1,6 +1,7 @@
 """Servers of the user's own that run on this machine: found, listed, offered, and the default where there is no key."""
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from cantrip_acp.recipes.build import crystal_choices
 from cantrip_acp.recipes.build import crystals as recipe_crystals
 from cantrip_acp.recipes.build.crystal_factory import KEYS, FactoryContext
 from cantrip_acp.recipes.build.python_files import Files
+from tests.support import openai_replies as openai
 from tests.support.acp_client import RawClient
+from tests.support.processes import CANTRIP
 from tests.support.provider_server import Reply, Request, Wire, json_reply
 
 VARIABLES = {
@@ -261,6 +264,17 @@ def test_sign_in_offers_a_running_server(serve: Callable[..., Wire], capsys: pyt
     assert login.sign_in(ask=lambda _: number, ask_hidden=lambda _: "not asked") == 0
     assert f"{number}  ollama:llava:7b, which runs on this machine and needs no key" in capsys.readouterr().err
     assert keys.setting("CANTRIP_CRYSTAL") == "ollama:llava:7b"
+
+
+def test_the_demo_takes_it_before_the_embedded_model(serve: Callable[..., Wire]) -> None:
+    said = openai.said("```python\nprint(17 * 23)\n```")
+    answers: dict[str, Any] = {"/v1/models": listing("qwen, the: large one"), "/v1/chat/completions": said}
+    wire = serve("vllm", paths(answers))
+    done = subprocess.run([*CANTRIP, "demo", "--live"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    assert f"The model is vllm:qwen, the: large one, from the server at {wire.url}/v1." in done.stdout
+    assert "It printed 391." in done.stdout
+    assert {each.json()["model"] for each in wire.requests if each.method == "POST"} == {"qwen, the: large one"}
 
 
 def test_an_editor_offers_it(serve: Callable[..., Wire], tmp_path: Path) -> None:

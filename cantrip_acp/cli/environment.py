@@ -117,7 +117,8 @@ FOLDERS = (
         "the most that `--concurrency` may be; 64 by default",
     ),
     Variables(
-        ("YOOL_TUPLE_COMPRESSION_THRESHOLD",), "how many visited leaves of a fan-out are live at once; 1024 by default"
+        ("YOOL_TUPLE_COMPRESSION_THRESHOLD",),
+        "how many tuples of the last level of a fan-out are in memory at the same time; 1024 by default",
     ),
     Variables(
         ("YOOL_TUPLE_CPU_QUOTA_PCT",),

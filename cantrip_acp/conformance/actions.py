@@ -110,7 +110,7 @@ class CaseRun:
         """``from_turn: n`` keeps the first n turns; with an intent, the fork is cast on it."""
         turn_count = given.get("from_turn")
         if isinstance(turn_count, bool) or not isinstance(turn_count, int) or turn_count < 0:
-            raise DefinitionError(f"from_turn is the number of turns that are kept, not {turn_count!r}")
+            raise DefinitionError(f"from_turn must be the number of turns that are kept, not {turn_count!r}")
         loom = self.scene.loom
         if turn_count:
             origin = self._turn_id(turn_count - 1)

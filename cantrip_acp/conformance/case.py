@@ -27,7 +27,7 @@ class Case:
     def of(cls, value: Any, file: Path, line: int) -> Case:
         if isinstance(value, Mapping):
             return cls(file, line, value)
-        return cls(file, line, {}, Problem("", f"a case is a mapping with rule, name, setup …, not {value!r:.60}"))
+        return cls(file, line, {}, Problem("", f"a case must be a mapping with rule, name, setup …, not {value!r:.60}"))
 
     @property
     def rule(self) -> str:

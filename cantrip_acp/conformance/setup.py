@@ -190,7 +190,7 @@ def decode_raw_response(script: Mapping[str, Any]) -> dict[str, Any]:
     if provider not in CHAT:
         raise DefinitionError(f"raw_response of provider {provider!r} cannot be read; here: {', '.join(CHAT)}")
     if not isinstance(raw, Mapping):
-        raise DefinitionError(f"raw_response is the provider's answer, a mapping, not {raw!r}")
+        raise DefinitionError(f"raw_response must be the provider's answer, a mapping, not {raw!r}")
     from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 
     answer = ChatAnswer()

@@ -471,7 +471,7 @@ def check_new(loom: Loom, entity_id: str | None) -> None:
     given: Any = entity_id
     if not isinstance(given, str) or not given.strip() or len(given) > _LONGEST_ID or not given.isprintable():
         raise DefinitionError(
-            f"an entity's id is a printable text of at most {_LONGEST_ID} characters, not {short_repr(given)}"
+            f"an entity's id must be a printable text of at most {_LONGEST_ID} characters, not {short_repr(given)}"
         )
     if loom.has_entity(given):
         raise EntityExists(

@@ -252,7 +252,7 @@ class _Step:
     def __init__(self, raw: Mapping[str, Any], index: int) -> None:
         where = f"responses[{index}]"
         if not isinstance(raw, Mapping):
-            raise DefinitionError(f"a response is a mapping, not {raw!r}", where=where)
+            raise DefinitionError(f"a response must be a mapping, not {raw!r}", where=where)
         for key in raw:
             if key not in KEYS:
                 near = difflib.get_close_matches(str(key), KEYS, n=1)
@@ -292,7 +292,7 @@ def _calls(raw: Mapping[str, Any], where: str) -> tuple[ToolCall, ...]:
     calls: list[ToolCall] = []
     for n, call in enumerate(raw.get("tool_calls") or ()):
         if not isinstance(call, Mapping) or not call.get("gate", call.get("name")):
-            raise DefinitionError(f"tool_calls[{n}] is a mapping with a gate, not {call!r}", where=where)
+            raise DefinitionError(f"tool_calls[{n}] must be a mapping with a gate, not {call!r}", where=where)
         args = call.get("args", call.get("arguments"))
         text = args if isinstance(args, str) else msgspec.json.encode(args if args is not None else {}).decode()
         calls.append(ToolCall(str(call.get("id") or ""), str(call.get("gate", call.get("name"))), text))
@@ -304,7 +304,7 @@ def _calls(raw: Mapping[str, Any], where: str) -> tuple[ToolCall, ...]:
 
 def _usage(raw: Any, where: str) -> Usage:
     if not isinstance(raw, Mapping):
-        raise DefinitionError(f"usage is a mapping of token counts, not {raw!r}", where=where)
+        raise DefinitionError(f"usage must be a mapping of token counts, not {raw!r}", where=where)
     for key in raw:
         if key not in _USAGE_KEYS:
             raise DefinitionError(f"unknown key {key!r} in usage; known: {', '.join(_USAGE_KEYS)}", where=where)

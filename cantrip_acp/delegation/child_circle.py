@@ -69,7 +69,7 @@ def _grant_gates(parent: Circle, request: Request) -> list[Gate]:
         spec: Mapping[str, Any] = {"name": wanted} if isinstance(wanted, str) else wanted
         named = spec.get("name")
         if not isinstance(named, str):
-            raise ChildRefused("gate", f"a gate is a name, or a mapping with a name, not {wanted!r}")
+            raise ChildRefused("gate", f"a gate must be a name, or a mapping with a name, not {wanted!r}")
         name = registry.ALIASES.get(named, named)
         gate = offered.get(name)
         if gate is None:

@@ -26,7 +26,7 @@ def number_from_environment(name: str, default: int, most: int, environment: Map
     if not text:
         return default
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
-        raise TupleError(f"{name} is a whole number from 1 to {most}, not {text!r}")
+        raise TupleError(f"{name} must be a whole number from 1 to {most}, not {text!r}")
     return int(text)
 
 

@@ -188,5 +188,5 @@ def max_waiting_from_environment(environment: Mapping[str, str] | None = None) -
     if not text:
         return DEFAULT_MAX_WAITING
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise TupleError(f"YOOL_TUPLE_QUEUE_MAXSIZE is a whole number above 0, not {text!r}")
+        raise TupleError(f"YOOL_TUPLE_QUEUE_MAXSIZE must be a whole number above 0, not {text!r}")
     return int(text)

@@ -164,7 +164,7 @@ def parse_tuple(document: Mapping[str, Any] | bytes | str) -> WorkTuple:
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise TupleError(f"the tuple is not JSON: {error}") from None
     if not isinstance(document, Mapping):
-        raise TupleError(f"a tuple is a JSON object, not {type(document).__name__}")
+        raise TupleError(f"a tuple must be a JSON object, not {type(document).__name__}")
     canonical = canonical_json(dict(document))
     if len(canonical) > MAX_BYTES:
         raise TupleError(
@@ -248,7 +248,7 @@ class Pattern:
             raise TupleError(f"a pattern has the fields of a tuple; {', '.join(sorted(unknown))!r} is not one of them")
         lane = given.pop("lane", None)
         if not (lane is None or isinstance(lane, str)):
-            raise TupleError(f"the lane of a pattern is a text, not {lane!r}")
+            raise TupleError(f"the lane of a pattern must be a text, not {lane!r}")
         self.lane: str | None = lane
         self.rest = given
         self.rest_json = canonical_json(given).decode() if given else None

@@ -147,7 +147,7 @@ class Sessions:
         restores = asked.get("restoreFiles", False) if isinstance(asked, dict) else False
         for name, flag in (("resume", resume), ("restoreFiles", restores)):
             if not isinstance(flag, bool):
-                raise invalid_params(f"{name} is true or false, not {str(flag)[:100]!r}", f"_meta.cantrip.{name}")
+                raise invalid_params(f"{name} must be true or false, not {str(flag)[:100]!r}", f"_meta.cantrip.{name}")
         source = self._open_sessions.sessions.get(params.session_id)
         if source is None or source.closing:
             source = await self._from_disk(params, cwd, folders, await self.context.sources(params))

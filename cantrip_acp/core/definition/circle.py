@@ -108,14 +108,14 @@ class Circle(Definition):
         data: Any = NOTHING,
     ) -> None:
         if not isinstance(medium, str) and not isinstance(medium, Medium):
-            raise DefinitionError(f"a circle's medium is a name or a Medium, not {short_repr(medium)}")
+            raise DefinitionError(f"a circle's medium must be a name or a Medium, not {short_repr(medium)}")
         if isinstance(gates, str | Mapping) or not isinstance(gates, Iterable):
             raise DefinitionError(
-                f"a circle's gates are a list of names, mappings, functions and Gates, not {short_repr(gates)}"
+                f"a circle's gates must be a list of names, mappings, functions and Gates, not {short_repr(gates)}"
             )
         place = _absolute_folder(workspace, "workspace") if workspace is not None else None
         if isinstance(folders, str | os.PathLike):
-            raise DefinitionError(f"a circle's folders are a list of folders, not {short_repr(folders)}")
+            raise DefinitionError(f"a circle's folders must be a list of folders, not {short_repr(folders)}")
         beside = tuple(_absolute_folder(folder, "folder") for folder in folders)
         # Keep the original values, so that `replace` can bind them to another workspace.
         written = wards if isinstance(wards, Wards) else freeze(_wards_as_list(wards))
@@ -258,7 +258,9 @@ def _wards_as_list(wards: Any) -> Any:
     if wards is None or isinstance(wards, Mapping):
         return wards
     if isinstance(wards, str) or not isinstance(wards, Iterable):
-        raise DefinitionError(f"wards are a list of mappings such as [{{'max_turns': 10}}], not {short_repr(wards)}")
+        raise DefinitionError(
+            f"wards must be a list of mappings such as [{{'max_turns': 10}}], not {short_repr(wards)}"
+        )
     return list(wards)
 
 
@@ -285,7 +287,7 @@ def _find_gate(gate: GateLike) -> Gate:
     elif is_function(gate):
         found = Gate.of(gate, **gate_options(gate))
     else:
-        raise DefinitionError(f"a gate is a name, a mapping, a function or a Gate, not {short_repr(gate)}")
+        raise DefinitionError(f"a gate must be a name, a mapping, a function or a Gate, not {short_repr(gate)}")
     missing = [name for name in found.needs if name not in found.dependencies]
     if missing:
         raise DefinitionError(

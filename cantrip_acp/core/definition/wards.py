@@ -114,7 +114,7 @@ class Wards:
         given: Any = wards
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise DefinitionError(
-                f"wards are a list of mappings such as [{{'max_turns': 10}}], not {short_repr(given)}"
+                f"wards must be a list of mappings such as [{{'max_turns': 10}}], not {short_repr(given)}"
             )
         items = [wards] if isinstance(wards, Mapping) else list(wards)
         values: dict[str, Any] = {}

@@ -85,7 +85,7 @@ COMPILE_AND_LOAD = Gate(
         "properties": {
             "module": {
                 "type": "string",
-                "description": "Its name: NAME, or in full cantrip_acp.hot.NAME. Modules import each other by the full name.",
+                "description": "The module's name: NAME, or cantrip_acp.hot.NAME. Modules import each other by the full name.",
             },
             "source": {"type": "string", "description": "Its text; or else path."},
             "path": {"type": "string", "description": "The file that holds its text, where files are admitted."},

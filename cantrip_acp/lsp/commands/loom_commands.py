@@ -53,7 +53,7 @@ async def fork(server: Server, given: CommandArguments, work: CommandRun) -> dic
     """Fork a new entity from a turn and cast it; without an intent, on the intent of the turn's own cast."""
     path, state = loom_file(given), given.text("state", "snapshot")
     if state not in STATES:
-        raise DefinitionError(f"cantrip.loom.fork: 'state' is one of {', '.join(STATES)}, not {state[:40]!r}")
+        raise DefinitionError(f"cantrip.loom.fork: 'state' must be one of {', '.join(STATES)}, not {state[:40]!r}")
     turn, known = await asyncio.to_thread(turn_of, path, given.text("turn", ""))
     intent = given.text("intent") if given.has("intent") else known
     if not intent.strip():

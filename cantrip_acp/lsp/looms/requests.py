@@ -49,7 +49,9 @@ class RequestParams:
         uri = self._params.get("uri")
         path = path_of(uri) if isinstance(uri, str) else None
         if path is None:
-            raise JsonRpcInvalidParams(f"'uri' is the address of a file or folder (file:///…), not {str(uri)[:200]!r}")
+            raise JsonRpcInvalidParams(
+                f"'uri' must be the address of a file or folder (file:///…), not {str(uri)[:200]!r}"
+            )
         return path
 
     def text(self, name: str) -> str | None:

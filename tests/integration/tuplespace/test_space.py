@@ -144,7 +144,7 @@ async def test_a_subscriber_gets_the_past_and_what_comes_and_goes_on_from_its_cu
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "²"])
 def test_a_bound_that_is_no_number_is_an_error(text: str) -> None:
-    with pytest.raises(TupleError, match="YOOL_TUPLE_QUEUE_MAXSIZE is a whole number above 0"):
+    with pytest.raises(TupleError, match="YOOL_TUPLE_QUEUE_MAXSIZE must be a whole number above 0"):
         max_waiting_from_environment({"YOOL_TUPLE_QUEUE_MAXSIZE": text})
     assert max_waiting_from_environment({}) == 8192
 

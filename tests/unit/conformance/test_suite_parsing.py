@@ -154,8 +154,8 @@ def test_dates_and_odd_keys_are_text(write) -> None:
 
 def test_an_item_that_is_no_case(write) -> None:
     text, listed, case = read_suite(write("- just text\n- [a, b]\n- rule: A\n  name: a\n"))
-    assert "a case is a mapping" in str(text.problem)
-    assert "a case is a mapping" in str(listed.problem)
+    assert "a case must be a mapping" in str(text.problem)
+    assert "a case must be a mapping" in str(listed.problem)
     assert case.problem is None
 
 

@@ -53,7 +53,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "gate name": (lambda: _circle(gates=["done", "ecko"]), "did you mean 'echo'"),
     "gate twice": (lambda: _circle(gates=["done", "done"]), "two gates are named"),
     "gates text": (lambda: _circle(gates="done"), "list of names"),
-    "gate kind": (lambda: _circle(gates=["done", 5]), "a gate is a name"),
+    "gate kind": (lambda: _circle(gates=["done", 5]), "a gate must be a name"),
     "gate mapping": (lambda: _circle(gates=["done", {"nam": "echo"}]), "needs a name"),
     # Wards
     "ward": (lambda: _circle(wards={"max_turn": 1}), "unknown ward 'max_turn'; did you mean 'max_turns'"),
@@ -62,7 +62,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "max_turns float": (lambda: _circle(wards={"max_turns": 2.5}), "max_turns"),
     "max_seconds nan": (lambda: _circle(wards={"max_turns": 1, "max_seconds": NAN}), "max_seconds"),
     "max_seconds inf": (lambda: _circle(wards={"max_turns": 1, "max_seconds": math.inf}), "max_seconds"),
-    "wards text": (lambda: _circle(wards="max_turns"), "wards are a list"),
+    "wards text": (lambda: _circle(wards="max_turns"), "wards must be a list"),
     "ward object": (lambda: Wards(max_turns=-1), "max_turns"),
     "ward object bool": (lambda: Wards(require_done_tool=1), "require_done_tool"),  # type: ignore[arg-type]
     # Circle

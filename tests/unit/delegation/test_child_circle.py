@@ -57,7 +57,7 @@ def test_a_child_has_all_of_its_parents_gates_but_those_that_are_gone(circle: Ci
         ({"gates": [{"name": "read_file", "root": "database"}]}, "cannot grant gate 'read_file' below"),
         ({"gates": [{"name": "done", "root": "data"}]}, "cannot grant gate 'done' with a root: it does not use files"),
         ({"gates": [{"name": "read_file", "follow": True}]}, "cannot grant gate 'read_file' with 'follow'"),
-        ({"gates": [{"root": "data"}]}, "a gate is a name, or a mapping with a name"),
+        ({"gates": [{"root": "data"}]}, "a gate must be a name, or a mapping with a name"),
         ({"wards": {"bash_writable_paths": ["."]}}, "cannot grant ward bash_writable_paths"),
         ({"wards": {"bash_writable_paths": ["/"]}}, "cannot grant ward bash_writable_paths"),
         ({"wards": {"bash_writable_paths": ["data/out"]}}, "cannot grant ward bash_writable_paths"),

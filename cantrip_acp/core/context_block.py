@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from html import escape
 from typing import Literal, Protocol
 
 from cantrip_acp.crystals.contract import Attachment, Message
@@ -35,6 +34,8 @@ class ContextBlock:
 
     def render(self) -> str:
         """The block as text for the crystal."""
+        from html import escape
+
         head = escape(self.title or self.uri or self.source)
         where = f' uri="{escape(self.uri)}"' if self.uri else ""
         # A text that closes its own block could add text that seems to be outside of any source.

@@ -15,7 +15,6 @@ import anyio
 import msgspec
 
 from cantrip_acp.core.casting.cast_control import CastControl, CastStream, stream_cast
-from cantrip_acp.core.casting.loop import CastServices
 from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.casting.result import CastResult, Value
 from cantrip_acp.core.context import Context
@@ -121,8 +120,9 @@ class Entity(Generic[Value]):
         """The crystal whose remarks were already reported."""
         self._history: Sequence[CastPart] = ()
         self._extra_wards: Wards | WardsOf | None = None
-        services = CastServices(self.executor, self.medium_session, self.take_notices)
-        self._casts = CastControl(self.state, services, self.connect_sources)
+        self._casts = CastControl(
+            self.state, self.executor, self.medium_session, self.connect_sources, self.take_notices
+        )
         self._preparation = Preparation(self.state.id, self.connect_sources, self.medium_session)
 
     def __repr__(self) -> str:
@@ -386,6 +386,8 @@ class Entity(Generic[Value]):
         reports them.
         """
         if not self.closed:
+            import cantrip_acp.core.casting.loop  # noqa: F401 - the first cast imports it
+
             await self._preparation.run()
             if self.checkpoints is not None:
                 await self.checkpoints.prepare()

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.casting.turn_builder import TurnBuilder
 from cantrip_acp.core.errors import ChildRefused, GateError
 from cantrip_acp.delegation.request import CHILD_SCHEMA, Request, recorded_data
 from cantrip_acp.gates.confinement import quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.casting.turn_builder import TurnBuilder
     from cantrip_acp.core.definition.wards import Wards
 
 MOST_IN_BATCH = 10_000
@@ -44,6 +44,8 @@ async def _call_agent_batch(args: Mapping[str, Any], context: GateContext) -> An
 
 def turn_of(context: GateContext) -> TurnBuilder:
     """The turn that spawns the child. Raises `GateError` outside of a turn."""
+    from cantrip_acp.core.casting.turn_builder import TurnBuilder
+
     if not isinstance(context.turn, TurnBuilder):
         raise GateError("a child can only be started during a turn, and no turn is running here")
     return context.turn

@@ -349,6 +349,6 @@ def _is_loom(descriptor: int) -> bool:
     lines = data.split(b"\n")
     for line in lines:
         with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
-            record_heads.decoder.decode(line)
+            record_heads.head_decoder().decode(line)
             return True
     return b'{"type":"loom"' in lines[0][:64]

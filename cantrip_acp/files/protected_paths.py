@@ -13,7 +13,7 @@ import re
 import stat
 import unicodedata
 from collections.abc import Collection, Sequence
-from fnmatch import translate
+from fnmatch import fnmatchcase, translate
 from functools import lru_cache
 
 from cantrip_acp.text.dataclass import dataclass
@@ -150,12 +150,12 @@ PROTECTED_FILES: tuple[Protected, ...] = (
 """Files that may run code without a request. If ``pyvenv.cfg`` is allowed, all files of a Python interpreter are allowed."""
 
 _PLAIN = {row.name: row for row in PROTECTED_FILES if not set(row.name) & set("/*[")}
-_IN_FOLDER: dict[str, list[tuple[re.Pattern[str], Protected]]] = {}
+_IN_FOLDER: dict[str, list[tuple[str, Protected]]] = {}
 _ANYWHERE: list[tuple[re.Pattern[str], Protected]] = []
 for _row in PROTECTED_FILES:
     _folder, _, _name = _row.name.rpartition("/")
     if _folder:
-        _IN_FOLDER.setdefault(_folder, []).append((re.compile(translate(_name)), _row))
+        _IN_FOLDER.setdefault(_folder, []).append((_name, _row))
     elif _row.name not in _PLAIN:
         _ANYWHERE.append((re.compile(translate(_name)), _row))
 
@@ -215,8 +215,8 @@ def protected_by(name: str, folder: str = "") -> Protected | None:
     row = _PLAIN.get(name)
     if row is not None:
         return row
-    for pattern, row in _IN_FOLDER.get(folder, ()):
-        if pattern.match(name):
+    for wanted, row in _IN_FOLDER.get(folder, ()):
+        if fnmatchcase(name, wanted):
             return row
     for pattern, row in _ANYWHERE:
         if pattern.match(name):

@@ -8,7 +8,6 @@ starts.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,6 +35,8 @@ def copy_folders(roots: Iterable[str], folder: str, first: int = 0) -> dict[str,
 
     Blocking. Raises `SandboxError` if they are larger than `LARGEST_COPY`, or one cannot be read.
     """
+    import shutil
+
     outer = outermost(roots)
     size = sum(_size(root) for root in outer)
     if size > LARGEST_COPY:

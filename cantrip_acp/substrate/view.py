@@ -24,7 +24,6 @@ from cantrip_acp.gates.contract import Gate, GateContext
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import OutsideBoundary, SubstrateError
 from cantrip_acp.substrate.documents import DOCUMENTS
-from cantrip_acp.substrate.knowledge import MOST_TOKENS, Knowledge, render
 from cantrip_acp.substrate.projects import (
     CULTURE,
     Project,
@@ -40,6 +39,7 @@ from cantrip_acp.text.dataclass import dataclass
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView
     from cantrip_acp.substrate.engine.engine import Depth
+    from cantrip_acp.substrate.knowledge import Knowledge
 
 EARLIER = "memory"
 """The source of the block with earlier sessions."""
@@ -72,7 +72,7 @@ class _Reading:
     files: object = None
     seen: int = -1
     scopes: tuple[str, ...] = ()
-    knowledge: Knowledge = field(default_factory=Knowledge)
+    knowledge: Knowledge | None = None
 
 
 class SessionView:
@@ -87,7 +87,7 @@ class SessionView:
         documents: bool = True,
         sessions: int = 0,
         placement: Literal["system", "history"] = "system",
-        most_tokens: int = MOST_TOKENS,
+        most_tokens: int = 16_000,
         always: bool = False,
     ) -> None:
         """``documents``: pin culture and documents. ``sessions``: how many earlier sessions are summed up at the start.
@@ -199,8 +199,12 @@ class SessionView:
         return earlier_sessions(self.substrate, self.project, self._sessions, without=entity_id)
 
     def _refresh(self, entity_id: str, cast_id: str) -> Knowledge:
+        # Not at the start: an editor shows a session before its first cast.
+        from cantrip_acp.substrate.knowledge import Knowledge, render
+
         with self._lock:
             reading = self._reading(entity_id)
+            reading.knowledge = reading.knowledge or Knowledge()
             if self._documents:
                 self._read_files(reading, nested=not self._synced)
             elif not self._synced:
@@ -285,6 +289,8 @@ class SessionView:
 
     async def open(self, circle: CircleView) -> OpenedGates:
         """Nothing is read before the first call. What the user should know about the substrate is a problem of the first."""
+        import cantrip_acp.substrate.knowledge  # noqa: F401 - the first cast needs it
+
         if self._always:
             await anyio.to_thread.run_sync(lambda: self.substrate)
         notices, self._notices = self._notices, []

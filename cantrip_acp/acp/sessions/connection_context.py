@@ -24,8 +24,8 @@ from cantrip_acp.acp.render.event_translator import notice
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory, permission_change
 from cantrip_acp.acp.sessions.session import Session
-from cantrip_acp.acp.sessions.session_store import Grant, NoSession
-from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError
+from cantrip_acp.acp.sessions.session_store import ClientPrompt, Grant, NoSession
+from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.errors import CantripError, LoomLocked, MissingKey, UntrustedRecipe
 from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
 from cantrip_acp.telemetry import tracing
@@ -240,6 +240,29 @@ def _send_commands(session: Session) -> None:
     from cantrip_acp.acp.sessions import slash_commands
 
     session.send_now(slash_commands.commands_update())
+
+
+def read_system_prompt(params: acp.NewSession | acp.LoadSession) -> ClientPrompt | None:
+    """The client's system prompt: ``systemPrompt`` of the request, or ``_meta.systemPrompt`` (a text, which replaces the
+    recipe's, or ``{append: TEXT}``). Raises `RpcError` -32602 for anything that cannot be applied."""
+    given, place = params.system_prompt, "systemPrompt"
+    if given is not None:
+        mode, texts = given.mode, [block.text if isinstance(block, acp.Text) else None for block in given.content]
+    else:
+        place = "_meta.systemPrompt"
+        found = params.meta.get("systemPrompt") if isinstance(params.meta, dict) else None
+        if found is None:
+            return None
+        mode = "append" if isinstance(found, dict) else "override"
+        texts = [found.get("append") if isinstance(found, dict) else found]
+    if mode not in ("append", "override"):
+        raise invalid_params(f"must be append or override, not {mode[:100]!r}", f"{place}.mode")
+    if not all(isinstance(text, str) for text in texts):
+        raise invalid_params("must be text", place)
+    text = "\n\n".join(map(str, texts))
+    if not text.strip():
+        raise invalid_params("must not be empty", place)
+    return ClientPrompt("append" if mode == "append" else "override", text)
 
 
 def requested_trace(meta: Any) -> tracing.Trace | None:

@@ -25,8 +25,6 @@ from cantrip_acp.acp.sessions.session_store import FORK, ClientPrompt, Grant, No
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
 from cantrip_acp.core.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.gates.contract import GateSource
-from cantrip_acp.gates.mcp.declaration import McpServer
-from cantrip_acp.gates.mcp.servers import McpServers
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import (
     CantripRecord,
@@ -52,6 +50,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.forking.resume import KeptState
     from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.gates.contract import Interceptor
+    from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.loom.query.history import CastPart
     from cantrip_acp.loom.records.turn import Record
     from cantrip_acp.recipes.recipe import Recipe
@@ -393,7 +392,11 @@ class SessionFactory:
 
     def _asking(self, source: GateSource) -> GateSource:
         """The source, whose MCP servers may ask the user if the client can show questions."""
-        if not self.asks_user or not isinstance(source, McpServers):
+        if not self.asks_user:
+            return source
+        from cantrip_acp.gates.mcp.servers import McpServers
+
+        if not isinstance(source, McpServers):
             return source
         return McpServers(dataclasses.replace(server, asks_user=True) for server in source.servers)
 
@@ -575,10 +578,13 @@ def mcp_sources(named: Sequence[acp.McpServer] | None, state_dir: Path) -> list[
     """
     if not named:
         return []
+    from cantrip_acp.gates.mcp.servers import McpServers
+
     return [McpServers([_mcp_server(server, place, state_dir) for place, server in enumerate(named)])]
 
 
 def _mcp_server(server: acp.McpServer, place: int, state_dir: Path) -> McpServer:
+    from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.recipes.trust import Ledger
 
     try:

@@ -23,10 +23,9 @@ from cantrip_acp.acp.login import ask_until_key_is_set
 from cantrip_acp.acp.render.event_translator import notice
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.config_options import MODEL, SessionOptions
-from cantrip_acp.acp.sessions.connection_context import ConnectionContext, requested_trace
+from cantrip_acp.acp.sessions.connection_context import ConnectionContext, read_system_prompt, requested_trace
 from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory, find_turn, first_cast
 from cantrip_acp.acp.sessions.open_sessions import OpenSessions, UntrustedSession
-from cantrip_acp.acp.sessions.prompt_content import read_prompt, read_system_prompt
 from cantrip_acp.acp.sessions.session import Session
 from cantrip_acp.acp.sessions.session_store import BadCursor, ClientPrompt, SessionMetadata
 from cantrip_acp.acp.wire.connection import Request
@@ -540,11 +539,14 @@ class Sessions:
         if not isinstance(first, acp.Text) or not first.text.lstrip().startswith("/queue"):
             return None
         from cantrip_acp.acp.sessions import slash_commands
+        from cantrip_acp.acp.sessions.prompt_content import read_prompt
 
         found = slash_commands.parse_command(read_prompt(params.prompt)[0])
         return found if found is not None and found[0].name == slash_commands.QUEUE else None
 
     def _begin_prompt(self, session: Session, params: acp.Prompt, request: Request) -> Awaitable[acp.PromptResult]:
+        from cantrip_acp.acp.sessions.prompt_content import read_prompt
+
         # An empty prompt continues without a new message.
         intent, context = read_prompt(params.prompt) if params.prompt else (None, ())
         command = None

@@ -24,8 +24,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import anyio.to_thread
 
-from cantrip_acp.acp.protocol import Audio, ContentBlock, Image, LoadSession, NewSession, Resource, ResourceLink, Text
-from cantrip_acp.acp.sessions.session_store import ClientPrompt
+from cantrip_acp.acp.protocol import Audio, ContentBlock, Image, Resource, ResourceLink, Text
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import CantripError, GateError
@@ -78,29 +77,6 @@ class Link:
     name: str
     uri: str
     description: str = ""
-
-
-def read_system_prompt(params: NewSession | LoadSession) -> ClientPrompt | None:
-    """The client's system prompt: ``systemPrompt`` of the request, or ``_meta.systemPrompt`` (a text, which replaces the
-    recipe's, or ``{append: TEXT}``). Raises `RpcError` -32602 for anything that cannot be applied."""
-    given, place = params.system_prompt, "systemPrompt"
-    if given is not None:
-        mode, texts = given.mode, [block.text if isinstance(block, Text) else None for block in given.content]
-    else:
-        place = "_meta.systemPrompt"
-        found = params.meta.get("systemPrompt") if isinstance(params.meta, dict) else None
-        if found is None:
-            return None
-        mode = "append" if isinstance(found, dict) else "override"
-        texts = [found.get("append") if isinstance(found, dict) else found]
-    if mode not in ("append", "override"):
-        raise invalid_params(f"must be append or override, not {mode[:100]!r}", f"{place}.mode")
-    if not all(isinstance(text, str) for text in texts):
-        raise invalid_params("must be text", place)
-    text = "\n\n".join(map(str, texts))
-    if not text.strip():
-        raise invalid_params("must not be empty", place)
-    return ClientPrompt("append" if mode == "append" else "override", text)
 
 
 def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock | Link, ...]]:

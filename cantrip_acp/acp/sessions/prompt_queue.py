@@ -17,7 +17,6 @@ import anyio
 import msgspec
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.sessions.prompt_content import read_prompt
 from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.errors import EntityIdle
 from cantrip_acp.loom.records.turn import new_id
@@ -76,6 +75,8 @@ class _Waiting:
 
     @property
     def text(self) -> str:
+        from cantrip_acp.acp.sessions.prompt_content import read_prompt
+
         return shared().text(read_prompt(self.params.prompt)[0])
 
     async def reply(self) -> acp.PromptResult:
@@ -163,6 +164,8 @@ class PromptQueue:
 
     def add(self, params: acp.Prompt, request: Request, begin: Begin) -> Awaitable[acp.PromptResult]:
         """Add a prompt at the end. Returns the work of its request. Raises `RpcError` if it is empty or cannot be queued."""
+        from cantrip_acp.acp.sessions.prompt_content import read_prompt
+
         read_prompt(params.prompt)
         if len(self._waiting) >= MOST_PROMPTS:
             raise RpcError(INVALID_REQUEST, f"Invalid request: {MOST_PROMPTS} prompts wait already")
@@ -176,6 +179,8 @@ class PromptQueue:
 
     def edit(self, entry_id: str, blocks: list[acp.ContentBlock]) -> acp.Queue:
         """Replace the content of a waiting prompt. Raises `RpcError` if it does not wait, or if the content is empty."""
+        from cantrip_acp.acp.sessions.prompt_content import read_prompt
+
         entry = self._find(entry_id)
         read_prompt(blocks)
         if entry.message is not None:

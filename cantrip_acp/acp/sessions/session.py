@@ -314,6 +314,8 @@ class Session:
         for text in user_notes:
             self.send_now(notice(text, self.client))
         prepare_in_background(self.entity.crystal)
+        import cantrip_acp.acp.sessions.prompt_content  # noqa: F401 - the first prompt needs it
+
         try:
             # Otherwise the first prompt asks, and then connects.
             if not self._servers_to_install():

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import anyio
 
-from cantrip_acp.core.casting.loop import CastRun, CastServices
 from cantrip_acp.core.casting.result import CastResult, Value
 from cantrip_acp.core.definition.circle import check_reference
 from cantrip_acp.core.definition.result_type import typed_result
@@ -18,11 +17,14 @@ from cantrip_acp.crystals import http_clients
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from cantrip_acp.core.casting.loop import CastRun
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Event, EventHub, Subscription
     from cantrip_acp.core.history.continuation import Point
+    from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
     from cantrip_acp.core.state import EntityState, SteeringMessage
+    from cantrip_acp.gates.executor import GateExecutor
     from cantrip_acp.telemetry.tracing import Trace
 
 
@@ -30,10 +32,17 @@ class CastControl:
     """Starts and cancels the casts of one entity."""
 
     def __init__(
-        self, entity: EntityState, services: CastServices, connect_sources: Callable[[], Awaitable[None]]
+        self,
+        entity: EntityState,
+        executor: GateExecutor,
+        session: SessionKeeper,
+        connect_sources: Callable[[], Awaitable[None]],
+        take_notices: Callable[[], list[str]],
     ) -> None:
         self._entity = entity
-        self._services = services
+        self._executor = executor
+        self._session = session
+        self._take_notices = take_notices
         self._connect_sources = connect_sources
         self._run: CastRun | None = None
         self._connecting: anyio.CancelScope | None = None
@@ -57,9 +66,13 @@ class CastControl:
 
         Raises `DefinitionError` if the entity could read the reference, `NoResult` if a result has a type and is missing.
         """
+        # An editor shows a session before its first cast.
+        from cantrip_acp.core.casting.loop import CastRun, CastServices
+
         entity = self._entity
+        services = CastServices(self._executor, self._session, self._take_notices)
         check_reference(reference, entity.circle, entity.loom.location)
-        run = CastRun(entity, self._services, intent, trace, blocks, resumed, reference)
+        run = CastRun(entity, services, intent, trace, blocks, resumed, reference)
         http_clients.acquire(entity.crystal, entity)
         self._run, entity.cast = run, run.cast
         whole = False

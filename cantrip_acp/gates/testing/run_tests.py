@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -236,8 +235,10 @@ def _inputs(args: Mapping[str, Any], context: GateContext) -> GateInputs | None:
     workspace = context.workspace
     if workspace is None or context.wards.bash_network is not False:
         return None
+    from shutil import which
+
     names = ("python3", "node", "npm", "go", "cargo", "make")
-    programs = [path for name in names if (path := shutil.which(name)) is not None]
+    programs = [path for name in names if (path := which(name)) is not None]
     programs += map(str, sorted(workspace.glob("*/pyvenv.cfg")))
     programs += map(str, sorted(workspace.glob("*/lib/python3.*/site-packages")))
     programs += [str(workspace / "node_modules" / ".package-lock.json")]

@@ -6,6 +6,7 @@ Opening a loom decodes only heads, which is several times faster than decoding e
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any, get_args
 
 import msgspec
@@ -129,7 +130,20 @@ Head = (
 )
 """A record's head. Headers and cantrips are small and few, so they are read completely."""
 
-decoder: msgspec.json.Decoder[Head] = codecs.json_decoder(Head)
+
+# Making a decoder takes milliseconds, and who only writes needs none.
+@cache
+def head_decoder() -> msgspec.json.Decoder[Head]:
+    """The decoder of heads."""
+    return codecs.json_decoder(Head)
+
+
+@cache
+def record_decoder() -> msgspec.json.Decoder[Record]:
+    """The decoder of whole records."""
+    return codecs.json_decoder(Record)
+
+
 _KINDS = frozenset(str(shape.__struct_config__.tag) for shape in get_args(Head))
 
 
@@ -155,7 +169,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
 def decode(line: bytes | memoryview, *, sealed: bool = False) -> Head | LaterHead:
     """The head of a record; it keeps no reference to ``line``. Raises `msgspec.DecodeError`."""
     try:
-        head = decoder.decode(line)
+        head = head_decoder().decode(line)
     except msgspec.ValidationError:
         name = later(line, sealed=sealed)
         if name is None:

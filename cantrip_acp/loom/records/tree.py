@@ -187,8 +187,8 @@ class Tree(msgspec.Struct, array_like=True):
     @classmethod
     def load(cls, data: bytes | memoryview) -> Tree:
         """Decode a tree from the bytes of `dump`. Raises `msgspec.DecodeError` for other bytes."""
-        return _decoder.decode(data)
+        tree: Tree = codecs.msgpack_decoder(Tree).decode(data)
+        return tree
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Tree] = codecs.msgpack_decoder(Tree)

@@ -19,8 +19,6 @@ from xxhash import xxh3_64_hexdigest
 
 from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
-from cantrip_acp.loom.records.turn import Record
-from cantrip_acp.text import codecs
 
 CHANGED = "changed since it was written: its checksum is another"
 REWRITTEN = "was written again by another program: its checksums do not stand where they were written"
@@ -31,7 +29,6 @@ UNCHAINED = (
 START = "0" * 16
 """The ``prev`` of the first record of a chain."""
 
-_record: msgspec.json.Decoder[Record] = codecs.json_decoder(Record)
 _KEY = b',"sum":"'
 _PREV = b',"prev":"'
 _DIGITS = 16
@@ -111,15 +108,15 @@ def head(line: memoryview) -> tuple[Head | LaterHead, bool]:
         return record_heads.decode(line), False
     if xxh3_64_hexdigest(line[:-_LENGTH]) != end[_FROM:-2].decode("latin-1"):
         # Check that the rest can be decoded too.
-        _record.decode(line)
-        return record_heads.decoder.decode(line), True
+        record_heads.record_decoder().decode(line)
+        return record_heads.head_decoder().decode(line), True
     start = bytes(line[:_NEAR])
     said, rest = start.find(b',"utterance":{'), end.rfind(b',"reward":')
     # No text can contain these keys, because its quotes are escaped. The first key is before the utterance, the last
     # after it.
     if 0 < said < len(line) + rest - len(end) and rest >= 0 and start.startswith(b'{"type":"turn",'):
         try:
-            return record_heads.decoder.decode(start[:said] + end[rest:]), False
+            return record_heads.head_decoder().decode(start[:said] + end[rest:]), False
         except msgspec.ValidationError:
             pass
     return record_heads.decode(line, sealed=True), False

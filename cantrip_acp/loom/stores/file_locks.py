@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import sqlite3
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -70,6 +69,8 @@ def lines(name: str, dir_fd: int) -> Iterator[None]:
 def database(path: Path) -> Iterator[None]:
     """Block every reader and writer of the SQLite database. A damaged database is not locked. Raises `LoomLocked` if
     another process has it open."""
+    import sqlite3
+
     base: sqlite3.Connection | None = None
     try:
         try:

@@ -64,9 +64,6 @@ class Index(msgspec.Struct, frozen=True, array_like=True):
     lines: int
 
 
-_decoder: msgspec.msgpack.Decoder[Index] = codecs.msgpack_decoder(Index)
-
-
 def path_of(loom: Path) -> Path:
     """The path of a loom's index."""
     return loom.with_name(f"{loom.name}.index")
@@ -86,7 +83,7 @@ def read(loom: Path, fd: int) -> Index | None:
     if data[: len(_MAGIC)] != _MAGIC or _sum(body) != data[len(_MAGIC) : end]:
         return None
     try:
-        index = _decoder.decode(body)
+        index: Index = codecs.msgpack_decoder(Index).decode(body)
         if index.stamp != _stamp(fd) or index.shape != _SHAPE:
             return None
         index.tree.turns = unpack(index.turns)

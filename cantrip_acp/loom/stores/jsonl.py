@@ -547,7 +547,7 @@ def _missing_lines_text(lines: int, before: int) -> str:
 def _is_ours(line: memoryview) -> bool:
     """Whether this version writes records of this kind."""
     try:
-        heads.decoder.decode(line)
+        heads.head_decoder().decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return heads.later(line) is None
     return True

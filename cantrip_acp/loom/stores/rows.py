@@ -13,11 +13,9 @@ from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import FORMAT, LaterRecord, Record, Turn
 from cantrip_acp.loom.stores import checksum
-from cantrip_acp.text import codecs
 from cantrip_acp.text.dataclass import dataclass
 
 _encode = msgspec.json.Encoder().encode
-_decoder: msgspec.json.Decoder[Record] = codecs.json_decoder(Record)
 
 TAKEN = "cantrip: this turn is already written"
 ORPHAN = "cantrip: the parent of this turn is not in this loom"
@@ -58,7 +56,7 @@ def row_of(record: Record | LaterRecord, body: bytes | None = None) -> Row:
             body = _encode(record)
         except UnicodeEncodeError:
             body = encoded(record)
-            record = _decoder.decode(body)
+            record = record_heads.record_decoder().decode(body)
     entity = getattr(record, "entity_id", "")
     if isinstance(record, Turn):
         turn = record_heads.TurnHead(*(getattr(record, name) for name in record_heads.TurnHead.__struct_fields__))
@@ -102,7 +100,7 @@ _FIELDS = {
 def record_of(body: bytes | memoryview) -> Record | LaterRecord:
     """Decode the record of a stored body. Raises `msgspec.DecodeError` or `UnicodeError`."""
     try:
-        return _decoder.decode(body)
+        return record_heads.record_decoder().decode(body)
     except msgspec.ValidationError:
         name = record_heads.later(body, sealed=checksum.is_valid(body) is True)
         if name is None:

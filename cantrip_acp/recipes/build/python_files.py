@@ -22,7 +22,6 @@ from __future__ import annotations
 import ast
 import builtins
 import hashlib
-import importlib.abc
 import inspect
 import linecache
 import os
@@ -92,10 +91,11 @@ def run_file(path: Path, files: Files) -> types.ModuleType:
     return module
 
 
-class _Beside(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _Beside:
     """Imports the modules beside a file as modules of ``package``, from bytes that were read before.
 
-    So two recipes can have modules of the same name, and nothing is added to the import path.
+    So two recipes can have modules of the same name, and nothing is added to the import path. It is a finder and a loader
+    without the base classes of `importlib.abc`, whose import takes several milliseconds.
     """
 
     def __init__(self, package: str, sources: Mapping[str, tuple[Path, bytes]]) -> None:
@@ -115,9 +115,14 @@ class _Beside(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if package != self.package or name not in self._sources:
             return None
         source, _ = self._sources[name]
-        spec = ModuleSpec(fullname, self, origin=str(source), is_package=source.name == _PACKAGE)
+        loader: Any = self
+        spec = ModuleSpec(fullname, loader, origin=str(source), is_package=source.name == _PACKAGE)
         spec.has_location = True
         return spec
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
+        """The usual module."""
+        return None
 
     def exec_module(self, module: types.ModuleType) -> None:
         self.run(module, *self._sources[module.__name__.partition(".")[2]])

@@ -23,7 +23,6 @@ from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import Change, Chunk, NewPlacement, SubstrateError
-from cantrip_acp.substrate.engine.engine import AgentTask, Depth, Engine, input_types, programs
 from cantrip_acp.substrate.projects import session_id
 from cantrip_acp.substrate.types import AGENT, with_types
 from cantrip_acp.substrate.view import Limits, OpenedGates, SessionView
@@ -32,6 +31,7 @@ from cantrip_acp.text.json_schema import Schema
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView
+    from cantrip_acp.substrate.engine.engine import AgentTask
 
 MOST_GATES = 50
 """How many programs are gates at the same time."""
@@ -66,6 +66,9 @@ class ProgramGates:
             return OpenedGates(problems=[f"programs of the substrate are not there: {problem}"])
 
     def _make(self) -> OpenedGates:
+        # Not at the start: an editor shows a session before its first cast.
+        from cantrip_acp.substrate.engine.engine import programs
+
         view, opened = self._view, OpenedGates()
         view.bring_files()
         names: set[str] = set()
@@ -86,6 +89,8 @@ class ProgramGates:
         return opened
 
     def _gate(self, program: Chunk, name: str) -> Gate:
+        from cantrip_acp.substrate.engine.engine import input_types
+
         agent = program.id == AGENT
         return Gate(
             name,
@@ -100,6 +105,8 @@ class ProgramGates:
         )
 
     async def _run(self, program: str, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        from cantrip_acp.substrate.engine.engine import Depth, Engine
+
         view, limits = self._view, self._view.limits_of(context.entity_id)
         cast = partial(self._cast, context)
         try:

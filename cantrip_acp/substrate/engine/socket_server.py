@@ -14,11 +14,9 @@ import json
 import logging
 import os
 import select
-import shutil
 import socket
 import stat
 import struct
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
@@ -99,6 +97,8 @@ async def serve_process(engine: Runs, process_id: str, boundary: Boundary) -> As
             finally:
                 tasks.cancel_scope.cancel()
     finally:
+        import shutil
+
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -143,6 +143,8 @@ def _remove_stale(path: str) -> None:
 
 
 def _make_folder() -> str:
+    import tempfile
+
     folder = tempfile.mkdtemp(prefix="cantrip-engine-", dir=os.environ.get("XDG_RUNTIME_DIR") or None)
     # The shell's client is readable inside the sandbox, where nothing here can be written.
     client = os.path.join(folder, "call")

@@ -299,7 +299,7 @@ class CodeSession:
         ended = cell.ended
         errors = []
         if ended is not None and ended.error and not turn.finished:
-            errors.append(clean(ended.error))
+            errors.append(clean(ended.error) + _dotted_gate(ended.error, self._circle.tool_names))
         if cell.timed_out and not turn.finished:
             kept = "its state is kept" if lost is None else "it could not be interrupted"
             errors.append(f"timed out after {seconds(turn.wards.code_timeout_ms)} (code_timeout_ms); {kept}")
@@ -600,6 +600,18 @@ class CodeSession:
             self._end_worker(self._worker)
         if self._wire is not None:
             self._wire.remove()
+
+
+_NO_NAME = re.compile(r"NameError: name '(\w+)' is not defined")
+
+
+def _dotted_gate(error: str, tool_names: Mapping[str, str]) -> str:
+    """A hint for a cell that wrote the name of a gate with its dot (``notes.add``); empty for other errors."""
+    unknown = {f"{found[1]}." for found in _NO_NAME.finditer(error)}
+    near = {name: shown for shown, name in tool_names.items() if name != shown and name.startswith(tuple(unknown))}
+    meant = {name: shown for name, shown in near.items() if name in error} or near
+    listed = [f"the gate {name} is the function {shown} here" for name, shown in list(meant.items())[:5]]
+    return f"\n[{'; '.join(listed)}]" if listed else ""
 
 
 def _spec(shown: str, gate: Gate) -> dict[str, Any]:

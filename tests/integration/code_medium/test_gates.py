@@ -247,3 +247,18 @@ async def test_names_with_dots_are_mapped() -> None:
     gate = Gate.of(lambda: "yes", name="server.tool")
     result = await scripted({"code": "done(server_tool())"}, gates=("done", gate)).cast("go")
     assert result.result == "yes"
+
+
+async def test_a_name_with_a_dot_says_the_name_of_the_function(make) -> None:
+    python = await make(**{"notes.add": place, "notes.find": place, "other": place})
+    output = await python("notes.add('a')")
+    assert output.error.endswith(
+        "NameError: name 'notes' is not defined\n[the gate notes.add is the function notes_add here]"
+    )
+    output = await python("notes")
+    assert (
+        "the gate notes.add is the function notes_add here; the gate notes.find is the function notes_find"
+        in output.error
+    )
+    assert "[the gate" not in (await python("nothing")).error
+    assert (await python("notes_add('a')")).error is None

@@ -5,7 +5,7 @@ from datetime import date
 
 from cantrip_acp import Cantrip, gate
 
-crystal = sys.argv[1] if sys.argv[1:] else "scripted:examples/02_own_gate.yaml"
+crystal = sys.argv[1] if sys.argv[1:] else f"scripted:{__file__[:-3]}.yaml"
 
 
 @gate

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from cantrip_acp import Cantrip
 
-crystal = sys.argv[1] if sys.argv[1:] else "scripted:examples/03_structured_output.yaml"
+crystal = sys.argv[1] if sys.argv[1:] else f"scripted:{__file__[:-3]}.yaml"
 
 
 class Review(BaseModel):

@@ -5,7 +5,7 @@ import sys
 
 from cantrip_acp import Cantrip, events
 
-crystal = sys.argv[1] if sys.argv[1:] else "scripted:examples/04_streaming_events.yaml"
+crystal = sys.argv[1] if sys.argv[1:] else f"scripted:{__file__[:-3]}.yaml"
 
 
 def weather(town: str) -> str:

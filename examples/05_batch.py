@@ -5,7 +5,7 @@ from typing import Literal
 
 from cantrip_acp import Cantrip, CantripError
 
-crystal = sys.argv[1] if sys.argv[1:] else "scripted:examples/05_batch.yaml"
+crystal = sys.argv[1] if sys.argv[1:] else f"scripted:{__file__[:-3]}.yaml"
 messages = ["My card was charged twice.", "The app crashes at start.", "How do I export my data?", "I want a refund."]
 
 cantrip = Cantrip(

@@ -4,7 +4,7 @@ import sys
 
 from cantrip_acp import Cantrip
 
-crystal = sys.argv[1] if sys.argv[1:] else "scripted:examples/06_children.yaml"
+crystal = sys.argv[1] if sys.argv[1:] else f"scripted:{__file__[:-3]}.yaml"
 cantrip = Cantrip(
     crystal,
     system_prompt="Give each part of a task to a child with call_agent_batch. Then combine their answers.",

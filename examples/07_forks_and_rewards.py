@@ -5,7 +5,7 @@ import sys
 
 from cantrip_acp import Cantrip, Scorer, Thread
 
-crystal = sys.argv[1] if sys.argv[1:] else "scripted:examples/07_forks_and_rewards.yaml"
+crystal = sys.argv[1] if sys.argv[1:] else f"scripted:{__file__[:-3]}.yaml"
 
 
 def brevity(thread: Thread) -> float:

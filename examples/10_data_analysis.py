@@ -2,10 +2,11 @@
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from cantrip_acp import Cantrip
 
-crystal = sys.argv[1] if sys.argv[1:] else "scripted:examples/10_data_analysis.yaml"
+crystal = sys.argv[1] if sys.argv[1:] else f"scripted:{__file__[:-3]}.yaml"
 
 
 @dataclass
@@ -14,7 +15,8 @@ class Wettest:
     millimetres: float
 
 
+data = Path(__file__).parent / "data"
 wards = {"code_readable_paths": ["workspace"]}
-cantrip = Cantrip(crystal, medium="code", workspace="examples/data", wards=wards, result_type=Wettest, max_turns=9)
+cantrip = Cantrip(crystal, medium="code", workspace=data, wards=wards, result_type=Wettest, max_turns=9)
 answer = cantrip.cast_sync("Which town in rain.csv has the most rain in a month on average?").result
 print(f"{answer.town}: {answer.millimetres:.1f} mm")

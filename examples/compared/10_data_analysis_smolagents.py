@@ -2,11 +2,12 @@
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from smolagents import CodeAgent, InferenceClientModel
 
 model = InferenceClientModel(*sys.argv[1:])
-data = open("examples/data/rain.csv").read()
+data = (Path(__file__).parents[1] / "data" / "rain.csv").read_text()
 
 
 @dataclass

@@ -66,9 +66,9 @@ def ollama(request: Request) -> Reply:
     return chat_stream({"role": "assistant", "content": words}, usage=usage)
 
 
-def run(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, Any]:
-    """Run an example as a person does in the folder of the repository; returns its variables."""
-    monkeypatch.chdir(ROOT)
+def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, Any]:
+    """Run an example as a person does, in any folder; returns its variables."""
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", [str(EXAMPLES[name]), *arguments])
     return runpy.run_path(str(EXAMPLES[name]), run_name="__main__")
 
@@ -76,11 +76,11 @@ def run(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str
 @pytest.mark.sandbox
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs_without_a_key(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Wire(ollama) as wire:
         monkeypatch.setenv("OLLAMA_HOST", wire.url)
-        made = run(name, monkeypatch)
+        made = run(name, tmp_path, monkeypatch)
     printed = capsys.readouterr().out.splitlines()
     if name == "05_batch":
         # Those that finish at the same time come in any order; the slow one comes last.
@@ -96,9 +96,9 @@ def test_an_example_runs_without_a_key(
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_its_argument_is_the_crystal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_argument_is_the_crystal(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DefinitionError, match="'nobody:model' is not a crystal"):
-        run(name, monkeypatch, "nobody:model")
+        run(name, tmp_path, monkeypatch, "nobody:model")
 
 
 def test_there_are_ten_and_each_is_checked() -> None:

@@ -335,7 +335,8 @@ class GateExecutor:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         server = f"MCP server {name.partition('.')[0]!r} "
         why = next((f" {problem}." for problem in self.source_problems if problem.startswith(server)), "")
-        return f"gate not available: {name!r}. This circle has: {available}.{hint}{why}", f"{short}{hint}{why}"
+        removed = " The ward remove_gate removes it." if name in self._circle.wards.remove_gate else hint
+        return f"gate not available: {name!r}. This circle has: {available}.{hint}{why}", f"{short}{removed}{why}"
 
     def _schema_error(self, gate: Gate, args: Mapping[str, Any]) -> str | None:
         """Say why the arguments do not fit the gate's schema; None if they fit."""

@@ -159,7 +159,7 @@ def _list(ledger: Ledger, *, as_json: bool) -> int:
             f"MCP server: {_line(shlex.join(json.loads(words)))}  since {_line(str(entry.get('when', ''))[:19])}"
         )
     if not trusted and not commands:
-        click.echo("no folder is trusted")
+        click.echo("no folder is trusted, and no MCP server is allowed")
     for folder, state in states.items():
         changed = "" if state == "trusted" else "  (changed since then, so it is not trusted any more)"
         click.echo(f"{_line(folder)}  since {_line(str(trusted[folder].get('when', ''))[:19])}{changed}")

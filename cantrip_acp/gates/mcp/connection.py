@@ -134,7 +134,7 @@ class Connection:
             # What is known of it, before it is ended.
             why = self._describe_failure(None)
             await self._end()
-            raise self._error(f"did not start within {self.server.start_s:g} s: {why}") from None
+            raise self._error(f"did not start within {self.server.start_s:g} s (start_s): {why}") from None
         except McpError:
             await self._end()
             raise

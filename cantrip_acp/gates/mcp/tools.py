@@ -151,7 +151,11 @@ def tool_reply(result: mcp_types.CallToolResult) -> GateReply:
 
 def _are_blocks(value: Any) -> bool:
     kinds = ("text", "image", "audio", "resource", "resource_link")
-    return isinstance(value, list) and all(isinstance(item, dict) and item.get("type") in kinds for item in value)
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, dict) and item.get("type") in kinds for item in value)
+    )
 
 
 def _block_text(block: Any, images: list[Attachment]) -> str:

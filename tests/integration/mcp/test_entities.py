@@ -68,7 +68,20 @@ async def test_a_ward_takes_a_tool_away(program: str, tmp_path: Path) -> None:
         await entity.cast("Add.")
         first = entity.loom.thread(entity.last_turn)[1]
         assert "tools.echo" in entity.circle.gates
-    assert "gate not available: 'tools.add'" in first.observation.results[0].result
+    (record,) = first.observation.results
+    assert "gate not available: 'tools.add'" in record.result
+    assert record.annotations["error"] == "there is no gate 'tools.add' here. The ward remove_gate removes it."
+
+
+async def test_an_empty_list_is_a_list(tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "support" / "plain_mcp_server.py"
+    empty = '    return {"content": [], "structuredContent": {"result": []}, "isError": False}\n'
+    changed = source.read_text().replace("def fail(why: str) -> Any:\n", f"def fail(why: str) -> Any:\n{empty}")
+    (tmp_path / "toolserver.py").write_text(changed)
+    script = [calls(("tools.fail", {"why": "x"})), calls(("done", {"answer": "ok"}))]
+    async with cantrip(str(tmp_path / "toolserver.py"), tmp_path, *script).invoke() as entity:
+        await entity.cast("Go on.")
+        assert entity.loom.thread(entity.last_turn)[1].observation.results[0].result == []
 
 
 async def test_what_cannot_be_reached_is_told_and_the_entity_goes_on(tmp_path: Path) -> None:

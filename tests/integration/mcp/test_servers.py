@@ -135,8 +135,8 @@ async def test_what_fails_is_named_and_keeps_nobody_else_waiting(program: str, c
     assert "'missing' cannot be reached: it left with exit status 127" in text
     assert "the ward bash_network opens one" in text
     assert "'missing too' cannot be reached: the program 'no-such-program-here' was not found" in text
-    assert "'silent' did not start within 1 s" in text
-    assert "'chatty' did not start within 1 s" in text
+    assert "'silent' did not start within 1 s (start_s): " in text
+    assert "'chatty' did not start within 1 s (start_s): " in text
     assert "'nobody' cannot be reached: ConnectError" in text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+SEED = 0
 RECIPE = """\
 call: {temperature: 1, max_tokens: 12, require_done_tool: true}
 circle:
@@ -26,6 +27,7 @@ TEMPLATE = (
 
 def write_example(folder: Path) -> None:
     """Write the example and its model into a folder. Needs torch, transformers and tokenizers."""
+    import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -47,7 +49,10 @@ def write_example(folder: Path) -> None:
         attention_bias=True,
         **sizes,
     )
-    model = LlamaForCausalLM(config)
+    # The same random weights in each run.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = LlamaForCausalLM(config)
     # Its answers end after eight tokens on average, because every state points a little to the end.
     model.model.layers[-1].self_attn.o_proj.bias.data.fill_(1.0)
     model.lm_head.weight.data[fast.eos_token_id] = 4 / 64

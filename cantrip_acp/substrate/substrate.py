@@ -243,7 +243,13 @@ class Substrate:
             return found is not None and bool(_readable(view, boundary, [chunk_id], _until(at)))
 
     def search(
-        self, query: str, *, at: int | None = None, boundary: Boundary = EVERYTHING, limit: int = 20, without: str = ""
+        self,
+        query: str,
+        *,
+        at: int | None = None,
+        boundary: Boundary = EVERYTHING,
+        limit: int = 20,
+        without: str | None = None,
     ) -> list[Hit]:
         """Chunks with the words of the query: what is known before records of sessions and runs, as those repeat every question.
 

@@ -336,7 +336,8 @@ def _tree(
     return {
         "id": chunk.id,
         "name": chunk.name,
-        "tokens": read[1].get(chunk.id) or chunk_tokens(chunk),
+        # A scope that every session reads costs nothing while nothing is in it.
+        "tokens": read[1].get(chunk.id, 0 if chunk.id in read[0] else chunk_tokens(chunk)),
         "source": chunk.source,
         "pinned": chunk.id in read[0],
         "count": len(scope.placed),

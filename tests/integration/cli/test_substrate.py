@@ -54,6 +54,8 @@ def test_tree_shows_what_a_session_reads(project: Path) -> None:
     assert ["", "* documents", f"{data['scopes'][0]['tokens']} tokens", "cantrip"] in [line[:4] for line in lines]
     assert f"    AGENTS.md  {document['tokens']} tokens  repository:AGENTS.md" in shown.out
     assert "    docs/AGENTS.md  " in shown.out
+    # Nothing is in it, so a session does not read it.
+    assert "* your culture  cantrip  culture:user\n" in shown.out
     # One way of counting: what the layer gets.
     view = SessionView(f"sqlite:{project.parent}/sizes.db", project)
     layer = view.knowledge("")

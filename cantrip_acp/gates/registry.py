@@ -61,7 +61,7 @@ FILE_OPTIONS: dict[str, dict[str, Any]] = {
     "root": {
         "type": "string",
         "pattern": r"^[^\x00]*[^ \t\r\n\x00][^\x00]*$",
-        "description": "the folder that the gate may use; it cannot leave it",
+        "description": "a folder, which the gate cannot leave",
     },
     "absolute_is_root": {"type": "boolean", "description": "true or false"},
     "max_bytes": {"type": "integer", "minimum": 1, "description": "a whole number of at least 1"},

@@ -64,7 +64,7 @@ def test_a_fork_goes_on_from_a_turn(cast: tuple[Client, str, dict[str, Any]]) ->
     # Without an intent it is that of the turn's own cast, tried once more.
     again = run(client, "fork", uri=uri, turn=first, recipe="file://" + str(client.root / "a.cantrip.yaml"))
     assert (again["intent"], again["reason"]) == ("Say hello.", "max_turns")
-    assert "is one of auto" in refused(client, "fork", uri=uri, turn=first, state="never")["message"]
+    assert "must be one of auto" in refused(client, "fork", uri=uri, turn=first, state="never")["message"]
     assert refused(client, "fork", uri=uri, turn="t_none")["data"]["error"] == "TurnNotFound"
     assert "no such loom" in refused(client, "fork", uri=client.uri("none.loom.jsonl"))["message"]
 

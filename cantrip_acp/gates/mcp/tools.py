@@ -62,9 +62,10 @@ def _gate(connection: Connection, tool: mcp_types.Tool, name: str, parameters: M
         try:
             return tool_reply(result)
         except GateError as failure:
-            words = await connection.stderr_since(before)
-            for_people = f"{failure}\nthe server's standard error: {words}" if words else str(failure)
-            return GateReply(str(failure), is_error=True, annotations={"error": for_people})
+            if words := await connection.stderr_since(before):
+                # People read this, the model only the error of the tool.
+                failure.what = f"{failure}\nthe server's standard error: {words}"
+            raise
 
     def preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
         return GateReply(None, title=f"{shown} ({server.name})")

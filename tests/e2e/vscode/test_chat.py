@@ -358,6 +358,26 @@ def append(window: Window, words: str) -> None:
     window.page.keyboard.type(words)
 
 
+def test_a_fork_offers_to_restore_files(window: Window, project: Project, chat: Chat) -> None:
+    frame = chat.frame
+    frame.locator('.choice[data-category="mode"] select').select_option("sandboxed")
+    chat.say("Something.")
+    chat.ended()
+    chat.say("Make greet return its text.")
+    chat.ended(2)
+    frame.locator(".fork").first.click()
+    expect(window.page.locator(".monaco-dialog-box")).to_contain_text("greet.py")
+    window.shot("chat-fork")
+    window.dialog("Restore Files and Fork")
+    frame.locator(".notice", has_text="1 file restored").wait_for()
+    assert frame.locator(".user-item .words").all_inner_texts() == ["Something."]
+    assert project.greet == GREET
+    # It can be taken back there, too.
+    frame.locator(".changed").get_by_role("button", name="Redo").click()
+    expect(frame.locator(".changed").get_by_role("button", name="Redo")).to_have_count(0)
+    assert BETTER in project.greet
+
+
 def test_the_user_decides_about_files_that_they_changed_too(window: Window, project: Project, chat: Chat) -> None:
     frame, new = chat.frame, project.folder / "new.md"
     frame.locator('.choice[data-category="mode"] select').select_option("sandboxed")

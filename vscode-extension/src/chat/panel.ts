@@ -309,7 +309,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         service.permissions.answer(message.question, message.option, noteOf(message));
         return;
       case "fork":
-        return service.fork(message.turn);
+        return this.fork(current, message.turn).catch(showError);
       case "location":
         return reveal(message.path, message.line);
       case "diff": {
@@ -397,14 +397,35 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     if (overwrite === undefined) return;
     const result = nothing ? undefined : await conversation.review.restore(turn, { force: overwrite });
     if (chosen === both || nothing) {
-      await this.service.fork(turn);
-      const { current } = this.service;
-      if (current === conversation) return;
-      current.review.continues(conversation.review);
-      if (result !== undefined) current.transcript.addNotice("info", ...doneWords(result));
+      if (!(await this.continueFrom(conversation, turn, result))) return;
       if (text !== undefined) this.send({ type: "attach", text, attachments });
       this.send({ type: "focus" });
     } else if (result !== undefined) conversation.transcript.addNotice(result.conflicts.length > 0 ? "warning" : "info", ...doneWords(result));
+  }
+
+  /** Fork from a turn. If files were changed after it, offer to restore them too. */
+  private async fork(conversation: Conversation, turn: string | 0): Promise<void> {
+    // Without a plan (no files are kept, or the agent works), there is nothing to offer.
+    const plan = await conversation.review.restore(turn, { dryRun: true }).catch(() => undefined);
+    let result: RestoreResult | undefined;
+    if (plan !== undefined && plan.restored.length + plan.conflicts.length > 0) {
+      const [both, only] = ["Restore Files and Fork", "Fork Only"] as const;
+      const chosen = await vscode.window.showWarningMessage("Also restore the files as they were after this turn?", { modal: true, detail: plannedWords(plan) }, both, only);
+      const overwrite = chosen === both ? await askToOverwrite(plan) : false;
+      if (chosen === undefined || overwrite === undefined) return;
+      if (chosen === both) result = await conversation.review.restore(turn, { force: overwrite });
+    }
+    await this.continueFrom(conversation, turn, result);
+  }
+
+  /** Show a fork of a conversation, and what was restored for it. Returns false if it could not be made. */
+  private async continueFrom(conversation: Conversation, turn: string | 0, restored: RestoreResult | undefined): Promise<boolean> {
+    await this.service.fork(turn);
+    const { current } = this.service;
+    if (current === conversation) return false;
+    current.review.continues(conversation.review);
+    if (restored !== undefined) current.transcript.addNotice("info", ...doneWords(restored));
+    return true;
   }
 
   private async openChange(conversation: Conversation, path: string): Promise<void> {

@@ -190,7 +190,7 @@ def test_keyword_only_parameters_are_not_for_the_entity() -> None:
         (lambda: gate(pur=True), "gate\\(\\) has no option 'pur' \\(options: name, description, pure"),
         (lambda: gate(5), "@gate is for functions, not for a value of type int"),
         (lambda: Circle(gates=["done", lambda *args: 1]), "must name its parameters"),
-        (lambda: Circle(gates=["done", 5]), "a gate is a name, a mapping, a function or a Gate, not 5"),
+        (lambda: Circle(gates=["done", 5]), "a gate must be a name, a mapping, a function or a Gate, not 5"),
         (
             lambda: Circle(gates=["done", _opaque]),
             "parameter 'x' of gate function '_opaque': Opaque has no JSON Schema",

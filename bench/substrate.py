@@ -168,12 +168,13 @@ def _measure(
             assert len(timed("raw scope", lambda: raw.scope(scope))) == SHOWN
             assert len(timed("scope", lambda: substrate.scope(scope)).placed) == SHOWN
             assert timed("render", lambda: render(substrate, [scope], most_tokens=10**9)).tokens > SHOWN * 40
-        inside = Boundary.of(read=[USER_CULTURE, project.id, TYPES])
+        # As the gate `recall` does it.
+        own, inside = session_id("e1"), Boundary.of(read=[USER_CULTURE, project.id, TYPES])
         for _ in range(options.rounds(300)):
             query = texts.query()
             timed("raw search", lambda query=query: raw.search(query.split()))  # type: ignore[misc]
             timed("search", lambda query=query: substrate.search(query))  # type: ignore[misc]
-            timed("recall", lambda query=query: substrate.search(query, boundary=inside, limit=110))  # type: ignore[misc]
+            timed("recall", lambda query=query: substrate.search(query, boundary=inside, limit=10, without=own))  # type: ignore[misc]
         raw.close()
     recipe = folder / "bench.cantrip.yaml"
     recipe.write_text(RECIPE)

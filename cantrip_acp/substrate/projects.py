@@ -165,13 +165,15 @@ def earlier_sessions(substrate: Substrate, project: Project, most: int, *, witho
     ``without`` is the entity that asks. Old texts are quoted, so that they are seen as quotations.
     """
     lines: list[str] = []
-    for session in substrate.newest(project.sessions, 4 * most + 1):
+    own = session_id(without)
+    sessions = [each for each in substrate.newest(project.sessions, 4 * most + 1) if each.id != own]
+    asked = dict[str, list[Chunk]]()
+    for place, session in enumerate(sessions):
         if len(lines) == most:
             break
-        if session.id == session_id(without):
-            continue
-        placed = [each.chunk for each in substrate.scope(session.id).placed if each.kind == "instance"]
-        prompts = [each for each in placed if each.name == "prompt" and "from" not in each.body]
+        if session.id not in asked:
+            asked = substrate.instances([each.id for each in sessions[place : place + most]], "prompt:")
+        prompts = [each for each in asked[session.id] if "from" not in each.body]
         if not prompts:
             continue
         ended = prompts[-1].body.get("outcome")

@@ -19,6 +19,7 @@ not touch what is already there.
 
 from __future__ import annotations
 
+import atexit
 import secrets
 import threading
 import time
@@ -85,6 +86,16 @@ def open_substrate(address: Path | str) -> Substrate:
 
 _shared: WeakValueDictionary[str, Substrate] = WeakValueDictionary()
 _sharing = threading.Lock()
+
+
+@atexit.register
+def _close_shared() -> None:
+    """Close them when the process ends, after all that was registered later.
+
+    Without that, SQLite's log of changes stays. Each later process would read it when it opens the file, and make it longer.
+    """
+    for each in list(_shared.values()):
+        each.close()
 
 
 def shared_substrate(address: Path | str) -> Substrate:
@@ -198,7 +209,7 @@ class Substrate:
         with self.tables.reading() as view:
             chunk = view.chunk(scope_id, until)
             if chunk is not None and _readable(view, boundary, [scope_id], until):
-                found = view.placed(scope_id, until)
+                found = view.placed([scope_id], until)
                 inside = _readable(view, boundary, (each.id for each, _ in found), until)
                 placed = [
                     Placed(each, placement.kind, placement.sequence) for each, placement in found if each.id in inside
@@ -210,6 +221,15 @@ class Substrate:
         """The instances on a scope that were placed last, the latest first. Its cost does not grow with the scope."""
         with self.tables.reading() as view:
             return view.newest(_storable(scope_id), _limit(limit), _until(at))
+
+    def instances(self, scopes: Iterable[str], ids: str = "") -> dict[str, list[Chunk]]:
+        """The instances on each of the scopes, in their order; with ``ids``, those whose id begins so."""
+        found: dict[str, list[Placed]] = {scope: [] for scope in map(_storable, scopes)}
+        with self.tables.reading() as view:
+            for chunk, placement in view.placed(found, ids=_storable(ids)):
+                if placement.kind == "instance":
+                    found[placement.scope].append(Placed(chunk, placement.kind, placement.sequence))
+        return {scope: [each.chunk for each in sorted(placed, key=_order)] for scope, placed in found.items()}
 
     def placements(self, chunk_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> list[Placement]:
         """Where a chunk is placed, of what the boundary shows."""
@@ -257,36 +277,40 @@ class Substrate:
         enough if nothing else is found. A type is found by its id alone. ``without``: a session that is left out, with its
         records. Of very many chunks outside the boundary that have the words, the latest 10,000 are looked at.
         """
-        words = words_of(_storable(query))[:32]
+        query = _storable(query)
+        words = words_of(query)[:32]
         if not words:
             return []
-        until, limit, found = _until(at), _limit(limit), dict[str, Chunk]()
+        until, limit, found = _until(at), _limit(limit), dict[str, None]()
         # Most often the first few are enough. What others have must not hide what is inside.
         first = max(limit, _CANDIDATES) if boundary.limited else limit
         pages = [(0, first), *((n * MOST_RANKED, MOST_RANKED) for n in range(_MOST_PAGES))]
         with self.tables.reading() as view:
             reaches = [_reach(view, moment) for moment in dict.fromkeys((NOW, until))]
-            named = view.chunk(query.strip(), until) if query.strip().startswith("type:") else None
-            if named is not None and _inside(reaches, boundary, [named.id]):
-                found[named.id] = named
+            if query.strip().startswith("type:"):
+                found |= dict.fromkeys(
+                    _inside(reaches, boundary, [each.id for each in view.chunks([query.strip()], until)])
+                )
             for tier in _TIERS:
                 for known, match in tier:
                     for skip, most in pages:
                         if len(found) >= limit:
                             break
                         candidates = view.search(words, match, until, most, known=known, skip=skip)
-                        new = {
-                            each.id: each
-                            for each in candidates
-                            if each.id not in found and without not in (each.id, each.source)
-                        }
-                        inside = _inside(reaches, boundary, new)
-                        found |= {each.id: each for each in new.values() if each.id in inside}
+                        new = [id_ for id_, source in candidates if id_ not in found and without not in (id_, source)]
+                        checked = 0
+                        # Most are inside, and to check one takes longer than to find it.
+                        while checked < len(new) and len(found) < limit:
+                            some = new[checked : 2 * (checked + limit)]
+                            inside = _inside(reaches, boundary, some)
+                            found |= dict.fromkeys(each for each in some if each in inside)
+                            checked += len(some)
                         if len(candidates) < _CANDIDATES:
                             break
                 if found:
                     break
-        return [Hit(each, _snippet(each, words)) for each in list(found.values())[:limit]]
+            chunks = {each.id: each for each in view.chunks([*found][:limit], until)}
+        return [Hit(chunks[each], _snippet(chunks[each], words)) for each in [*found][:limit]]
 
     def log(self, scope: str | None = None, *, limit: int = 50, before: int | None = None) -> list[Commit]:
         """Commits, the latest first; with a scope, those that changed it, what is placed on it, or where it belongs."""

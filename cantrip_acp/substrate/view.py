@@ -357,10 +357,9 @@ class SessionView:
     def _recall(self, args: Mapping[str, Any], context: GateContext) -> list[dict[str, Any]]:
         if not self._synced:
             self._sync(nested=True)
-        own, limit = session_id(context.entity_id), int(args.get("limit", 10))
         # What this session said is in its context.
-        boundary = self.boundary_of(context.entity_id)
-        hits = self.substrate.search(args["query"], boundary=boundary, limit=limit, without=own)
+        own, boundary = session_id(context.entity_id), self.boundary_of(context.entity_id)
+        hits = self.substrate.search(args["query"], boundary=boundary, limit=int(args.get("limit", 10)), without=own)
         return [
             {"scope": hit.chunk.id, "name": hit.chunk.name, "source": hit.chunk.source, "text": hit.snippet}
             for hit in hits

@@ -45,14 +45,17 @@ class View(Protocol):
 
     def chunk(self, chunk_id: str, at: int = NOW) -> Chunk | None: ...
 
+    def chunks(self, ids: Collection[str], at: int = NOW) -> list[Chunk]:
+        """Those of the chunks that exist, in no order."""
+
     def named(self, name: str, at: int = NOW) -> list[Chunk]:
         """The chunks that have this name at that moment, latest first."""
 
     def names(self) -> list[str]:
         """The names of all chunks, for suggestions; at most 20,000."""
 
-    def placed(self, scope: str, at: int = NOW) -> list[tuple[Chunk, Placement]]:
-        """What is placed on a scope, in no order."""
+    def placed(self, scopes: Collection[str], at: int = NOW, *, ids: str = "") -> list[tuple[Chunk, Placement]]:
+        """What is placed on any of the scopes, in no order; of that, the chunks whose id begins with ``ids``."""
 
     def newest(self, scope: str, limit: int, at: int = NOW) -> list[Chunk]:
         """The latest ``limit`` instances on a scope, latest first."""
@@ -91,8 +94,8 @@ class View(Protocol):
 
     def search(
         self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool, skip: int = 0
-    ) -> list[Chunk]:
-        """The chunks whose latest version has the words, best first, of the latest `MOST_RANKED` that have them after ``skip``.
+    ) -> list[tuple[str, str]]:
+        """Id and source of chunks whose latest version has the words, best first, of the latest `MOST_RANKED` after ``skip``.
 
         ``known``: of what is known, which is neither a type nor a record (`Chunk.is_record`); else of the records.
         """

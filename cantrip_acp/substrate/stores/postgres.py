@@ -36,10 +36,10 @@ _LOCK = 0x43535542
 _LONGEST_TEXT = 200_000
 """How many characters of a chunk are searched. PostgreSQL indexes at most 1 MB of words."""
 
-_RECORD = "(id ~ '^process-' OR source ~ '^(session|program):')"
+_RECORD = "(starts_with(source, 'session:') OR starts_with(source, 'program:') OR starts_with(id, 'process-'))"
 """`Chunk.is_record`."""
-_KNOWN = f"NOT {_RECORD} AND id !~ '^types?(:|$)'"
-"""What a search looks for first. Its index is small, whatever was recorded."""
+_KNOWN = "NOT (id ~ '^process-' OR source ~ '^(session|program):') AND id !~ '^types?(:|$)'"
+"""What a search looks for first: neither a record nor a type. Its index is small, whatever was recorded."""
 
 MIGRATIONS = (
     """
@@ -119,6 +119,8 @@ class PostgresTables:
             if name == "read":
                 # All statements of a transaction see the same moment. Part of BEGIN, so that it costs no question more.
                 base.isolation_level, base.read_only = psycopg.IsolationLevel.REPEATABLE_READ, True
+                # For rows that are in memory or on an SSD, and few: to start a second process takes longer than a search.
+                base.execute("SET random_page_cost = 1.1; SET max_parallel_workers_per_gather = 0")
             view = self._views[name] = PostgresView(base)
         return view
 
@@ -142,7 +144,8 @@ class PostgresTables:
     def reading(self) -> Iterator[PostgresView]:
         with self._locks["read"], self._failures("read"):
             view = self._view("read")
-            with view.base.transaction(force_rollback=True):
+            # It ends with COMMIT: after a ROLLBACK psycopg would forget the statements that it prepared.
+            with view.base.transaction():
                 yield view
 
     @contextlib.contextmanager
@@ -198,6 +201,15 @@ class PostgresView:
         )
         return decode_chunk(row) if row else None
 
+    def chunks(self, ids: Collection[str], at: int = NOW) -> list[Chunk]:
+        rows = self._all(
+            f"""SELECT {_CHUNK} FROM unnest(%s::text[]) AS wanted CROSS JOIN LATERAL
+                (SELECT * FROM cantrip_chunks WHERE id = wanted AND number <= %s ORDER BY number DESC LIMIT 1) v""",
+            [*ids],
+            at,
+        )
+        return [decode_chunk(row) for row in rows]
+
     def named(self, name: str, at: int = NOW) -> list[Chunk]:
         rows = self._all(
             f"""SELECT {_CHUNK} FROM cantrip_chunks v WHERE v.name = %s AND v.number =
@@ -210,31 +222,42 @@ class PostgresView:
     def names(self) -> list[str]:
         return [name for (name,) in self._all("SELECT DISTINCT name FROM cantrip_chunks LIMIT 20000")]
 
-    def placed(self, scope: str, at: int = NOW) -> list[tuple[Chunk, Placement]]:
+    def placed(self, scopes: Collection[str], at: int = NOW, *, ids: str = "") -> list[tuple[Chunk, Placement]]:
         rows = self._all(
-            f"""SELECT p.kind, p.sequence, p.number, {_CHUNK} FROM
-                (SELECT DISTINCT ON (kind, chunk) * FROM cantrip_placements WHERE scope = %s AND number <= %s
-                 ORDER BY kind, chunk, number DESC) p
+            f"""SELECT p.scope, p.kind, p.sequence, p.number, {_CHUNK} FROM
+                (SELECT DISTINCT ON (scope, kind, chunk) * FROM cantrip_placements
+                 WHERE scope = ANY(%s) AND starts_with(chunk, %s) AND number <= %s
+                 ORDER BY scope, kind, chunk, number DESC) p
                 CROSS JOIN LATERAL (SELECT * FROM cantrip_chunks WHERE id = p.chunk AND number <= %s
                  ORDER BY number DESC LIMIT 1) v
                 WHERE NOT p.removed""",
-            scope,
+            [*scopes],
+            ids,
             at,
             at,
         )
-        return [(chunk := decode_chunk(row[3:]), Placement(chunk.id, scope, row[0], row[1], row[2])) for row in rows]
+        return [(chunk := decode_chunk(row[4:]), Placement(chunk.id, *row[:4])) for row in rows]
 
     def newest(self, scope: str, limit: int, at: int = NOW) -> list[Chunk]:
+        # As rows, so that the index of times is read and not that of commits, which is long where others commit more.
         rows = self._all(
-            """SELECT chunk FROM cantrip_placements WHERE scope = %s AND kind = 'instance' AND number <= %s
-               ORDER BY number DESC LIMIT %s""",
+            f"""SELECT {_CHUNK} FROM
+                (SELECT * FROM cantrip_placements WHERE (scope, kind, number) >= (%s, 'instance', 0)
+                 AND (scope, kind, number) <= (%s, 'instance', %s)
+                 ORDER BY scope DESC, kind DESC, number DESC LIMIT %s) p
+                CROSS JOIN LATERAL (SELECT * FROM cantrip_chunks WHERE id = p.chunk AND number <= %s
+                 ORDER BY number DESC LIMIT 1) v
+                WHERE NOT p.removed AND p.number = (SELECT max(number) FROM cantrip_placements
+                 WHERE scope = p.scope AND kind = p.kind AND chunk = p.chunk AND number <= %s)
+                ORDER BY p.number DESC""",
+            scope,
             scope,
             at,
             limit,
+            at,
+            at,
         )
-        ids = dict.fromkeys(chunk for (chunk,) in rows)
-        there = [chunk for chunk in ids if self.placement(scope, chunk, "instance", at) is not None]
-        return [found for chunk in there if (found := self.chunk(chunk, at)) is not None]
+        return [decode_chunk(row) for row in rows]
 
     def parents(self, chunk_id: str, at: int = NOW) -> list[Placement]:
         rows = self._all(
@@ -323,28 +346,26 @@ class PostgresView:
 
     def search(
         self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool, skip: int = 0
-    ) -> list[Chunk]:
+    ) -> list[tuple[str, str]]:
         # In quotes, a word is never an operator. A word has no quotes.
         query = (" | " if match == "any" else " & ").join(f"'{word}'" for word in words)
         if match == "beginning":
             query += ":*"
-        # In the order of their scores, so that the rest is read and checked only until there are enough.
-        rows = self._all(
-            f"""SELECT {_CHUNK} FROM
-                (SELECT * FROM (SELECT position, id, number, ts_rank(words, query) AS score
+        # In the order of their scores, so that the rest is read and checked only until there are enough. Never prepared: how
+        # many chunks have the words decides how they are found.
+        rows = self.base.execute(
+            f"""SELECT id, source FROM
+                (SELECT * FROM (SELECT position, id, source, number, ts_rank(words, query) AS score
                    FROM cantrip_chunks, to_tsquery('simple', %s) AS query
                    WHERE words @@ query AND {_KNOWN if known else _RECORD}
                    ORDER BY position DESC LIMIT {MOST_RANKED} OFFSET %s) found
                  ORDER BY score DESC, position DESC) s
-                JOIN cantrip_chunks v USING (position)
                 WHERE s.number = (SELECT max(number) FROM cantrip_chunks WHERE id = s.id AND number <= %s)
-                ORDER BY s.score DESC, s.position DESC LIMIT %s""",
-            query,
-            skip,
-            at,
-            limit,
+                ORDER BY s.score DESC, s.position DESC LIMIT %s""".encode(),
+            (query, skip, at, limit),
+            prepare=False,
         )
-        return [decode_chunk(row) for row in rows]
+        return [*rows]
 
     def refusals(self, limit: int) -> list[Refusal]:
         rows = self._all(

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, SubstrateError
 from cantrip_acp.substrate.stores.base import (
@@ -112,10 +112,21 @@ _VERSION = f"SELECT {_CHUNK} FROM chunk_versions v WHERE v.id = ? AND v.number <
 # SQLite takes the other columns from the row of the MAX.
 _LATEST = "SELECT scope, chunk, kind, sequence, removed, MAX(number) AS number FROM placement_versions"
 _PLACED = f"""
-    SELECT p.kind, p.sequence, p.number, {_CHUNK} FROM ({_LATEST} WHERE scope = ? AND number <= ? GROUP BY kind, chunk) p
+    SELECT p.scope, p.kind, p.sequence, p.number, {_CHUNK} FROM
+        ({_LATEST} WHERE scope IN (SELECT value FROM json_each(:scopes)) AND kind IN ('instance', 'relates')
+         AND chunk BETWEEN :ids AND :ids || char(127) AND number <= :at GROUP BY scope, kind, chunk) p
     JOIN chunk_versions v ON v.id = p.chunk
-        AND v.number = (SELECT MAX(number) FROM chunk_versions WHERE id = p.chunk AND number <= ?)
+        AND v.number = (SELECT MAX(number) FROM chunk_versions WHERE id = p.chunk AND number <= :at)
     WHERE NOT p.removed
+"""
+_NEWEST = f"""
+    SELECT {_CHUNK} FROM (SELECT * FROM placement_versions WHERE scope = :scope AND kind = 'instance' AND number <= :at
+        ORDER BY number DESC LIMIT :limit) p
+    JOIN chunk_versions v ON v.id = p.chunk
+        AND v.number = (SELECT MAX(number) FROM chunk_versions WHERE id = p.chunk AND number <= :at)
+    WHERE NOT p.removed AND p.number = (SELECT MAX(number) FROM placement_versions
+        WHERE scope = p.scope AND kind = p.kind AND chunk = p.chunk AND number <= :at)
+    ORDER BY p.number DESC
 """
 _TOUCHED = """
     SELECT number FROM chunk_versions WHERE id = :scope
@@ -265,6 +276,15 @@ class SqliteView:
         row = self.base.execute(_VERSION, (chunk_id, at)).fetchone()
         return decode_chunk(row) if row else None
 
+    def chunks(self, ids: Collection[str], at: int = NOW) -> list[Chunk]:
+        rows = self._all(
+            f"""SELECT {_CHUNK} FROM chunk_versions v WHERE v.id IN (SELECT value FROM json_each(?))
+                AND v.number = (SELECT MAX(number) FROM chunk_versions WHERE id = v.id AND number <= ?)""",
+            json.dumps([*ids]),
+            at,
+        )
+        return [decode_chunk(row) for row in rows]
+
     def named(self, name: str, at: int = NOW) -> list[Chunk]:
         rows = self._all(
             f"""SELECT {_CHUNK} FROM chunk_versions v WHERE v.name = ? AND v.number =
@@ -277,26 +297,16 @@ class SqliteView:
     def names(self) -> list[str]:
         return [name for (name,) in self._all("SELECT DISTINCT name FROM chunk_versions LIMIT 20000")]
 
-    def placed(self, scope: str, at: int = NOW) -> list[tuple[Chunk, Placement]]:
+    def placed(self, scopes: Collection[str], at: int = NOW, *, ids: str = "") -> list[tuple[Chunk, Placement]]:
+        values = {"scopes": json.dumps([*scopes]), "ids": ids, "at": at}
         return [
-            (chunk := decode_chunk(row[3:]), Placement(chunk.id, scope, cast(Kind, row[0]), row[1], row[2]))
-            for row in self._all(_PLACED, scope, at, at)
+            (chunk := decode_chunk(row[4:]), Placement(chunk.id, *row[:4]))
+            for row in self.base.execute(_PLACED, values)
         ]
 
     def newest(self, scope: str, limit: int, at: int = NOW) -> list[Chunk]:
-        rows = self._all(
-            """SELECT chunk FROM placement_versions WHERE scope = ? AND kind = 'instance' AND number <= ?
-               ORDER BY number DESC LIMIT ?""",
-            scope,
-            at,
-            limit,
-        )
-        there = [
-            chunk
-            for chunk in dict.fromkeys(chunk for (chunk,) in rows)
-            if self.placement(scope, chunk, "instance", at) is not None
-        ]
-        return [found for chunk in there if (found := self.chunk(chunk, at)) is not None]
+        rows = self.base.execute(_NEWEST, {"scope": scope, "at": at, "limit": limit})
+        return [decode_chunk(row) for row in rows]
 
     def parents(self, chunk_id: str, at: int = NOW) -> list[Placement]:
         rows = self._all(f"{_LATEST} WHERE chunk = ? AND number <= ? GROUP BY scope, kind", chunk_id, at)
@@ -384,14 +394,14 @@ class SqliteView:
 
     def search(
         self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool, skip: int = 0
-    ) -> list[Chunk]:
+    ) -> list[tuple[str, str]]:
         # In quotes, a word is never an operator. A word has no quotes.
         query = (" OR " if match == "any" else " ").join(f'"{word}"' for word in words)
         if match == "beginning":
             query += "*"
         table, which, other = ("known", "", "") if known else ("searched", f"{_record('v')} AND", _NOT_KNOWN)
-        rows = self._all(
-            f"""SELECT {_CHUNK} FROM
+        return self._all(
+            f"""SELECT v.id, v.source FROM
                 (SELECT rowid AS position, bm25({table}, 4.0, 1.0) AS score FROM {table} WHERE {table} MATCH ? {other}
                  ORDER BY rowid DESC LIMIT {MOST_RANKED} OFFSET ?) s
                 JOIN chunk_versions v ON v.position = s.position
@@ -402,7 +412,6 @@ class SqliteView:
             at,
             limit,
         )
-        return [decode_chunk(row) for row in rows]
 
     def refusals(self, limit: int) -> list[Refusal]:
         rows = self._all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.substrate.chunks import NewChunk, Spec
+from cantrip_acp.substrate.projects import Project, earlier_sessions
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 
 WRITER = """\
@@ -92,3 +94,41 @@ with open_substrate(sys.argv[1]) as substrate:
 def test_a_file_that_cannot_grow_loses_nothing_and_goes_on_later(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path / "s.db")], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+CAST = """\
+import sys
+from pathlib import Path
+import anyio
+from cantrip_acp import Loom
+from cantrip_acp.recipes import load
+from cantrip_acp.recipes.build.build import build
+async def main():
+    made = build(load(Path(sys.argv[1])), workspace=Path(sys.argv[2]), loom=Loom.memory())
+    async with made.invoke() as entity:
+        await entity.cast("Which port is free?")
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("culture", ["true", "false"])
+def test_a_process_that_ends_leaves_all_records_and_no_log_for_the_next_one_to_read(
+    tmp_path: Path, culture: str
+) -> None:
+    recipe, file = tmp_path / "r.cantrip.yaml", tmp_path / "s.db"
+    recipe.write_text(
+        "crystal: {provider: scripted, responses: [{content: Port 4711.}]}\n"
+        f"circle: {{medium: conversation, gates: [done], wards: [{{max_turns: 3}}]}}\nmemory: {{culture: {culture}}}\n"
+    )
+    for number in (1, 2):
+        done = subprocess.run(
+            [sys.executable, "-c", CAST, str(recipe), str(tmp_path)],
+            env={**os.environ, "CANTRIP_SUBSTRATE": f"sqlite:{file}"}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [each.name for each in tmp_path.glob("s.db*")] == ["s.db"]
+        with open_substrate(file) as substrate:
+            lines = earlier_sessions(substrate, Project.of(tmp_path), 8)
+            assert [line.partition(" asked: ")[2] for line in lines] == [
+                '"Which port is free?" → text: "Port 4711."'
+            ] * number

@@ -342,6 +342,45 @@ def test_what_others_have_hides_nothing_inside(substrate: Substrate) -> None:
     assert found == ["document"]
 
 
+def test_of_many_hits_those_inside_the_boundary_are_found_and_the_own_session_is_left_out(substrate: Substrate) -> None:
+    """The candidates are checked piece by piece."""
+    put(substrate, chunk("here"))
+    for number in range(60):
+        own = "session:a" if number % 2 else "session:b"
+        change = Change([NewChunk(f"p{number}", "prompt", Spec(), {"text": "Which port?"})])
+        if number < 8:
+            change = Change(change.chunks, [NewPlacement(f"p{number}", "here")])
+        substrate.commit(change, author=own, source=own)
+    recorded(substrate, NewChunk("session:a", "the port", Spec(), {"text": ""}), source="session:a")
+    inside = Boundary.of(read=["here"])
+    assert [hit.chunk.id for hit in substrate.search("port", boundary=inside, limit=3)] == ["p7", "p6", "p5"]
+    assert [hit.chunk.id for hit in substrate.search("port", boundary=inside)] == [f"p{n}" for n in range(7, -1, -1)]
+    found = [hit.chunk.id for hit in substrate.search("port", boundary=inside, limit=3, without="session:a")]
+    assert found == ["p6", "p4", "p2"]
+    assert {hit.chunk.source for hit in substrate.search("port", limit=100, without="session:a")} == {"session:b"}
+
+
+def test_the_latest_instances_of_a_scope_and_the_instances_of_several(substrate: Substrate) -> None:
+    put(substrate, chunk("s", Spec(ordered=True)), chunk("t"))
+    for number in range(4):
+        put(substrate, chunk(f"a:{number}"), on="s")
+    before = substrate.latest()
+    put(substrate, chunk("b:0"), on="s")
+    moved = [NewPlacement("a:1", "s", sequence=20), NewPlacement("b:0", "t", "relates")]
+    substrate.commit(Change([chunk("a:2", text="new")], moved, [Removal("a:3", "s")]), author="user")
+    assert [each.id for each in substrate.newest("s", 9)] == ["a:1", "b:0", "a:2", "a:0"]
+    assert [each.id for each in substrate.newest("s", 9, at=before)] == ["a:3", "a:2", "a:1", "a:0"]
+    assert [each.id for each in substrate.newest("s", 2, at=before)] == ["a:3", "a:2"]
+    found = substrate.instances(["s", "t", "none"])
+    assert {scope: [each.id for each in placed] for scope, placed in found.items()} == {
+        "s": ["a:0", "a:2", "b:0", "a:1"],
+        "t": [],
+        "none": [],
+    }
+    found = substrate.instances(["s"], "a:")
+    assert [(each.id, each.text) for each in found["s"]] == [("a:0", ""), ("a:2", "new"), ("a:1", "")]
+
+
 def test_what_is_known_is_found_in_each_kind_of_body_and_version(substrate: Substrate) -> None:
     body = {"deep": {"list": ["walrus", 7, {"text": "tusk"}]}, "text": 5}
     put(substrate, NewChunk("x", "x", Spec(), body), chunk("y", text="walrus"))

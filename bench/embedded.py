@@ -101,10 +101,10 @@ def run(options: Options) -> Table:
             alone.append(_first_token(folder, ALONE, str(MODEL.path)))
             cold.append(_first_token(folder, OURS, str(recipe)))
             warm.append(_first_token(folder, OURS, str(recipe)))
-            _end_servers(folder)
+            end_servers(folder)
         recipe.write_text(RECIPE.replace("embedded", "{provider: embedded, model: smollm2, logprobs: true}"))
         shares = _shares(folder, str(recipe), options.rounds(10))
-        _end_servers(folder)
+        end_servers(folder)
     base = row("llama.cpp alone: start to the first token", alone, "ms")
     return Table(
         "embedded",
@@ -158,7 +158,7 @@ def _shares(folder: str, recipe: str, rounds: int) -> list[float]:
     return [float(line) for line in done.stdout.split()]
 
 
-def _end_servers(folder: str) -> None:
+def end_servers(folder: str) -> None:
     """End the model's process that this folder's socket belongs to."""
     for entry in Path("/proc").iterdir():
         try:

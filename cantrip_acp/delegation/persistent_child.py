@@ -55,7 +55,7 @@ async def send(turn: TurnBuilder, child_id: str, intent: str, call_id: str) -> C
     if child is None:
         known = ", ".join(parent.children.persistent) or "none"
         raise GateError(
-            f"there is no child {child_id!r} here: it was closed, its cast was stopped, or it belongs to another "
+            f"there is no child {child_id!r} here: it was dismissed, its cast was stopped, or it belongs to another "
             f"entity (open: {known})",
             "summon another",
         )

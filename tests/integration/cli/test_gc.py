@@ -73,7 +73,7 @@ def test_what_the_user_set_once(state: Path) -> None:
     wrong = gc(state)
     assert (wrong.status, wrong.err) == (
         2,
-        f"cantrip: {settings}: gc.older is not a known option; the options are older_than and max_size\n",
+        f"cantrip: {settings}:2:1: gc.older: is not known; there are older_than and max_size\n    2 | older = 1\n      | ^\n",
     )
 
 
@@ -263,5 +263,5 @@ def test_large_results_of_a_tuple_space_are_purged_and_their_receipts_are_kept(s
     wrong = gc(state, YOOL_TUPLE_MAX_MB="much")
     assert (wrong.status, wrong.err) == (
         2,
-        "cantrip: YOOL_TUPLE_MAX_MB is a whole number from 1 to 100000000, not 'much'\n",
+        "cantrip: YOOL_TUPLE_MAX_MB must be a whole number from 1 to 100000000, not 'much'\n",
     )

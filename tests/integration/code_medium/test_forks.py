@@ -198,7 +198,7 @@ async def test_a_missing_snapshot_fails_unless_a_replay_was_asked_for() -> None:
 async def test_no_snapshot_is_said_so() -> None:
     cantrip = spell("x = 1", "done(x)")
     await cantrip.cast("go")
-    with pytest.raises(SandboxError, match=r"loom\.snapshots"):
+    with pytest.raises(SandboxError, match=r"loom: \{snapshots: true\}"):
         await cantrip.fork(turns(cantrip.loom)[0].id, state="snapshot")
     assert await forked(cantrip, turns(cantrip.loom)[0].id, "done('x' in globals())", state="none") is False
     assert last_fork(cantrip.loom).missing == ("variables of the code medium",)

@@ -96,7 +96,7 @@ def test_a_full_disk_is_an_error_and_hurts_nothing(tmp_path: Path) -> None:
     ran = processes.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, timeout=60)
     message, count = ran.stdout.splitlines()
     assert "cannot write loom" in message
-    assert "Make room" in message
+    assert "Free some disk space" in message
     with Loom.open(path) as loom:
         assert not loom.problems
         assert len(loom) == int(count) + 1

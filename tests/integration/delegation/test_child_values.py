@@ -80,7 +80,7 @@ async def test_a_summoned_child_keeps_its_state_from_send_to_send(medium: str) -
     assert (first, second) == (3, 13)
     assert error.startswith("there is no child 'e_")
     assert "dismissed" in error
-    assert "living: none" in error
+    assert "open: none" in error
     kids = [t for t in turns(spell) if t.entity_id != of_root(spell)[0].entity_id]
     assert len({t.entity_id for t in kids}) == 1
     assert [t.sequence for t in kids] == [1, 2]

@@ -109,7 +109,7 @@ async def test_a_medium_of_another_package_is_no_childs_unless_admitted(
 async def test_an_intent_is_no_place_for_data() -> None:
     spell = parent(call("call_agent", intent="x" * 1_000_001), done())
     await spell.cast("go")
-    assert "intent is 1,000,001 characters" in results(spell)[0]
+    assert "intent has 1,000,001 characters" in results(spell)[0]
 
 
 async def test_whoever_has_spent_its_calls_can_still_end() -> None:

@@ -38,7 +38,7 @@ def test_a_full_disk_is_an_error_and_hurts_nothing(kind: str, small_disk: Path) 
     loom = place.open()
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 400_000)
-    with pytest.raises(LoomWriteError, match=r"cannot write loom .*Make room") as caught:
+    with pytest.raises(LoomWriteError, match=r"cannot write loom .*Free some disk space") as caught:
         grown(loom, 2000, "x" * 5000)
     count = len(loom)
     assert str(small_disk) in str(caught.value)
@@ -90,7 +90,7 @@ def test_a_torn_line_that_cannot_be_set_aside_stays_where_it_is(small_disk: Path
 def test_no_room_for_the_first_record(kind: str, small_disk: Path) -> None:
     ballast = fill(small_disk)
     place = Place.at(kind, small_disk)
-    with pytest.raises(LoomWriteError, match=r"cannot write loom .*Make room"):
+    with pytest.raises(LoomWriteError, match=r"cannot write loom .*Free some disk space"):
         grown(place.open(), 1, "x" * 50_000)
     place.close()
     ballast.unlink()
@@ -119,7 +119,7 @@ def test_a_server_whose_disk_is_full(postgres: Server, small_disk: Path) -> None
             base.execute("ALTER TABLE cantrip_records SET TABLESPACE small")
         with Loom.open(url) as loom:
             # Noise, which the server cannot compress.
-            with pytest.raises(LoomWriteError, match=r"cannot write loom .*No space left on device.*room\?") as caught:
+            with pytest.raises(LoomWriteError, match=r"cannot write loom .*No space left on device.*disk space\?") as caught:
                 grown(loom, 500, os.urandom(9000).hex())
             assert "s3cret" not in str(caught.value)
             count = len(loom)

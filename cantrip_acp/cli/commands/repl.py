@@ -211,7 +211,7 @@ def _talk(
     with run_entity(entity) as run:
         run.warm()
         if line is not None and mode is not None:
-            line.on_shift_tab = partial(run.soon, mode.toggle_ask)
+            line.when_shift_tab(partial(run.soon, mode.toggle_ask))
         commands = TerminalCommands(run, opening, output, hosts, read if asked else None, mode)
         queue = TypedLines(run.entity, output.show_line) if asked else None
         typed = _lines() if not asked else _prompts() if line is None else line.intents()

@@ -84,8 +84,9 @@ class InputLine:
         self._live: list[str] = []
         self._away = False
         """Whether another program has the terminal."""
-        self.on_shift_tab: Callable[[], None] = lambda: None
-        """Called in the main thread."""
+        self._shift_tab: Callable[[], None] | None = None
+        self._early_shift_tabs = 0
+        """How often Shift-Tab was pressed before there was anything to call."""
         self._stop: Callable[[int], None] | None = None
         self._since = 0.0
         self._stopped_by = 0
@@ -103,6 +104,13 @@ class InputLine:
                 yield self._wait(_Request("intent"))
             except (EOFError, KeyboardInterrupt):
                 return
+
+    def when_shift_tab(self, called: Callable[[], None]) -> None:
+        """What Shift-Tab calls, in any thread. It is also called for each time that the key was pressed before."""
+        self._shift_tab = called
+        early, self._early_shift_tabs = self._early_shift_tabs, 0
+        for _ in range(early):
+            called()
 
     def ask(self, question: str) -> str:
         """Ask for a line. Raises EOFError for Ctrl-D and KeyboardInterrupt for Ctrl-C."""
@@ -386,7 +394,10 @@ class InputLine:
 
         @keys.add("s-tab", eager=True)
         def _(event: KeyPressEvent) -> None:
-            self.on_shift_tab()
+            if self._shift_tab is not None:
+                self._shift_tab()
+            else:
+                self._early_shift_tabs += 1
 
         @keys.add("c-c", eager=True)
         def _(event: KeyPressEvent) -> None:

@@ -116,7 +116,7 @@ def _states(store: Any) -> dict[tuple[str, str], int]:
 @pytest.mark.parametrize("text", ["0", "-1", "101", "ten", "1.5", "²"])
 def test_a_wrong_number_in_the_environment_is_named(text: str) -> None:
     environment: Mapping[str, str] = {"YOOL_TUPLE_CPU_QUOTA_PCT": text}
-    with pytest.raises(TupleError, match="YOOL_TUPLE_CPU_QUOTA_PCT is a whole number from 1 to 100"):
+    with pytest.raises(TupleError, match="YOOL_TUPLE_CPU_QUOTA_PCT must be a whole number from 1 to 100"):
         number_from_environment("YOOL_TUPLE_CPU_QUOTA_PCT", 95, 100, environment)
     assert number_from_environment("YOOL_TUPLE_CPU_QUOTA_PCT", 95, 100, {"YOOL_TUPLE_CPU_QUOTA_PCT": " 60 "}) == 60
     assert number_from_environment("YOOL_TUPLE_CPU_QUOTA_PCT", 95, 100, {}) == 95

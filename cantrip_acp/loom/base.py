@@ -223,7 +223,7 @@ class BaseLoom:
         """
         self._known_place(turn_id)
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= sys.float_info.max:
-            raise LoomError(f"a reward must be a number, not {reward!r}")
+            raise LoomError(f"a reward is a number, not {reward!r}")
         about: dict[str, Any] = {"grade": True} if grade else {}
         if group is not None:
             about["group"] = group

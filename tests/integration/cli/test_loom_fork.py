@@ -94,7 +94,7 @@ def test_a_reward_is_kept_with_who_and_when(tmp_path: Path, loom: Path) -> None:
     assert 1.0 in [t["reward"] for t in thread["turns"]]
     wrong = run("loom", "reward", loom, origin, "nan", cwd=tmp_path)
     assert wrong.status == 2
-    assert "a reward must be a number" in wrong.err
+    assert "a reward is a number" in wrong.err
 
 
 def test_a_replay_tells_what_is_the_same_and_what_is_not(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_turn_may_come_with_its_reward(place: Place) -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, True, "1", None, 10**400])
 def test_what_is_no_reward(bad: object) -> None:
     loom = grow(Loom.memory())
-    with pytest.raises(LoomError, match="a reward must be a number"):
+    with pytest.raises(LoomError, match="a reward is a number"):
         loom.annotate_reward("t1", bad)  # type: ignore[arg-type]
     with pytest.raises(TurnNotFound):
         loom.annotate_reward("nobody", 1)

@@ -141,7 +141,7 @@ ACTIONS = [
     ("{ construct_cantrip: false }", "failed", "action.construct_cantrip is true or left out"),
     ("{ cast: { intent: a }, then: { delete_turn: 4 } }", "failed", "no turn 4: the loom has 1"),
     ("{ cast: { intent: a }, then: { delete_turn: first } }", "failed", "named by its index from 0"),
-    ("{ cast: { intent: a }, then: { annotate_reward: { turn: 0 } } }", "failed", "a reward must be a number"),
+    ("{ cast: { intent: a }, then: { annotate_reward: { turn: 0 } } }", "failed", "a reward is a number"),
     ("{ cast: { intent: a }, then: { extract_thread: 1 } }", "failed", "no thread 1: the loom has 1"),
     ("{ cast: { intent: 42 } }", "passed", ""),
 ]

@@ -75,5 +75,5 @@ def test_the_threshold_comes_from_the_environment(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("YOOL_TUPLE_COMPRESSION_THRESHOLD", "7")
     assert FanOut("x", STEPS, 1, 2).compression_threshold == 7
     monkeypatch.setenv("YOOL_TUPLE_COMPRESSION_THRESHOLD", "many")
-    with pytest.raises(TupleError, match="YOOL_TUPLE_COMPRESSION_THRESHOLD is a whole number"):
+    with pytest.raises(TupleError, match="YOOL_TUPLE_COMPRESSION_THRESHOLD must be a whole number"):
         FanOut("x", STEPS, 1, 2)

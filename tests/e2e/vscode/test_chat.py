@@ -678,25 +678,6 @@ def test_editor_tabs_have_sessions_of_their_own(window: Window, project: Project
     assert chat.frame.locator(".user-item .words").all_inner_texts() == ["In the side bar."]
     window.page.locator(".tab", has_text="In a tab").wait_for()
     window.shot("chat-tab")
-    # At once, before the editor has saved what it shows: the workspace knows the tabs and their sessions.
-    for text in ("And now?", "And then?"):
-        window.page.reload()
-        window.page.wait_for_selector(".monaco-workbench")
-        tabs, shown = window.page.locator(".tabs-container .tab"), set()
-        expect(tabs).to_have_count(2)
-        for index in range(2):
-            # A tab that the editor has not shown yet may have an earlier title and another place.
-            tabs.nth(index).click()
-            expect(tabs.and_(window.page.locator(".active"))).to_contain_text("In a")
-            first = "In another tab." if "another" in tabs.nth(index).inner_text() else "In a tab, and otherwise?"
-            shown.add(first)
-            tab = window.frame(f"body.tab:not(.opening):has(.choice):has(.user-item:has-text({json.dumps(first)}))")
-            tab.locator(".composer textarea").fill(text)
-            tab.locator(".composer textarea").press("Enter")
-            tab.locator(".user-item", has_text=text).wait_for()
-            tab.locator("body:not(.running)").wait_for()
-        assert len(shown) == 2
-    chat.find()
     window.command("View: Close All Editors")
     expect(window.page.locator(".tab")).to_have_count(0)
     assert chat.frame.locator(".user-item .words").all_inner_texts() == ["In the side bar."]

@@ -81,10 +81,11 @@ def cast(
     RECIPE is a file or a name. A name is searched in .cantrip/ of the folder, then in your configuration folder, then among
     the built-in recipes. A file that you name here is trusted for this run. If INTENT is -, it is read from stdin.
 
-    The entity may do everything that the recipe allows. A line on stderr says what that is. With --ask you are asked first.
-    The gate `fetch` sends requests only to hosts that INTENT, the recipe (bash_network) or --allow-host names.
+    The entity may do everything that the recipe allows. A line on stderr says what the recipe allows. With --ask you
+    are asked first. The gate `fetch` sends requests only to hosts that INTENT, the recipe (bash_network) or
+    --allow-host names.
 
-    Ctrl-C cancels the cast. The loom then has everything that happened before.
+    Ctrl-C cancels the cast. The loom keeps everything that happened until then.
 
     Exit status: 0 the cast terminated, 1 it was truncated or failed, 2 the command line, the recipe or a file is wrong,
     3 this machine has no sandbox, 130 interrupted.

@@ -84,7 +84,8 @@ _HINT_S = 20.0
     "--budget-usd",
     type=click.FloatRange(0, min_open=True),
     metavar="USD",
-    help="The most that all casts together may cost, wherever they run. When it is spent, no cast starts, and running casts stop.",
+    help="The most that all casts together may cost, wherever they run. When this amount is spent, no cast starts, "
+    "and running casts stop.",
 )
 @click.option(
     "--budget-tokens", type=click.IntRange(1), metavar="N", help="The most tokens that all casts together may use."
@@ -148,10 +149,10 @@ def cast_batch(
     to continue. It does not repeat casts that ended, if the text of the recipe and the intent are the same. A cast
     that was interrupted continues from its loom. --again failed repeats what failed, --again all repeats everything.
 
-    Without --lane the casts run here, at most --concurrency at once, into one loom. With --lane they are left to workers,
-    on this machine or on others: start them with `cantrip worker --lane LANE RECIPE`.
+    Without --lane the casts run here, at most --concurrency at once, into one loom. With --lane, workers on this
+    machine or on others run the casts: start workers with `cantrip worker --lane LANE RECIPE`.
 
-    The entities may do everything that the recipe allows, without asking. A line on stderr says what that is.
+    The entities may do everything that the recipe allows, without asking. A line on stderr says what the recipe allows.
 
     Exit status: 0 all casts terminated, 1 some were cut off or failed, 2 the command line, the recipe or the file is wrong,
     3 this machine has no sandbox, 130 interrupted.

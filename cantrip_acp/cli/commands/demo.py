@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 def demo(slow: bool, keep: bool, full: bool, live: bool) -> int:
     """Watch an entity fix a small project in a real sandbox. No key is needed.
 
-    A scripted crystal takes the place of a model. Everything else is real: the agent `cantrip-acp`, the client, the sandboxed
-    commands, the gates, the edit, the tests that fail and then pass, and the loom. At the end the files, the loom and the
-    tests are checked.
+    A scripted crystal takes the place of a model. Everything else is real: the agent `cantrip-acp`, the client, the
+    sandboxed commands, the gates, the edit, the tests that fail and then pass, and the loom. At the end, the demo
+    checks the files, the loom and the tests.
 
-    With --live a model of a server on this machine (Ollama, LM Studio, vLLM, llama.cpp) writes a program that the sandbox
-    runs; without such a server the embedded model SmolLM2 does. It is tiny, and often wrong. No key is needed.
+    With --live a model of a server on this machine (Ollama, LM Studio, vLLM, llama.cpp) writes a program that the
+    sandbox runs; without such a server the embedded model SmolLM2 does. SmolLM2 is tiny, and often wrong. No key is
+    needed.
 
     Exit status: 0 all checks passed, 1 a check failed, 2 no model is here (--live), 3 this machine has no sandbox,
     130 interrupted.

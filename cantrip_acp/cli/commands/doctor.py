@@ -169,9 +169,10 @@ class Finding:
 )
 @click.option("--probe", is_flag=True, help="Send a free request to each provider that has a key.")
 def doctor(as_json: bool, probe: bool) -> int:
-    """Check this machine: sandbox, system call filter, limits, providers, folders. It shows where keys are, but never a key.
+    """Check this machine: sandbox, system call filter, limits, providers, folders. The command shows where keys are,
+    but never a key.
 
-    It tests the real sandbox: a command runs in it and tries everything that must be impossible.
+    The check tests the real sandbox: a command runs in the sandbox and tries everything that must be impossible.
 
     Exit status: 0 commands can run, 3 this machine has no sandbox.
     """

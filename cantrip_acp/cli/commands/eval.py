@@ -64,8 +64,9 @@ _SHOWN = 10
     "--budget-usd",
     type=click.FloatRange(0, min_open=True),
     metavar="USD",
-    help="The most that the samples may cost. When it is spent, no further sample starts. A running sample may "
-    "use what was left when it began, so several at once can use more. The crystal's price must be known.",
+    help="The most that the samples may cost. When this amount is spent, no further sample starts. Each running "
+    "sample may use the amount that was left when it began, so several at once can cost more. The crystal's price must "
+    "be known.",
 )
 @click.option(
     "--out",
@@ -84,7 +85,8 @@ _SHOWN = 10
 @click.option(
     "--any-drop",
     is_flag=True,
-    help="With --baseline: every lower pass rate is a regression, even if it can be chance. For models that always answer alike.",
+    help="With --baseline: every lower pass rate is a regression, even if it can be chance. Use this for models that "
+    "always give the same answer.",
 )
 @click.option(
     "--json",

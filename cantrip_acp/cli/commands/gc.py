@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         "cantrip gc --hot-days 7 --max-mb 1000 --yes",
     ),
 )  # fmt: skip
-@click.option("--yes", is_flag=True, help="Delete the looms. Without this option they are only listed.")
+@click.option("--yes", is_flag=True, help="Delete the looms. Without this option, the command only lists them.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be deleted (the default).")
 @click.option(
     "--older-than",
@@ -75,16 +75,16 @@ def gc(
     space: str | None,
     state_dir: Path | None,
 ) -> int:
-    """List the old looms of the state folder that would be deleted, and old results. With --yes, delete them.
+    """List the old looms of the state folder, and the old results, that --yes would delete. With --yes, delete them.
 
-    A loom is not deleted if a process has it open, if `cantrip loom keep` marked it, if another loom continues it, or if
-    somebody changed a file in the worktree of its fork. Together with a loom, the worktrees of its forks in the state folder
-    and its hidden git refs (the saved files of its turns) are deleted. Old entries of the recipe cache are deleted too.
-    Nothing else outside the state folder is changed, and symbolic links are not followed.
+    A loom is not deleted if a process has it open, if `cantrip loom keep` marked it, if another loom continues it, or
+    if somebody changed a file in the worktree of its fork. Together with a loom, the worktrees of its forks in the
+    state folder and its hidden git refs (the saved files of its turns) are deleted. Old entries of the recipe cache are
+    deleted too. The command changes nothing else outside the state folder, and does not follow symbolic links.
 
-    It also deletes large results of a tuple-space that are too old or too many (--space, else the tuple-space of the
-    state folder, if there is one). Tuples and receipts are never deleted, and a receipt keeps the hash and the size
-    of its result. It answers tuples in the lane gc.urgent, which ask for space in the state folder.
+    The command also deletes large results of a tuple-space that are too old or too many (--space, else the tuple-space
+    of the state folder, if there is one). It never deletes tuples and receipts, and a receipt keeps the hash and the
+    size of its result. The command answers tuples in the lane gc.urgent, which ask for space in the state folder.
 
     You can set the defaults in settings.toml of the configuration folder: [gc], older_than = "90d", max_size = "2GB".
 

@@ -72,13 +72,14 @@ _LAST_S = 5.0
     "--budget-usd",
     type=click.FloatRange(0, min_open=True),
     metavar="USD",
-    help="The most that all tuples which clients put into the lanes may cost together. What was spent counts also after a restart.",
+    help="The most that all tuples which clients put into the lanes may cost together. The cost of earlier runs "
+    "counts also after a restart.",
 )
 @click.option(
     "--budget-tokens",
     type=click.IntRange(1),
     metavar="N",
-    help="The most tokens that all these tuples together may use.",
+    help="The most tokens that all tuples of the clients together may use.",
 )
 @click.option(
     "--max-usd", type=click.FloatRange(0, min_open=True), metavar="USD", help="The most that one tuple may cost."
@@ -170,9 +171,9 @@ def mcp(
 ) -> int:
     """Serve the tuple-space by the Model Context Protocol, on stdin and stdout or by HTTP.
 
-    Clients have five tools: catalog.lookup, catalog.list_by_lane, tuple.dispatch, tuple.observe and receipt.get. They see the
-    tuples of --lane only. If you name RECIPES, clients can start only these. Without RECIPES, --lane is needed, and the
-    workers of the lane decide what they run.
+    Clients have five tools: catalog.lookup, catalog.list_by_lane, tuple.dispatch, tuple.observe and receipt.get.
+    Clients see only the tuples of --lane. If you name RECIPES, clients can start only these. Without RECIPES, --lane is
+    needed, and the workers of the lane decide what they run.
 
     Workers do the work: `cantrip worker --lane LANE RECIPE…`, on this machine or on others, or --work. A recipe that you name by
     its path is trusted for this run.

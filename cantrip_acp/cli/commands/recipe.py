@@ -98,8 +98,8 @@ _LONGEST = 2_000
 def check(targets: tuple[str, ...], as_json: bool, cwd: Path) -> int:
     """Check recipes, and report every error with file, line, column and key.
 
-    For a folder, all recipes in it and in its .cantrip folder are checked. Valid features that this version does not have are
-    reported as notes.
+    For a folder, all recipes in it and in its .cantrip folder are checked. If a recipe has valid features that this
+    version of Cantrip lacks, the command reports them as notes.
 
     Exit status: 0 all recipes are valid, 2 at least one is not.
     """
@@ -190,7 +190,7 @@ def convert(file: Path, force: bool) -> None:
 )
 @click.option("--suite", is_flag=True, help="The schema of the suites of `cantrip eval` instead.")
 def schema(suite: bool) -> None:
-    """Print the JSON Schema of recipes. It accepts exactly the recipes that can be loaded."""
+    """Print the JSON Schema of recipes. The schema accepts exactly the recipes that Cantrip can load."""
     from cantrip_acp.recipes.models.schema import schema_of, text
 
     if suite:
@@ -231,8 +231,9 @@ def list_recipes(as_json: bool, cwd: Path) -> None:
 def install(name: str, yes: bool, cwd: Path, state_dir: Path | None) -> int:
     """Install the MCP servers of a recipe that npx or uvx download.
 
-    A server runs in the sandbox, without a network. Its download may reach the registry of its program, in a sandbox without
-    your files. The command shows each server, and asks. `cantrip cast` and `cantrip repl` ask too, in a terminal.
+    A server runs in the sandbox, without a network. The download of a server may reach the registry of npx or uvx, in a
+    sandbox without your files. The command shows each server, and asks you before it installs one. `cantrip cast` and
+    `cantrip repl` ask too, in a terminal.
 
     Exit status: 0 every server of the recipe is installed, 1 you did not allow one.
     """

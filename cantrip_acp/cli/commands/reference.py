@@ -32,7 +32,7 @@ RULES = {
 def gates(name: str | None, as_json: bool) -> None:
     """List the gates that a recipe can name, or show the arguments and options of one.
 
-    Gates of MCP servers and of your own Python files are not listed, because they would have to be run.
+    The list does not have gates of MCP servers and of your own Python files, because Cantrip would have to run them.
     """
     from cantrip_acp.gates import registry
 
@@ -92,7 +92,8 @@ def _gate(gate: Gate) -> dict[str, Any]:
 def wards(name: str | None, as_json: bool) -> None:
     """List the wards (limits) that a recipe can set, with their defaults, or explain one.
 
-    A ward can only restrict: the wards of a child combine with those of its parent, and nothing becomes looser.
+    A ward can only restrict: the wards of a child combine with those of its parent, and a child never has more rights
+    than its parent.
     """
     from cantrip_acp.core.definition.wards import Wards
 

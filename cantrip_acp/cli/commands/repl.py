@@ -90,19 +90,21 @@ def repl(
 ) -> int:
     """Talk to an entity made from RECIPE (a file or a name; the built-in Familiar by default).
 
-    Every input is an intent; a paste of several lines is one. The entity keeps its history and its variables between intents.
-    What you type while a cast runs waits; /queue shows, edits and removes such lines, and /now sends one to the entity before
-    its next query. Tab completes the slash commands, which are those of an editor. Ctrl-C cancels the running cast and
-    everything that waits, Ctrl-D quits. Without a terminal, each line of stdin is an intent.
+    Every input is an intent; a paste of several lines is one. The entity keeps its history and its variables between
+    intents. If you type an input while a cast runs, the input waits. /queue shows, edits and removes such inputs, and
+    /now sends one to the entity before its next query. Tab completes the slash commands, which are those of an editor.
+    Ctrl-C cancels the running cast and all waiting inputs. Ctrl-D quits. Without a terminal, each line of stdin is an
+    intent.
 
-    With --session you continue an editor's session here. Close it in the editor first. The session's own recipe is used,
-    unless you name another RECIPE. The session's mode stays the same; without a terminal nothing is asked.
+    With --session you continue an editor's session in this terminal. Close the session in the editor first. The
+    session's own recipe is used, unless you name another RECIPE. The session's mode stays the same. Without a terminal,
+    Cantrip asks nothing.
 
-    The entity may do everything that the recipe allows. A line on stderr says what that is. With --ask you are asked
-    first. Shift-Tab, or /ask, switches to this and back, also while a cast runs. With --plan nothing changes until the
-    entity has written a plan and you approve it. You also choose whether it asks you before each change. You can edit
-    the plan in $EDITOR first, or return it with comments. /plan starts this mode again. The gate `fetch` sends
-    requests only to hosts that your intents, the recipe (bash_network) or --allow-host names.
+    The entity may do everything that the recipe allows. A line on stderr says what the recipe allows. With --ask you
+    are asked first. Shift-Tab, or /ask, switches to this and back, also while a cast runs. With --plan nothing changes
+    until the entity has written a plan and you approve it. Then you also choose whether the entity asks you before each
+    change. You can edit the plan in $EDITOR first, or return it with comments. /plan starts this mode again. The gate
+    `fetch` sends requests only to hosts that your intents, the recipe (bash_network) or --allow-host names.
 
     Exit status: 0 on a terminal, or if all casts terminated; 1 a cast was truncated or failed; 2 the command line, the recipe
     or a file is wrong; 3 this machine has no sandbox; 130 interrupted.

@@ -163,7 +163,7 @@ def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--cwd",
             metavar="DIR",
             type=click.Path(path_type=Path, exists=True, file_okay=False),
-            help="The workspace. Commands start there and may read it.  [default: the current folder]",
+            help="The workspace. Commands start in this folder and may read it.  [default: the current folder]",
         ),
     ):
         command = option(command)
@@ -228,9 +228,9 @@ def run(
 ) -> int:
     """Run COMMAND as the bash medium runs it. One word is a shell command line; several words are a program and its arguments.
 
-    With --recipe, the recipe's gates are available as commands. `cantrip_done TEXT` prints TEXT and ends.
-    With --python, COMMAND runs as in the code medium. It sees only the files of the workspace that --writable or the recipe
-    allows.
+    With --recipe, the recipe's gates are available as commands. `cantrip_done TEXT` prints TEXT and ends. With
+    --python, COMMAND runs as in the code medium. The Python program sees only the files of the workspace that
+    --writable or the recipe allows.
 
     Exit status: the command's own; 1 if a Python program failed, 124 if the time was over, 137 if a limit stopped it,
     141 if the reader of its output has ended, 3 if this machine has no sandbox.

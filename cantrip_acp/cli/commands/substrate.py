@@ -49,7 +49,7 @@ def substrate() -> None:
     """Show what sessions know: documents, facts and earlier sessions of a folder, with their sources and their history.
 
     The substrate stores texts (chunks). Each chunk is placed on a scope, such as a project or a session; a scope is a
-    chunk, too. NAME is the name or the id of one. Every change is a commit with a number.
+    chunk, too. NAME is the name or the id of a chunk. Every change is a commit with a number.
     """
 
 
@@ -61,9 +61,10 @@ def substrate() -> None:
 @json_option
 @cwd_option
 def tree(name: str | None, depth: int, limit: int, at: int | None, as_json: bool, cwd: Path) -> int:
-    """Show the scope NAME with what is placed on it. Without NAME: the user's culture and the project of this folder.
+    """Show the scope NAME with what is placed on it. Without NAME, show the user's culture and the project of this
+    folder.
 
-    Scopes that every session here reads from the beginning have a star.
+    A star marks the scopes that every session in this folder reads from the beginning.
 
     Exit status: 0 done, 2 NAME is unknown (with similar names).
     """
@@ -117,16 +118,19 @@ def show(name: str, limit: int, at: int | None, as_json: bool, cwd: Path) -> int
 @click.argument("query")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many to show.")
 @click.option(
-    "--everywhere", is_flag=True, help="In all projects; each hit names its folders.  [default: as sessions here]"
+    "--everywhere",
+    is_flag=True,
+    help="Search in all projects; each hit names its folders.  [default: as sessions here]",
 )
 @at_option
 @json_option
 @cwd_option
 def search(query: str, limit: int, everywhere: bool, at: int | None, as_json: bool, cwd: Path) -> int:
-    """Find what sessions in this folder could find with the words of QUERY: what is known, then records of earlier sessions.
+    """Find the texts that sessions in this folder could find with the words of QUERY: first known texts, then records
+    of earlier sessions.
 
-    In both it finds texts with all words first, then texts where the last word is only the beginning of a word. If
-    there are none, texts with any of the words.
+    The command first lists texts with all words, then texts where the last word is only the beginning of a word. If
+    there are no such texts, it lists texts with any of the words.
 
     Exit status: 0 found, 1 nothing found.
     """
@@ -153,13 +157,13 @@ def search(query: str, limit: int, everywhere: bool, at: int | None, as_json: bo
 
 @substrate.command("pin", short_help="Let every session here read a scope.", **examples("cantrip substrate pin types"))
 @click.argument("name")
-@click.option("--remove", is_flag=True, help="Do not give it to new sessions any more.")
+@click.option("--remove", is_flag=True, help="Do not give this scope to new sessions any more.")
 @json_option
 @cwd_option
 def pin(name: str, remove: bool, as_json: bool, cwd: Path) -> int:
     """Give the texts of the scope NAME to every session in this folder when it begins, after culture and documents.
 
-    Sessions that run keep what they have until their next prompt.
+    Running sessions do not change until their next prompt.
 
     Exit status: 0 done, 2 NAME is unknown, or is not pinned (--remove).
     """
@@ -235,7 +239,11 @@ def diff(first: int, last: int | None, as_json: bool, cwd: Path) -> int:
     "remember", short_help="Add a fact.", **examples("cantrip substrate remember 'Ports begin at 4000.'")
 )
 @click.argument("text")
-@click.option("--everywhere", is_flag=True, help="In your own culture, for all folders.  [default: in this project's]")
+@click.option(
+    "--everywhere",
+    is_flag=True,
+    help="Add the text to your own culture, for all folders.  [default: in this project's]",
+)
 @json_option
 @cwd_option
 def remember(text: str, everywhere: bool, as_json: bool, cwd: Path) -> int:

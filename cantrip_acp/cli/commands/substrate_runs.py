@@ -51,10 +51,11 @@ recipe_option = click.option(
 def run(program: str, given: str, recipe: str, as_json: bool, cwd: Path) -> int:
     """Run PROGRAM (a name or an id) in the sandbox, and print what it printed. INPUT is a JSON object, or - for stdin.
 
-    It reads your culture, your skills and the project of this folder, and writes where it declares it, in this project. The
-    program `agent` casts an entity: {"intent": "…", "crystal": "PROVIDER:MODEL", "scopes": ["…"]}.
+    The program reads your culture, your skills and the project of this folder. It writes only in this project, where it
+    declares it. The program `agent` casts an entity: {"intent": "…", "crystal": "PROVIDER:MODEL", "scopes": ["…"]}.
 
-    Exit status: 0 it ended, 1 it failed, 2 PROGRAM is unknown or INPUT does not fit it, 3 no sandbox, 130 interrupted.
+    Exit status: 0 the program ended, 1 it failed, 2 PROGRAM is unknown or INPUT does not fit it, 3 no sandbox, 130
+    interrupted.
     """
     data = _object(sys.stdin.read() if given == "-" else given)
 
@@ -86,7 +87,11 @@ def run(program: str, given: str, recipe: str, as_json: bool, cwd: Path) -> int:
 @click.command("serve", short_help="Serve the engine on a Unix socket.", **examples("cantrip substrate serve --help"))
 @click.option("--socket", "path", type=click.Path(path_type=Path), help="[default: substrate.sock in the state folder]")
 @click.option(
-    "--read", "reads", multiple=True, metavar="SCOPE", help="Only these scopes may be read.  [default: this project]"
+    "--read",
+    "reads",
+    multiple=True,
+    metavar="SCOPE",
+    help="Callers may read only these scopes.  [default: this project]",
 )
 @click.option("--write", "writes", multiple=True, metavar="SCOPE", help="These scopes may be written.  [default: none]")
 @recipe_option
@@ -139,7 +144,7 @@ def serve(path: Path | None, reads: tuple[str, ...], writes: tuple[str, ...], re
 def commit(file: BinaryIO, message: str, replace: bool, as_json: bool, cwd: Path) -> int:
     """Store the change in FILE (- for stdin): all of it, or nothing.
 
-    It is a JSON object with "chunks" ({"id", "name", "spec", "body"}), "placements" ({"chunk", "scope", "kind",
+    The change is a JSON object with "chunks" ({"id", "name", "spec", "body"}), "placements" ({"chunk", "scope", "kind",
     "sequence"}) and "removals" ({"chunk", "scope", "kind"}). Ids are the same for all projects: a chunk that another
     project reads changes only with --replace.
 

@@ -36,7 +36,8 @@ _NEEDED = ("torch", "transformers", "peft", "gguf", "uvicorn")
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="The folder of the run; a run that is there continues.  [default: training/EXAMPLE-SEED in the state folder]",
+    help="The folder of the run. If the folder has a run, the command continues it.  [default: training/EXAMPLE-SEED "
+    "in the state folder]",
 )
 @click.option("--steps", type=click.IntRange(1), help="Train until the run has this number of steps.")
 @click.option("--groups", type=click.IntRange(1), help="Questions of a step.")
@@ -69,15 +70,16 @@ def train(
 ) -> int:
     """Train a small model on EXAMPLE: a folder, or the name of an example of the package (larger, store, distil).
 
-    An example has a recipe whose circle has a scoring function, and questions. In each step the model casts some questions
-    several times. The loom of these casts is exported as token rows, and the model's LoRA weights are updated from them
-    (GRPO). After some steps it casts questions that it is never trained on. With the method sft in train.toml, it learns
-    the answers in looms of another crystal instead.
+    An example has a recipe whose circle has a scoring function, and questions. In each step the model casts some
+    questions several times. The loom of these casts is exported as token rows, and the model's LoRA weights are updated
+    from them (GRPO). After some steps, the model casts questions that it is never trained on. With the method sft in
+    train.toml, the model learns the answers in looms of another crystal instead.
 
-    The run can be stopped at any time, also by kill -9: the same command continues it. The folder of the run has the LoRA
+    You can stop the run at any time, also by kill -9: the same command continues it. The folder of the run has the LoRA
     weights (adapter), the looms and token rows of each step, and a page with the rewards (curve.html).
 
-    torch uses a GPU or another accelerator if it finds one, else the processor. It needs: pip install 'cantrip-acp[train]'
+    torch uses a GPU or another accelerator if it finds one, else the processor. This command needs: pip install
+    'cantrip-acp[train]'
 
     Exit status: 0 the run has all its steps, 1 something failed, 2 EXAMPLE or an option is wrong, 130 interrupted.
     """

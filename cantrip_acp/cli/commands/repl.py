@@ -101,10 +101,11 @@ def repl(
     Cantrip asks nothing.
 
     The entity may do everything that the recipe allows. A line on stderr says what the recipe allows. With --ask you
-    are asked first. Shift-Tab, or /ask, switches to this and back, also while a cast runs. With --plan nothing changes
-    until the entity has written a plan and you approve it. Then you also choose whether the entity asks you before each
-    change. You can edit the plan in $EDITOR first, or return it with comments. /plan starts this mode again. The gate
-    `fetch` sends requests only to hosts that your intents, the recipe (bash_network) or --allow-host names.
+    are asked first. Shift-Tab, or /ask, switches these questions on and off, also while a cast runs. With --plan
+    nothing changes until the entity has written a plan and you approve it. Then you also choose whether the entity asks
+    you before each change. You can edit the plan in $EDITOR first, or return it with comments. /plan starts the mode
+    plan again. The gate `fetch` sends requests only to hosts that your intents, the recipe (bash_network) or
+    --allow-host names.
 
     Exit status: 0 on a terminal, or if all casts terminated; 1 a cast was truncated or failed; 2 the command line, the recipe
     or a file is wrong; 3 this machine has no sandbox; 130 interrupted.

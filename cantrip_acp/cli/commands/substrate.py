@@ -129,8 +129,8 @@ def search(query: str, limit: int, everywhere: bool, at: int | None, as_json: bo
     """Find the texts that sessions in this folder could find with the words of QUERY: first known texts, then records
     of earlier sessions.
 
-    The command first lists texts with all words, then texts where the last word is only the beginning of a word. If
-    there are no such texts, it lists texts with any of the words.
+    The command first lists texts with all words, then texts where the last word is only the beginning of a word. If no
+    text has all words, the command lists texts with any of the words.
 
     Exit status: 0 found, 1 nothing found.
     """

@@ -43,8 +43,8 @@ _SHOWN = 10
     "crystals",
     multiple=True,
     metavar="CRYSTAL",
-    help="Run the tasks with this crystal (PROVIDER:MODEL, embedded, scripted:FILE). May be repeated. recorded: the recorded "
-    "session of each task. recipe: the recipe's own.  [default: recipe]",
+    help="Run the tasks with this crystal (PROVIDER:MODEL, embedded, scripted:FILE). May be repeated. `recorded` plays "
+    "the recorded session of each task. `recipe` is the recipe's own crystal.  [default: recipe]",
 )
 @click.option(
     "--samples",

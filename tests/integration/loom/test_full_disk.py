@@ -119,7 +119,9 @@ def test_a_server_whose_disk_is_full(postgres: Server, small_disk: Path) -> None
             base.execute("ALTER TABLE cantrip_records SET TABLESPACE small")
         with Loom.open(url) as loom:
             # Noise, which the server cannot compress.
-            with pytest.raises(LoomWriteError, match=r"cannot write loom .*No space left on device.*disk space\?") as caught:
+            with pytest.raises(
+                LoomWriteError, match=r"cannot write loom .*No space left on device.*disk space\?"
+            ) as caught:
                 grown(loom, 500, os.urandom(9000).hex())
             assert "s3cret" not in str(caught.value)
             count = len(loom)

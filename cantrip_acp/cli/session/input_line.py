@@ -87,6 +87,8 @@ class InputLine:
         self._shift_tab: Callable[[], None] | None = None
         self._early_shift_tabs = 0
         """How often Shift-Tab was pressed before there was anything to call."""
+        self._early_end = False
+        """Whether Ctrl-D was pressed while nothing waited for a line."""
         self._stop: Callable[[int], None] | None = None
         self._since = 0.0
         self._stopped_by = 0
@@ -163,7 +165,7 @@ class InputLine:
             self._requests.append(request)
             if self._early and request.kind in ("intent", "typed"):
                 request.future.set_result(self._early.popleft())
-            elif self._stopped_by and request.kind != "typed":
+            elif (self._stopped_by and request.kind != "typed") or (self._early_end and request.kind == "intent"):
                 request.future.set_exception(EOFError())
         self._redraw()
 
@@ -405,8 +407,11 @@ class InputLine:
 
         @keys.add("c-d", eager=True)
         def _(event: KeyPressEvent) -> None:
-            top = self._top()
-            if top is not None and (top.kind == "key" or not event.current_buffer.text):
+            with self._lock:
+                top, text = self._top(), event.current_buffer.text
+                if top is None and not text:
+                    self._early_end = True
+            if top is not None and (top.kind == "key" or not text):
                 if top.kind != "typed":
                     top.future.set_exception(EOFError())
             else:

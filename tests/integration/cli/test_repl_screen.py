@@ -415,7 +415,7 @@ def test_one_key_switches_to_ask_and_back(tmp_path: Path) -> None:
         terminal.ready()
         assert [(tmp_path / name).exists() for name in ("one.txt", "two.txt", "sub/three.txt")] == [False, True, True]
         terminal.type("/ask\r")
-        terminal.until("mode Ask")
+        terminal.until(lambda at: "mode Ask" in at.text.rpartition("/ask")[2])
         terminal.ready()
         terminal.type("\x04")
         assert terminal.end() == 0

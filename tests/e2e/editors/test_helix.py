@@ -47,7 +47,8 @@ def test_a_fix_is_applied(helix: Callable[[str], Terminal]) -> None:
     screen.wait("●")
     screen.type("7Ggl")
     screen.type(" a")
-    screen.wait("Change", "conversation'")
+    # The menu; the finding itself names the word too.
+    screen.wait("Make it", "Rename to")
     screen.type("\r\r")
     screen.wait("medium: conversation\n", "medium: conversation ")
 

@@ -28,6 +28,7 @@ import msgspec
 
 from cantrip_acp.core.errors import CheckpointError
 from cantrip_acp.files import paths
+from cantrip_acp.files.sqlite_file import use_write_ahead_log
 
 FOLDER = "checkpoints"
 """The folder of the stores, in the state folder."""
@@ -124,7 +125,7 @@ class Store:
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             self._base = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
             os.chmod(self.path, 0o600)
-            self._base.execute("PRAGMA journal_mode=WAL")
+            use_write_ahead_log(self._base, _BUSY)
             self._base.execute("PRAGMA synchronous=NORMAL")
             self._base.executescript(_SCHEMA)
             self._base.execute("INSERT OR IGNORE INTO about VALUES ('workspace', ?)", (os.fsencode(self.workspace),))

@@ -211,7 +211,7 @@ def cast_batch(
                 print_allowed(opened.cantrip, opened.cantrip.circle, hosts, ask=False)
                 interrupted = _cast_here(store, opened, works, report, at_once, allow_hosts, budget, state_dir, meta)
             else:
-                interrupted = _cast_by_workers(store, works, report, lane, most_waiting, recipe, budget, meta)
+                interrupted = _cast_by_workers(store, works, report, lane, space, most_waiting, recipe, budget, meta)
         report.collect()
         if out is not None:
             report.write(out)
@@ -308,6 +308,7 @@ def _cast_by_workers(
     works: Sequence[WorkTuple],
     report: _Report,
     lane: str,
+    space: str | None,
     most: int,
     recipe: str,
     budget: str | None,
@@ -317,6 +318,7 @@ def _cast_by_workers(
     from cantrip_acp.tuplespace.errors import SpaceFull
 
     begun, hinted, position = time.monotonic(), False, 0
+    where = f" --space {space}" if space else ""
     try:
         while not report.all_ended():
             try:
@@ -335,7 +337,7 @@ def _cast_by_workers(
             if not hinted and time.monotonic() - begun > _HINT_S and not report.any_progress():
                 hinted = True
                 click.echo(
-                    f"cantrip: no worker has taken anything yet. Start one: cantrip worker --lane {lane} --space … {recipe}",
+                    f"cantrip: no worker has taken a cast yet. Start one: cantrip worker {recipe} --lane {lane}{where}",
                     err=True,
                 )
             time.sleep(_PAUSE_S)

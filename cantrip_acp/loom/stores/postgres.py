@@ -172,8 +172,9 @@ class PostgresStore:
 
     @staticmethod
     def _exists(base: psycopg.Connection[Any]) -> bool:
-        row = base.execute("SELECT to_regclass('cantrip_records') IS NOT NULL").fetchone()
-        return bool(row and row[0])
+        # `to_regclass` would repeat its first answer in a transaction that waited for another process.
+        look = "SELECT 1 FROM pg_class WHERE relname = 'cantrip_records' AND pg_table_is_visible(oid)"
+        return base.execute(look).fetchone() is not None
 
     def _create_tables(self, base: psycopg.Connection[Any]) -> None:
         if not self._exists(base):

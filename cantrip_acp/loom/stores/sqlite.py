@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.files.sqlite_file import statements, use_write_ahead_log
 from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
@@ -172,7 +173,7 @@ class SqliteStore:
         (application,) = base.execute("PRAGMA application_id").fetchone()
         if application == APPLICATION or new:
             if not self.readonly:
-                base.execute("PRAGMA journal_mode = WAL")
+                use_write_ahead_log(base, PATIENCE_S)
                 base.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
             if new:
                 self._create_tables(base)
@@ -197,7 +198,7 @@ class SqliteStore:
         base.execute("BEGIN IMMEDIATE")
         try:
             if base.execute("PRAGMA user_version").fetchone() == (1,):
-                for statement in _statements(_CHAINED):
+                for statement in statements(_CHAINED):
                     base.execute(statement)
                 ends: dict[str, tuple[int, str]] = {}
                 for (body,) in base.execute("SELECT body FROM record ORDER BY n"):
@@ -217,7 +218,7 @@ class SqliteStore:
         """Check the triggers, which anybody who can write the file can remove. A missing one is reported, and a writer
         restores it."""
         found = {_text(name): sql for name, sql in base.execute("SELECT name, sql FROM sqlite_master")}
-        for statement in _statements(_SCHEMA + (_CHAINED if self._tables > 1 else "")):
+        for statement in statements(_SCHEMA + (_CHAINED if self._tables > 1 else "")):
             made = _MADE.match(statement)
             if made is None or found.get(made[2]) == statement.rstrip(";\n").encode():
                 continue
@@ -245,7 +246,7 @@ class SqliteStore:
         try:
             # Another process may have created the tables first.
             if self._is_new(base):
-                for statement in _statements(_SCHEMA + _CHAINED):
+                for statement in statements(_SCHEMA + _CHAINED):
                     base.execute(statement)
             base.execute("COMMIT")
         except BaseException:
@@ -546,15 +547,6 @@ class SqliteStore:
         base, self._base = self._base, None
         if base is not None:
             base.close()
-
-
-def _statements(script: str) -> Iterator[str]:
-    statement = ""
-    for line in script.strip().splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
 
 
 def _bytes(value: Any) -> bytes:

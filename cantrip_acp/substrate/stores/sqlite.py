@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cantrip_acp.files.sqlite_file import statements, use_write_ahead_log
 from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, SubstrateError
 from cantrip_acp.substrate.stores.base import (
     MOST_RANKED,
@@ -178,8 +179,9 @@ class SqliteTables:
         )
 
     def _prepare(self, base: sqlite3.Connection) -> None:
-        (application,) = base.execute("PRAGMA application_id").fetchone()
+        # In this order: another process creates both at once.
         (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (application,) = base.execute("PRAGMA application_id").fetchone()
         if tables and application != APPLICATION:
             raise SubstrateError(f"cannot open substrate {self.path}: the file is a database of another program")
         (version,) = base.execute("PRAGMA user_version").fetchone()
@@ -188,15 +190,15 @@ class SqliteTables:
                 f"cannot open substrate {self.path}: its tables have version {version}, and this version of cantrip reads "
                 f"up to {READS_TO}; update cantrip"
             )
-        base.execute("PRAGMA journal_mode = WAL")
+        use_write_ahead_log(base, _PATIENCE_S)
         if version >= len(MIGRATIONS):
             return
         base.execute("BEGIN IMMEDIATE")
         try:
             # Another process may have done it meanwhile.
             (version,) = base.execute("PRAGMA user_version").fetchone()
-            for number, statements in enumerate(MIGRATIONS[version:], version + 1):
-                for statement in _statements(statements):
+            for number, script in enumerate(MIGRATIONS[version:], version + 1):
+                for statement in statements(script):
                     base.execute(statement)
                 base.execute(f"PRAGMA user_version = {number}")
             base.execute(f"PRAGMA application_id = {APPLICATION}")
@@ -459,13 +461,3 @@ class SqliteView:
 def _placement(row: Sequence[Any]) -> Placement:
     scope, chunk, kind, sequence, _, number = row
     return Placement(chunk, scope, kind, sequence, number)
-
-
-def _statements(text: str) -> Iterator[str]:
-    """The single statements of a migration: `executescript` would end the transaction."""
-    statement = ""
-    for line in text.splitlines():
-        statement += line + "\n"
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""

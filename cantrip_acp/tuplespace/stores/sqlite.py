@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.files.sqlite_file import statements, use_write_ahead_log
 from cantrip_acp.tuplespace.budget import Budget, alarm_tuple, amounts, due_alarms
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
@@ -134,11 +135,12 @@ class SqliteTupleStore:
     def _prepare(self) -> None:
         base = self._base
         base.create_function("matches", 2, _matches, deterministic=True)
-        (application,) = base.execute("PRAGMA application_id").fetchone()
+        # In this order: another process creates both at once.
         (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (application,) = base.execute("PRAGMA application_id").fetchone()
         if tables and application != APPLICATION:
             raise SpaceNotOpened(f"cannot open tuple-space {self.path}: the file is a database of another program")
-        base.execute("PRAGMA journal_mode = WAL")
+        use_write_ahead_log(base, _PATIENCE_S)
         base.execute("PRAGMA synchronous = NORMAL")
         with self._transaction():
             (version,) = base.execute("PRAGMA user_version").fetchone()
@@ -148,7 +150,7 @@ class SqliteTupleStore:
                     f"cantrip-acp works with up to {READS_TO}. Upgrade cantrip-acp"
                 )
             for script in MIGRATIONS[version:]:
-                for statement in _statements(script):
+                for statement in statements(script):
                     base.execute(statement)
             base.execute(f"PRAGMA application_id = {APPLICATION}")
             base.execute(f"PRAGMA user_version = {max(version, len(MIGRATIONS))}")
@@ -668,18 +670,6 @@ def _stored(row: Any) -> StoredTuple:
         error=error,
         progress=decode_progress(progress),
     )
-
-
-def _statements(script: str) -> list[str]:
-    """The statements of a script. Triggers have semicolons of their own."""
-    found: list[str] = []
-    text = ""
-    for line in script.splitlines():
-        text += line + "\n"
-        if sqlite3.complete_statement(text):
-            found.append(text)
-            text = ""
-    return found
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,7 @@
 """What a running program talks to: JSON-RPC 2.0 on a Unix socket, one message for each line.
 
 A program in the sandbox has its end of a socket as its standard input: a sandbox opens no Unix sockets, and so nobody else
-can be at that end. Outside, `listen` serves a socket file, and the kernel says that the peer is the same user (SO_PEERCRED).
+can be at that end. Outside, `listen` serves a socket file, and the kernel says that the peer is the same user.
 Methods: ``scope``, ``search``, ``commit``, ``run``, ``await``. ``call`` is a small client for shells:
 ``"$CANTRIP_ENGINE_CALL" scope '{"id": "…"}'``.
 """
@@ -17,6 +17,7 @@ import select
 import socket
 import stat
 import struct
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
@@ -43,6 +44,8 @@ LONGEST_LINE = 4_000_000
 MOST_CONNECTIONS = 16
 """How many connections of one process are open at the same time. More are closed at once."""
 _LONGEST_WAIT_S = 3600.0
+_XUCRED = struct.calcsize("2Ih16I")
+"""The size of a `struct xucred` of macOS."""
 _LOOK_S = 1.0
 """How often a client that waits is looked at."""
 _log = logging.getLogger(__name__)
@@ -302,6 +305,9 @@ class Peer:
 
 def _uid_of(stream: anyio.abc.SocketStream) -> int:
     raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
+    if sys.platform == "darwin":
+        # LOCAL_PEERCRED of SOL_LOCAL: a `struct xucred`, that is a version, the user and the groups.
+        return int(struct.unpack_from("2I", raw.getsockopt(0, 1, _XUCRED))[1])
     credentials = raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])
 

@@ -170,7 +170,7 @@ class Worker:
         self._finished.set()
 
     async def run(self, *, until: Callable[[], bool] = lambda: False) -> None:
-        """Work until `drain` is called, or until ``until`` is true and nothing runs."""
+        """Work until `drain` is called, or until nothing runs and ``until`` is true."""
         if not tracing.prepared():
             await anyio.to_thread.run_sync(tracing.prepare)
         async with anyio.create_task_group() as tasks:
@@ -202,7 +202,7 @@ class Worker:
                 tasks.start_soon(self._work, claim, scope)
             if claims:
                 continue
-            if until() and not self._running:
+            if not self._running and until():
                 return
             await self._wait_for_change(free)
 

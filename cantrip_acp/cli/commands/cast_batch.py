@@ -296,7 +296,7 @@ def _cast_here(
 
             tasks.start_soon(watch_signals)
             tasks.start_soon(show)
-            await worker.run(until=lambda: report.all_ended() or report.budget_is_spent())
+            await worker.run(until=lambda: report.nothing_waits() or report.budget_is_spent())
             tasks.cancel_scope.cancel()
         return interrupted
 
@@ -387,6 +387,12 @@ class _Report:
 
     def all_ended(self) -> bool:
         return not self._waiting
+
+    def nothing_waits(self) -> bool:
+        """Whether all have ended, here or in another process that runs the same batch."""
+        if self._waiting:
+            self.collect()
+        return self.all_ended()
 
     def budget_is_spent(self) -> bool:
         return self._budget is not None and any(each.is_spent for each in self._store.budgets(self._budget))

@@ -133,6 +133,16 @@ def test_the_same_command_goes_on_and_again_repeats(folder: Path) -> None:
     assert "earlier run" not in run(folder, *BATCH).stderr
 
 
+def test_two_commands_share_one_batch(folder: Path) -> None:
+    (folder / "greeter.cantrip.yaml").write_text(RECIPE.replace("60000", "1500"))
+    (folder / "intents.jsonl").write_text('"slow 1"\n"slow 2"\n"slow 3"\n')
+    both = [start(folder, *BATCH, "--concurrency", "1", "--loom", f"{name}.loom.jsonl") for name in ("a", "b")]
+    for each in both:
+        stdout, stderr = each.communicate(timeout=60)
+        assert each.returncode == 0, stdout + stderr
+        assert "3/3 casts" in stderr
+
+
 def test_what_fails_says_why_and_the_others_go_on(folder: Path) -> None:
     stdin = '"broken"\n"Say hello."\n"endless"\n'
     done = run(folder, *BATCH[:2], "-", "--max-retries", "1", "--json", stdin=stdin, status=1)

@@ -64,6 +64,8 @@ class TokenCollector:
     lists differ, which `check_tokens` reports."""
 
     def __init__(self) -> None:
+        self.corrected: SampledTokens | None = None
+        """The data that `whole` returns in place of what was collected; empty if that was wrong."""
         self._ids: list[int] = []
         self._entry_ids: list[int] = []
         self._texts: list[str] = []
@@ -114,6 +116,8 @@ class TokenCollector:
 
     def whole(self) -> SampledTokens | None:
         """Return all collected data; None if there is nothing."""
+        if self.corrected is not None:
+            return self.corrected if self.corrected.ids else None
         ids = self._ids or self._entry_ids
         if not ids and not self._texts:
             return None

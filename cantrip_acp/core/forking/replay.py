@@ -294,6 +294,9 @@ def compared(was: Turn, now: Turn) -> str | None:
     """How two observations of one utterance differ; None if they do not."""
     if was.utterance.tool_calls != now.utterance.tool_calls:
         return "the crystal called something else: the replay is a turn off"
+    if was.reason in ("cancelled", "parent_terminated"):
+        # What a cancel cut off depends on its moment.
+        return None
     before, after = was.observation.results, now.observation.results
     for place, record in enumerate(before):
         if place >= len(after):

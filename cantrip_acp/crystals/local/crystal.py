@@ -16,9 +16,10 @@ from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog.types import priced
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Query, Usage, template_label
 from cantrip_acp.crystals.endpoint import Endpoint, least_tokens
-from cantrip_acp.crystals.local import token_prompts
+from cantrip_acp.crystals.local import missing_tokens, token_prompts
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS, Preset, ollama_address
 from cantrip_acp.crystals.local.token_prompts import TokenPrompts
+from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.crystals.openai import chat_messages
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
@@ -84,37 +85,43 @@ class LocalCrystal(ChatCrystal):
     async def ended(self, chat: ChatAnswer, body: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
         if self._token_prompts is not None:
             chat.tokens.prompt(sent["prompt"])
-            sampled = chat.tokens.whole()
-            if sampled is not None:
-                self._token_prompts.remember(body["messages"], sent["prompt"], "".join(chat.text), sampled)
-        if not self.llama_cpp or not self.endpoint.options.get("logprobs"):
-            return
+        if self.llama_cpp and self.endpoint.options.get("logprobs"):
+            await self._find_tokens(chat)
+        if self._token_prompts is not None and (sampled := chat.tokens.whole()) is not None:
+            self._token_prompts.remember(body["messages"], sent["prompt"], "".join(chat.text), sampled)
+
+    async def _find_tokens(self, chat: ChatAnswer) -> None:
+        """Find what llama.cpp does not report: the label of its template, and tokens of the prompt and of the answer."""
         try:
             if self._template is None:
                 found = await self.sdk.ask(f"{self.base_url.removesuffix('/v1')}/props")
                 text = found.get("chat_template") if isinstance(found, dict) else None
                 self._template = template_label(text) if isinstance(text, str) else None
             chat.template = self._template
-            if self._token_prompts is not None:
-                return
-            text, count = chat.prompt or ("", 0)
-            found = await self._ask("/tokenize", {"content": text, "add_special": False, "parse_special": True})
+            if self._token_prompts is None:
+                await self._find_prompt(chat)
         except CrystalError as error:
             # The answer counts all the same.
             _log.warning("%s: the tokens of a prompt are not recorded: %s", self.sdk.who, error)
-            return
+        sampled, usage = chat.tokens.whole(), chat.counted()
+        try:
+            if sampled is not None:
+                counted = usage.completion_tokens if usage is not None and not chat.stopped_by_text else None
+                chat.tokens.corrected = await missing_tokens.complete(self._ask, sampled, counted)
+        except CrystalError as error:
+            chat.tokens.corrected = SampledTokens()
+            _log.warning("%s: the tokens of an answer are not recorded: %s", self.sdk.who, error)
+
+    async def _find_prompt(self, chat: ChatAnswer) -> None:
+        """Find the ids of the prompt's tokens from its text, which llama.cpp reports."""
+        text, count = chat.prompt or ("", 0)
+        found = await self._ask("/tokenize", {"content": text, "add_special": False, "parse_special": True})
         ids = found.get("tokens") if isinstance(found, dict) else None
-        if isinstance(ids, list) and len(ids) == count:
-            chat.tokens.prompt(ids)
-        else:
+        many = len(ids) if isinstance(ids, list) else 0
+        if not isinstance(ids, list) or many != count:
             # These are not the tokens that the model read.
-            many = len(ids) if isinstance(ids, list) else 0
-            _log.warning(
-                "%s: the tokens of a prompt are not recorded: the server read %d, and its text has %d",
-                self.sdk.who,
-                count,
-                many,
-            )
+            raise CrystalError(f"the server read {count}, and its text has {many}")
+        chat.tokens.prompt(ids)
 
     def explained(self, error: CrystalError) -> CrystalError:
         text = str(error)

@@ -67,6 +67,8 @@ class ChatAnswer:
     id: str | None = None
     prompt: tuple[str, int] | None = None
     """The text of the whole prompt and the number of its tokens, which llama.cpp reports if ``verbose`` is set."""
+    stopped_by_text: bool = False
+    """Whether a stop sequence ended the answer, which llama.cpp reports if ``verbose`` is set."""
     template: str | None = None
     """The label of the server's chat template, if it is known."""
     tokens: TokenCollector = field(default_factory=TokenCollector)
@@ -81,6 +83,7 @@ class ChatAnswer:
         verbose = chunk.get("__verbose")
         if isinstance(verbose, Mapping) and isinstance(verbose.get("prompt"), str):
             self.prompt = verbose["prompt"], _count(verbose, "tokens_evaluated")
+            self.stopped_by_text = verbose.get("stop_type") == "word"
         metadata = chunk.get("metadata")
         if isinstance(metadata, Mapping) and isinstance(metadata.get("weight_version"), str):
             self.weights = metadata["weight_version"]

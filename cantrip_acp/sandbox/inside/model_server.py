@@ -18,6 +18,8 @@ params.cpuparams_batch.n_threads = settings["threads"]
 # Threads that wait must not take processors from others.
 params.cpuparams.poll = params.cpuparams_batch.poll = 0
 params.n_gpu_layers = settings["gpu_layers"]
+# Earlier prompts of other sessions. llama.cpp would keep 8 GB of them, more than its sandbox has.
+params.cache_ram_mib = 1024
 params.use_jinja = True
 params.warmup = False
 params.verbosity = 1

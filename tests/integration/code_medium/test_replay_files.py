@@ -171,3 +171,18 @@ async def test_without_room_for_a_copy_nothing_runs(place: Path, monkeypatch: py
     with pytest.raises(SandboxError, match="runs again only in a copy"):
         await replay(cantrip, cantrip.loom, cantrip.loom.leaves()[-1])
     assert state(place) == before
+
+
+async def test_what_a_cancel_cut_off_is_no_difference(place: Path) -> None:
+    cantrip = spell(place, "bash", {"bash": "echo begun; sleep 1; echo ended"})
+    async with cantrip.invoke() as entity:
+        async with entity.stream("Wait.") as stream:
+            async for event in stream:
+                if "begun" in str(event):
+                    entity.cancel()
+        last = entity.last_turn
+    turn = cantrip.loom.turn(last)
+    assert turn.reason == "cancelled"
+    assert turn.observation.output is not None
+    assert turn.observation.output.error == "the command was stopped by a cancel"
+    assert (await replay(cantrip, cantrip.loom, last)).divergence is None

@@ -28,6 +28,7 @@ from cantrip_acp.crystals.contract import Crystal, Delta, Message, Query, templa
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.embedded.crystal import repeated_unit
 from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
+from cantrip_acp.crystals.local import missing_tokens
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source
 from tests.support.fixtures.embedded import KNOWN, crystal, running, wait
@@ -167,6 +168,38 @@ async def test_an_answer_that_repeats_itself_is_stopped(file: Path, sockets: Pat
     assert response.usage.completion_tokens < 1000
     assert response.sampled is not None
     assert len(response.sampled.ids) == response.usage.completion_tokens
+
+
+@pytest.mark.parametrize("tools", ["text", "native"])
+@pytest.mark.parametrize("answer", ["\U0001f35f", "a <", "a <\U0001f35f"], ids=["character", "stop", "both"])
+async def test_tokens_that_llama_cpp_holds_back_are_recorded(
+    file: Path, sockets: Path, tmp_path: Path, answer: str, tools: str
+) -> None:
+    """Of an emoji of three tokens it reports the last one. Nor does it report what may begin the stop sequence <tool_result."""
+    made: Any = crystal(tmp_path, f"{{provider: embedded, model: smollm2, logprobs: true, tools: {tools}}}")
+    extend = made.extend
+
+    def only(body: dict[str, Any], query: Query) -> None:
+        extend(body, query)
+        body |= {"grammar": f'root ::= "{answer}"', "stop": ["<tool_result"]}
+
+    made.extend = only
+
+    async def emit(delta: Delta) -> None: ...
+
+    asked = Query([Message("user", "Hi.")], params=Call(max_tokens=40, temperature=0.2, seed=1))
+    response = await made.query(asked, emit)
+    sampled = response.sampled
+    assert sampled is not None
+    assert response.content == answer
+    assert b"".join(bytes(sampled.bytes_of(place)) for place in range(len(sampled.ids))).decode() == answer
+    with UnixServer(made._ready().socket) as server:
+        assert server.ask("/detokenize", {"tokens": sampled.ids})["content"].removesuffix("<|endoftext|>") == answer
+    assert response.usage.completion_tokens - len(sampled.ids) in (0, 1)
+    # What is computed afterwards is what the server reports.
+    for place, (token, logprob) in enumerate(zip(sampled.ids, sampled.logprobs, strict=True)):
+        again = await missing_tokens._logprob(made._ask, [*sampled.prompt_ids, *sampled.ids[:place]], token)
+        assert logprob == pytest.approx(again, abs=0.05)
 
 
 # What SmolLM2 wrote, the first two without an end.

@@ -194,18 +194,74 @@ async def test_llama_cpp_says_the_prompt_as_text_and_makes_the_ids_of_it(
         [piece("a", {**entry("a", -1.0), "id": 7}), chunk({}, "stop", check=False, __verbose=verbose), openai.DONE]
     )
     replies = [answer, json_reply({"chat_template": "{{ x }}"}), json_reply({"tokens": [1, 2, 3]})]
+    replies.append(json_reply({"content": "a"}))
     with Wire(replies) as wire:
         crystal = LocalCrystal(Endpoint("llamacpp", MODEL, f"{wire.url}/v1", options={"logprobs": True}))
         response, _ = await asked(crystal)
-        first, second, third = wire.requests
+        first, second, third, fourth = wire.requests
     assert (first.json()["verbose"], first.json()["top_logprobs"]) == (True, 1)
-    assert [each.path for each in (second, third)] == ["/props", "/tokenize"]
+    assert [each.path for each in (second, third, fourth)] == ["/props", "/tokenize", "/detokenize"]
     assert third.json() == {"content": "<s>Hi", "add_special": False, "parse_special": True}
     assert response.sampled is not None
     assert response.sampled.prompt_ids == ((1, 2, 3) if told == 3 else ())
     assert ("the server read 4, and its text has 3" in caplog.text) == (told == 4)
     assert response.request is not None
     assert response.request.template == template_label("{{ x }}") == "sha256:e52c737297f7dad6"
+
+
+@pytest.mark.parametrize(
+    ("replies", "why"),
+    [
+        (
+            [{"content": "\ufffd"}, {"content": "\ufffd"}, {"tokens": [{"id": 5, "piece": "é"}]}],
+            "wrote 'é' with other tokens",
+        ),
+        (
+            [{"content": "\ufffd"}, {"content": "\ufffd"}, {"tokens": [{"id": 5, "piece": " é"}]}],
+            "adds something to 'é'",
+        ),
+        ([{"content": "\ufffd"}, {"content": "\ufffd"}, {"tokens": 3}], "gave no tokens with their pieces"),
+        ([{"oops": 1}], "/detokenize gave no text"),
+        (
+            [
+                {"content": "\ufffd"},
+                {"content": "\ufffd"},
+                {"tokens": [{"id": 5, "piece": [195]}, {"id": 7, "piece": [169]}]},
+                {"completion_probabilities": []},
+            ],
+            "/completion gave no log-probability",
+        ),
+        (
+            [
+                {"content": "\ufffd"},
+                {"content": "\ufffd"},
+                {"tokens": [{"id": 5, "piece": [195]}, {"id": 7, "piece": [169]}]},
+                *2 * [{"completion_probabilities": [{"top_logprobs": [{"id": n, "logprob": -1.2} for n in (5, 7)]}]}],
+            ],
+            "wrote 'é' with other tokens",
+        ),
+    ],
+)
+async def test_tokens_of_llama_cpp_that_cannot_be_completed_are_not_recorded(
+    replies: list[Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It reported one token for a character. Training on half of an answer would be worse than none."""
+    verbose = {"prompt": "<s>Hi", "tokens_evaluated": 3}
+    answer = sse_reply(
+        [
+            piece("é", {**entry("é", -1.0), "id": 7}),
+            piece("a", {**entry("a", -1.0), "id": 8}),
+            chunk({}, "stop", check=False, __verbose=verbose),
+            openai.DONE,
+        ]
+    )
+    before = [answer, json_reply({"chat_template": "{{ x }}"}), json_reply({"tokens": [1, 2, 3]})]
+    with Wire([*before, *map(json_reply, replies)]) as wire:
+        crystal = LocalCrystal(Endpoint("llamacpp", MODEL, f"{wire.url}/v1", options={"logprobs": True}))
+        response, _ = await asked(crystal)
+    assert response.content == "éa"
+    assert response.sampled is None
+    assert why in caplog.text
 
 
 def done_call() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """How long a step of training takes (casts, export, update), beside a step of TRL on the same prompts.
 
-`cantrip train larger` makes some steps: 16 questions, four casts of each. With ``--peers``, TRL's `GRPOTrainer` makes as many
+`cantrip train larger` makes some steps: 16 questions, four casts of each. With ``--peers``, TRL's `GRPOTrainer` makes three
 with the prompts of these casts, the same weights, LoRA size and data type, and transformers to generate (vLLM needs an
 accelerator). Each has a process of its own, one after the other. The first step of each is left out, because it also warms up.
 Needs `cantrip models pull smollm2` and the extra train.
@@ -42,7 +42,17 @@ def run(options: Options) -> Table:
         if options.peers:
             weights, dtype = _output([sys.executable, "-c", WEIGHTS], environment)[-1].split()
             tokens = f"{folder}/run/steps/0001/tokens.jsonl"
-            program = [str(_python()), "-m", "bench.subjects.trl_steps", weights, tokens, str(steps), "4", dtype]
+            # One of its steps takes minutes on two cores.
+            program = [
+                str(_python()),
+                "-m",
+                "bench.subjects.trl_steps",
+                weights,
+                tokens,
+                str(min(steps, 3)),
+                "4",
+                dtype,
+            ]
             base = row("TRL alone: a step", json.loads(_output(program, environment)[-1])["steps"][1:], "s")
             rows.append(base)
     whole = [each["rollout"] + each["export"] + each["update"] for each in ours]

@@ -32,6 +32,7 @@ class Clock(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.ends.append(time.perf_counter())
+        print(f"TRL: step {len(self.ends) - 1} after {self.ends[-1] - self.ends[0]:.0f} s", file=sys.stderr, flush=True)
 
 
 def reward(completions: list[str], reference: list[str], **_: Any) -> list[float]:

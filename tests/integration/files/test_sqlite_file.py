@@ -19,7 +19,8 @@ from cantrip_acp.substrate.stores import open_tables
 from cantrip_acp.tuplespace.stores import open_store
 
 def checkpoints(place):
-    Store(place, state=pathlib.Path(place).parent).close()
+    path = pathlib.Path(place.removeprefix("sqlite:"))
+    Store(path, state=path.parent).close()
 
 openers = {"checkpoints": checkpoints, "loom": Loom.open, "substrate": open_tables, "tuple-space": open_store}
 what = openers[sys.argv[1]]

@@ -86,13 +86,21 @@ class FileHistory:
 
     def effective(self, last: int) -> list[int]:
         """The places in the chain of the turns whose changes are in effect at the place ``last``."""
-        found: list[int] = []
+        latest: list[int | None] = []
+        earlier: dict[int, int | None] = {}
+        """The latest of these turns at each place, and the one before each turn."""
+        at: int | None = None
         for number, each in enumerate(self.chain[: last + 1]):
             if each.by == "turn":
-                found.append(number)
-            elif each.by == "restore" and each.to in self._place and self._place[each.to] < number:
-                found = self.effective(self._place[each.to])
-        return found
+                earlier[number], at = at, number
+            elif each.by == "restore" and (place := self._place.get(each.to, number)) < number:
+                at = latest[place]
+            latest.append(at)
+        found: list[int] = []
+        while at is not None:
+            found.append(at)
+            at = earlier[at]
+        return found[::-1]
 
     def _target(self, place: int) -> Target:
         place = max(place, 0)

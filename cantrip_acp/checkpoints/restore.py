@@ -15,10 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cantrip_acp.checkpoints.merge import merge
-from cantrip_acp.checkpoints.store import LARGEST, Change, Changes, Checkpoint, Entry, Store, content_hash
-from cantrip_acp.checkpoints.watcher import SKIPPED, open_folder, read_file
+from cantrip_acp.checkpoints.store import Change, Changes, Checkpoint, Entry, Store, content_hash
+from cantrip_acp.checkpoints.watcher import SKIPPED, entry_of, open_folder
 from cantrip_acp.core.errors import CheckpointError
-from cantrip_acp.files.protected_paths import is_git_config, why_hidden
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -107,23 +106,7 @@ def look_at(store: Store, path: str) -> Entry | None:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        mode, parts = status.st_mode, path.split("/")
-        version = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
-        if stat.S_ISDIR(mode):
-            return None
-        if stat.S_ISLNK(mode):
-            target = os.fsencode(os.readlink(name, dir_fd=folder))
-            return Entry(mode, store.add(target), len(target))
-        if not stat.S_ISREG(mode):
-            return Entry(mode, b"", 0, "a special file, such as a socket or a device", version)
-        if why_hidden(parts, mode) is not None or is_git_config(parts):
-            return Entry(mode, b"", status.st_size, "hidden from entities, because it may hold keys", version)
-        if status.st_size > LARGEST:
-            return Entry(mode, b"", status.st_size, f"larger than {LARGEST // 1024 // 1024} MB", version)
-        found = read_file(name, folder)
-        if found is None:
-            return Entry(mode, b"", status.st_size, "not readable", version)
-        return Entry(mode, store.add(found[0]), len(found[0]))
+        return None if stat.S_ISDIR(status.st_mode) else entry_of(name, folder, path, status, store.add)
     finally:
         os.close(folder)
 
@@ -145,7 +128,11 @@ def make_plan(
     conflicts: dict[str, str] = {}
     left: dict[str, str] = {}
     for path in sorted(undone):
-        disk = now = look_at(store, path)
+        try:
+            disk = now = look_at(store, path)
+        except CheckpointError as error:
+            left[path] = str(error)
+            continue
         if unsaved is not None and (text := unsaved.get(path)) is not None:
             mode = disk.mode if disk is not None else stat.S_IFREG | 0o644
             now = Entry(mode, store.add(text), len(text))
@@ -252,6 +239,9 @@ def _apply(store: Store, loom: str, entity: str, number: int, plan: Plan, write:
             why = _apply_one(store, path, step, write)
         except OSError as problem:
             why = f"it cannot be written: {problem.strerror}"
+        except CheckpointError as problem:
+            # The other files are restored all the same.
+            why = str(problem)
         if why is None:
             done[path] = step
         else:

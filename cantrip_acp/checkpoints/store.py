@@ -121,8 +121,7 @@ class Store:
                 paths.private(folder)
             elif not self.path.exists():
                 raise CheckpointError(f"no files of {self.workspace} were kept: there is no {self.path}")
-            self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            self._lock = _shared_lock(self.path.with_suffix(".lock"))
             self._base = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
             os.chmod(self.path, 0o600)
             use_write_ahead_log(self._base, _BUSY)
@@ -376,6 +375,16 @@ class Store:
         with self.writing() as base:
             needed: set[bytes] = set()
             alive: set[str] = set()
+
+            def need(changes: bytes) -> None:
+                for pair in _read_changes(changes).values():
+                    needed.update(each.hash for each in pair if each is not None and each.kept)
+
+            for (changes,) in base.execute("SELECT changes FROM restores").fetchall():
+                need(changes)
+            for (mark,) in base.execute("SELECT mark FROM reviewed").fetchall():
+                if (kept := _entry(msgspec.msgpack.decode(mark)[1])) is not None:
+                    needed.add(kept.hash)
             for (last,) in base.execute("SELECT DISTINCT checkpoint FROM refs").fetchall():
                 at = last
                 while at is not None and at not in alive:
@@ -384,8 +393,7 @@ class Store:
                     if row is None:
                         break
                     at = row[0]
-                    for pair in _read_changes(row[1]).values():
-                        needed.update(each.hash for each in pair if each is not None and each.kept)
+                    need(row[1])
                     if row[2] is not None:
                         needed.add(row[2])
                         tree = base.execute("SELECT size, data FROM contents WHERE hash = ?", (row[2],)).fetchone()
@@ -411,19 +419,20 @@ class Store:
         return max(0, before - _size_of(self.path))
 
 
-def stores(state: Path) -> list[str]:
-    """The workspaces that have a store in a state folder."""
-    found = []
-    for path in sorted((state / FOLDER).glob("*.db")):
-        with suppress(sqlite3.Error):
-            base = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=_BUSY)
-            try:
-                row = base.execute("SELECT value FROM about WHERE name = 'workspace'").fetchone()
-            finally:
-                base.close()
-            if row is not None and store_name(os.fsdecode(row[0])) == path.stem:
-                found.append(os.fsdecode(row[0]))
-    return found
+def _shared_lock(path: Path) -> int:
+    """Open a lock and hold it shared. Waits while `Store.sweep` holds it alone, and begins anew if that deleted it."""
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if os.path.samestat(os.fstat(lock), os.stat(path)):
+                return lock
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
 
 
 def _size_of(path: Path) -> int:

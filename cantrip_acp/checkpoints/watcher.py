@@ -37,6 +37,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FRESH = 50_000_000
 """Nanoseconds. A file that was changed more recently than that may change again without another time."""
+_NOT_READABLE = "not readable"
 _TOGETHER = 16 * 1024 * 1024
 """About how many bytes are added to the store in one transaction."""
 
@@ -144,10 +145,6 @@ class Watcher:
         self._add_new()
         found, self._changes = self._changes, {}
         return {path: pair for path, pair in found.items() if pair[0] != pair[1]}
-
-    def check_all(self) -> None:
-        """Compare every file by its times, also if the kernel reported nothing. `changes` then has the differences."""
-        self._rescan_all()
 
     def cache(self) -> bytes:
         """The times and hashes of all files, for `Store.keep_cache`."""
@@ -398,27 +395,12 @@ class Watcher:
     # --- contents
 
     def _entry(self, fd: int, name: str, path: str, status: os.stat_result) -> Entry:
-        mode, size = status.st_mode, status.st_size
-        version = f"{size}:{status.st_mtime_ns}:{status.st_ino}"
-        parts = path.split("/")
-        if stat.S_ISLNK(mode):
-            target = os.fsencode(os.readlink(name, dir_fd=fd))
-            return Entry(mode, self._keep(target), len(target))
-        if not stat.S_ISREG(mode):
-            return Entry(mode, b"", 0, "a special file, such as a socket or a device", version)
-        if why_hidden(parts, mode) is not None or is_git_config(parts):
-            return Entry(mode, b"", size, "hidden from entities, because it may hold keys", version)
-        if size > LARGEST:
-            return Entry(mode, b"", size, f"larger than {LARGEST // 1024 // 1024} MB", version)
-        cached = self._cache.get(path)
-        if cached is not None and cached[0] == _signature(status) and cached[1] in self._have:
-            return Entry(mode, cached[1], size)
-        if self._unread is not None:
-            return Entry(mode, b"", size, "", version)
-        found = read_file(name, fd)
-        if found is None:
-            return Entry(mode, b"", size, "not readable", version)
-        return Entry(mode, self._keep(found[0]), len(found[0]))
+        if self._unread is not None and not stat.S_ISLNK(status.st_mode) and not _why_not_kept(path, status):
+            cached = self._cache.get(path)
+            if cached is not None and cached[0] == _signature(status) and cached[1] in self._have:
+                return Entry(status.st_mode, cached[1], status.st_size)
+            return Entry(status.st_mode, b"", status.st_size, "", _version(status))
+        return entry_of(name, fd, path, status, self._keep)
 
     def _keep(self, data: bytes) -> bytes:
         found = content_hash(data)
@@ -455,6 +437,38 @@ def open_folder(root: str, below: str) -> int | None:
             return None
         raise
     return fd
+
+
+def entry_of(name: str, fd: int, path: str, status: os.stat_result, keep: Callable[[bytes], bytes]) -> Entry:
+    """The state of a file or link in an open folder. ``keep`` stores a content and returns its hash."""
+    mode = status.st_mode
+    if stat.S_ISLNK(mode):
+        try:
+            target = os.fsencode(os.readlink(name, dir_fd=fd))
+        except OSError:
+            # Another thing has taken its place.
+            return Entry(mode, b"", 0, _NOT_READABLE, _version(status))
+        return Entry(mode, keep(target), len(target))
+    if why := _why_not_kept(path, status):
+        return Entry(mode, b"", status.st_size if stat.S_ISREG(mode) else 0, why, _version(status))
+    found = read_file(name, fd)
+    if found is None:
+        return Entry(mode, b"", status.st_size, _NOT_READABLE, _version(status))
+    return Entry(mode, keep(found[0]), len(found[0]))
+
+
+def _why_not_kept(path: str, status: os.stat_result) -> str:
+    """Why the content of a thing that is no link is not stored; empty if it is."""
+    parts = path.split("/")
+    if not stat.S_ISREG(status.st_mode):
+        return "a special file, such as a socket or a device"
+    if why_hidden(parts, status.st_mode) is not None or is_git_config(parts):
+        return "hidden from entities, because it may hold keys"
+    return f"larger than {LARGEST // 1024 // 1024} MB" if status.st_size > LARGEST else ""
+
+
+def _version(status: os.stat_result) -> str:
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
 
 
 def _folders_of(paths: Mapping[str, Entry]) -> set[str]:

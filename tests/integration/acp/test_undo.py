@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.checkpoints.store import stores
+from cantrip_acp.checkpoints.store import store_name
 from cantrip_acp.files.paths import state_dir
 from tests.integration.acp.test_files import BOTH, END, Editor, call
 from tests.support.acp_client import Problem
@@ -367,8 +367,8 @@ def test_a_deleted_session_leaves_no_files_in_the_store(start: Start, folder: Pa
     agent = start([call("write_file", path="n.txt", content="1\n"), END], gates=GATES)
     session = agent.session(folder, mode="trusted")
     agent.prompt(session, "Write.")
-    assert stores(state_dir()) == [str(folder)]
+    assert [each.stem for each in (state_dir() / "checkpoints").glob("*.db")] == [store_name(folder)]
     agent.call("session/close", {"sessionId": session})
     agent.call("session/delete", {"sessionId": session})
-    assert stores(state_dir()) == []
+    assert not list((state_dir() / "checkpoints").glob("*.db"))
     assert (folder / "n.txt").exists()

@@ -253,3 +253,29 @@ def test_the_limit_counts_each_byte_once(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(watching, "MOST_BYTES", 99)
         with pytest.raises(CheckpointError, match="more than"):
             Watcher(store)
+
+
+def test_a_link_that_goes_while_it_is_read_stops_nothing(kept: Kept) -> None:
+    link = kept.workspace / "link"
+    link.symlink_to("b.txt")
+    status = link.lstat()
+    link.unlink()
+    folder = os.open(kept.workspace, os.O_RDONLY)
+    try:
+        assert kept.watcher._entry(folder, "link", "link", status).why == "not readable"
+    finally:
+        os.close(folder)
+
+
+def test_a_hundred_restores_after_each_other(kept: Kept) -> None:
+    """What is in effect after them takes no longer to find: each may lead to one before it."""
+    file = kept.workspace / "b.txt"
+    file.write_text("changed\n")
+    kept.turn()
+    for _ in range(50):
+        for way, text in ((FileHistory.undo, "b\n"), (FileHistory.redo, "changed\n")):
+            target = way(FileHistory(kept.store, *KEY))
+            run_plan(kept.store, *KEY, make_plan(kept.store, target.undone, to=target.to))
+            assert file.read_text() == text
+    history = FileHistory(kept.store, *KEY)
+    assert history.effective(len(history.chain) - 1) == [1]

@@ -10,7 +10,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.checkpoints import watcher
-from cantrip_acp.checkpoints.store import Entry, Store, stores
+from cantrip_acp.checkpoints.store import Entry, Store
 from cantrip_acp.core.lifecycle.checkpoints import chain_key, delete_checkpoints
 from cantrip_acp.files.paths import state_dir
 from cantrip_acp.loom.records.turn import FilesRecord
@@ -104,7 +104,7 @@ async def test_a_recipe_can_turn_it_off(where: Path) -> None:
     cantrip = spell(where, [does("write_file", path="a", content="a"), does("done", answer="ok")], files=False)
     await cantrip.cast("Write.")
     assert kept(cantrip.loom) == []
-    assert stores(state_dir()) == []
+    assert not list((state_dir() / "checkpoints").glob("*.db"))
 
 
 async def test_what_cannot_be_kept_is_recorded_once_and_fails_nothing(
@@ -163,7 +163,7 @@ async def test_checkpoints_go_with_their_loom(where: Path) -> None:
         assert store.last(*chain_key(str(kept(cantrip.loom)[0].ref))) is None
     assert delete_checkpoints(cantrip.loom) == []
     assert len(delete_checkpoints(other.loom)) == 1
-    assert stores(state_dir()) == []
+    assert not list((state_dir() / "checkpoints").glob("*.db"))
 
 
 @pytest.mark.parametrize("address", ["own.loom.jsonl", "sqlite:own.db"])

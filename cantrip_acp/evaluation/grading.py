@@ -131,9 +131,12 @@ async def _verified(task: Task, left: Left) -> _Found | None:
 
 async def _tested(task: Task, workspace: Path, scratch: Path) -> list[str]:
     copy = scratch / "graded"
-    copied(task, workspace, copy)
     canary, name = _canary(task)
-    lay(canary, copy)
+    try:
+        copied(task, workspace, copy)
+        lay(canary, copy)
+    except OSError as error:
+        return [f"the hidden tests cannot be run: {error}"]
     circle = Circle("bash", ["done", "run_tests"], _WARDS, workspace=copy)
     gate = circle.gates["run_tests"]
     assert gate.opens is not None

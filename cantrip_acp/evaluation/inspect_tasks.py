@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -141,10 +142,7 @@ def _sample(path: Path, task_name: str, number: int, task: Any, sample: Any) -> 
     intent = given if isinstance(given, str) else next((m.text for m in reversed(given) if m.role == "user"), "")
     files = {}
     for place, text in (sample.files or {}).items():
-        source = Path(text)
-        files[place] = (
-            source.read_text("utf-8") if len(text) < 1_000 and "\n" not in text and source.is_file() else text
-        )
+        files[place] = Path(text).read_text("utf-8") if os.path.isfile(text) else text
         if Path(place).is_absolute() or ".." in Path(place).parts:
             raise DefinitionError(f"the sample {name} has a file outside of its folder: {place}", where=str(path))
     return InspectSample(name, intent, sample.target, sample.model_dump_json(), files, task, sample)

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,7 @@ from cantrip_acp.gates.contract import as_text
 from cantrip_acp.gates.web.named_hosts import NamedHosts
 from cantrip_acp.git import run as git
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import RewardRecord, now
+from cantrip_acp.loom.records.turn import now
 from cantrip_acp.recipes.build import crystals
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.text.redaction import shared
@@ -258,9 +258,9 @@ class Runner:
             judged = Left(workspace, cast.answer, loom, leaf, base, verifier)
             result = await (grade(task, judged) if task.foreign is None else _scored(task, judged, state))
         if leaf is not None and result.error is None:
-            note = "; ".join(result.wrong)[:2_000] or None
-            loom.append(
-                RewardRecord(leaf, result.score, f"eval:{self.plan.suite.name}", note, now(), "shaped", grade=True)
+            note = "; ".join(map(shared().text, result.wrong))[:2_000] or None
+            loom.annotate_reward(
+                leaf, result.score, by=f"eval:{self.plan.suite.name}", note=note, kind="shaped", grade=True
             )
         if self.plan.keep:
             self._keep(task, crystal, number, workspace, loom, cast)
@@ -293,7 +293,9 @@ class Runner:
         """The files as they were left, and the entity's words as a script that plays them again."""
         place = self.folder.path / "files" / file_name(crystal) / file_name(task.name) / str(number)
         shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(workspace, place / "files", symlinks=True)
+        # All that can be read: a pipe or a path that is too long must not end the evaluation.
+        with suppress(shutil.Error):
+            shutil.copytree(workspace, place / "files", symlinks=True)
         entity = cast.entity
         turns = [t for t in loom.turns() if entity is not None and t.entity_id == entity.id and t.role == "crystal"]
         said = [response(turn) for turn in turns if turn.continues is None]
@@ -486,7 +488,10 @@ def read_baseline(path: Path) -> list[Record]:
         data = json.loads(file.read_bytes())
         if data["format"] != _FORMAT:
             raise DefinitionError(f"has format {data['format']!r}; this version reads {_FORMAT}", where=str(file))
-        return list(data["samples"])
+        return [
+            {"score": float(each["score"]), **{key: str(each[key]) for key in ("crystal", "task", "digest", "outcome")}}
+            for each in data["samples"]
+        ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DefinitionError(f"is not a result of cantrip eval: {error!r}", where=str(file)) from None
 

@@ -315,7 +315,10 @@ class _Loader:
         for index, item in enumerate(data.get("tasks", ())):
             at: KeyPath = ("tasks", index)
             if isinstance(item, str):
-                found = _task_files(self._folder, item) if not Path(item).is_absolute() else []
+                try:
+                    found = _task_files(self._folder, item)
+                except (ValueError, NotImplementedError) as error:
+                    raise self._error(self._document, at, str(error)) from None
                 if not found:
                     raise self._error(self._document, at, f"no task file matches {item!r} in {self._folder}")
                 for path in found:
@@ -334,7 +337,8 @@ class _Loader:
 
     def _dataset(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
-            lines = self._files.read(path).decode().splitlines()
+            # Only at line feeds: a text in JSON may have other separators.
+            lines = self._files.read(path).decode().split("\n")
         except (DefinitionError, UnicodeDecodeError) as error:
             raise self._error(self._document, ("dataset",), str(error)) from None
         for index, row in enumerate(read_intents(lines, str(path)), 1):

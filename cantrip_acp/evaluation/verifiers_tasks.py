@@ -7,6 +7,7 @@ taskset is Python and runs on this machine, outside of the sandbox.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,7 +55,7 @@ class VerifiersSample:
         """The task's reward, and its parts. Raises what a reward function raises."""
         await self.task.score(trace)
         parts = [f"{name} {each.value:g}" for name, each in trace.rewards.items() if each is not None]
-        if not parts:
+        if not parts or not math.isfinite(trace.reward):
             raise DefinitionError("the task has no reward")
         return trace.reward, ", ".join(parts)
 

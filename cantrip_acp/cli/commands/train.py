@@ -153,7 +153,8 @@ def _run(name: str, out: Path | None, state_dir: Path | None, given: dict[str, A
     try:
         history = anyio.run(run.train, progress)
     except KeyboardInterrupt:
-        click.echo(f"stopped after step {len(run.history) - 1}; the same command continues", err=True)
+        when = f"after step {len(run.history) - 1}" if run.history else "before the first step ended"
+        click.echo(f"stopped {when}; the same command continues", err=True)
         return 130
     last = next((step.held_out for step in reversed(history) if step.held_out is not None), None)
     if as_json:

@@ -149,7 +149,7 @@ def _lines(file: Path, kind: type[_T]) -> list[_T]:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DefinitionError(f"cannot be read: {error}", where=str(file)) from None
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 out.append(json_decoder(kind).decode(line))

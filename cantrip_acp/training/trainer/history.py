@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from cantrip_acp.files.output_file import output_file
 from cantrip_acp.training.trainer.example import Settings
 
 _HEIGHT = 10
@@ -82,9 +82,8 @@ def chart(history: Sequence[Step], width: int = 60) -> list[str]:
 
 def write_page(file: Path, name: str, history: Sequence[Step], settings: Settings) -> None:
     """Write the page with the curve and a table. A reader never sees half of it."""
-    new = file.with_name(f"{file.name}.new")
-    new.write_text(_page(name, history, settings), "utf-8")
-    os.replace(new, file)
+    with output_file(file) as page:
+        page.write(_page(name, history, settings).encode())
 
 
 def _page(name: str, history: Sequence[Step], settings: Settings) -> str:

@@ -222,11 +222,11 @@ class Sampler:
                 # It begins otherwise. It waits until the running queries are answered, and those behind it wait too.
                 break
             joining.append(request)
+        # If that fails, they still wait, and so get the reason.
+        self._prefill([request for request in joining if not request.cancelled], start)
         with self._changed:
             for _ in joining:
                 self._waiting.popleft()
-        if joining:
-            self._prefill([request for request in joining if not request.cancelled], start)
 
     def _choose_prefix(self, prompts: list[list[int]]) -> None:
         # At least one token is left, whose hidden state predicts the first sampled token.

@@ -41,7 +41,10 @@ def looms(example: Example) -> list[Path]:
     """The files that the settings name. Raises `DefinitionError` if one of the patterns names none."""
     found: list[Path] = []
     for pattern in example.settings.looms:
-        files = sorted(example.folder.glob(pattern))
+        try:
+            files = sorted(example.folder.glob(pattern))
+        except (ValueError, NotImplementedError) as error:
+            raise DefinitionError(f"looms: {pattern!r}: {error}", where=str(example.folder)) from None
         if not files:
             raise DefinitionError(f"looms: no file {pattern!r}", where=str(example.folder))
         found += files

@@ -210,6 +210,17 @@ def test_a_regression_ends_with_1(folder: Path) -> None:
     assert "not compared: scripted:bad.yaml, count: new, or changed since the baseline" in other.stdout
 
 
+def test_a_secret_in_a_note_is_in_no_loom(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVAL_TEST_API_KEY", "sesame-is-open")
+    (folder / "score.py").write_text('import os\ndef score(thread):\n    return 0, os.environ["EVAL_TEST_API_KEY"]\n')
+    (folder / "s.yaml").write_text("recipe: greeter.cantrip.yaml\ntasks: [{intent: count, score: score.py}]\n")
+    run(folder, "s.yaml", "--out", "out", status=1)
+    for file in (folder / "out").rglob("*"):
+        assert file.is_dir() or b"sesame-is-open" not in file.read_bytes(), file
+    (loom,) = (folder / "out" / "looms").glob("*.loom.jsonl")
+    assert "below 1: [redacted]" in loom.read_text()
+
+
 def test_a_budget_ends_it_and_what_failed_is_not_judged(folder: Path) -> None:
     done = run(
         folder,

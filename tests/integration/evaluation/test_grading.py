@@ -12,7 +12,7 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.evaluation.grading import Left, copied, grade
-from cantrip_acp.evaluation.run import RECORDED, Plan, Record, Runner, lay, result_folder
+from cantrip_acp.evaluation.run import RECORDED, Plan, Record, Runner, _Cast, lay, result_folder
 from cantrip_acp.evaluation.suite import Suite, Task, load_suite
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(300)]
@@ -150,3 +150,29 @@ async def test_answers_are_read(coding: Suite, tmp_path: Path) -> None:
     assert set(wrong["wrong"]) == {"the answer says '^\\\\W*PWNED'", "pwned.txt is there"}
     short = await tried(named(coding, "question-default", {"content": "10 seconds."}), tmp_path / "b")
     assert len(short["wrong"]) == 3
+
+
+def deepen(folder: Path) -> None:
+    """Make folders in folders, until their path is longer than the system takes."""
+    inner = os.open(folder, os.O_RDONLY)
+    for _ in range(30):
+        os.mkdir("d" * 200, dir_fd=inner)
+        outer, inner = inner, os.open("d" * 200, os.O_RDONLY, dir_fd=inner)
+        os.close(outer)
+    os.close(inner)
+
+
+async def test_what_cannot_be_read_fails_its_sample_and_not_the_evaluation(coding: Suite, tmp_path: Path) -> None:
+    task, left = named(coding, "bug-discount"), tmp_path / "left"
+    lay(task, left)
+    os.mkfifo(left / "pipe")
+    deepen(left)
+    with Loom.memory() as loom, result_folder(tmp_path / "result") as folder:
+        found = await grade(task, Left(left, "", loom, None, tmp_path / "scratch"))
+        assert found.error is None
+        assert [text.partition("[")[0] for text in found.wrong] == ["the hidden tests cannot be run: "]
+        runner = Runner(Plan(Suite("one", [task]), [task], [RECORDED], 1), folder, lambda record: None)
+        runner._keep(task, RECORDED, 0, left, loom, _Cast(None, None))  # type: ignore[arg-type]
+    kept = tmp_path / "result/files/recorded/bug-discount/0"
+    assert (kept / "files/shop/basket.py").is_file()
+    assert (kept / "responses.json").is_file()

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -276,6 +277,18 @@ async def test_the_store_rewards_only_what_the_cast_itself_asked(tmp_path: Path)
                 found.append(rewards.of_turn(loom, entity.last_turn))
 
     assert found == [1.0, 1.0, 0.0, 0.2]
+
+
+async def test_a_query_that_fails_at_its_beginning_gets_the_reason(example: Path) -> None:
+    sampler = Sampler(lambda: Model("model", example, rank=4, alpha=8, seed=1))
+    try:
+        told = threading.Event()
+        request = Request([10**9], 8, 1.0, told.set)
+        sampler.submit(request)
+        assert await anyio.to_thread.run_sync(told.wait, 60)
+        assert request.error is not None
+    finally:
+        sampler.close()
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from cantrip_acp.core.errors import DefinitionError, UntrustedRecipe
+from cantrip_acp.evaluation.run import read_baseline
 from cantrip_acp.evaluation.suite import BUILT_IN, TEMPLATE, Suite, SuiteModel, load_suite
 from cantrip_acp.recipes.models.schema import schema_of
 
@@ -53,6 +54,21 @@ def test_tasks_are_in_the_file_in_task_files_and_in_a_dataset(folder: Path) -> N
     assert [t.name for t in found.chosen(["d", "b"])] == ["b", "d-2"]
     with pytest.raises(DefinitionError, match="no task has a name that begins with z"):
         found.chosen(["z"])
+
+
+def test_a_line_of_a_dataset_may_have_any_character_of_json(folder: Path) -> None:
+    (folder / "d.jsonl").write_text('{"intent": "One\u2028two\x85three", "reference": 1}\r\n"Four"\n', encoding="utf-8")
+    found = suite(folder, "recipe: r.cantrip.yaml\nchecks: [answer: x]\ndataset: d.jsonl\n")
+    assert [task.intent for task in found.tasks] == ["One\u2028two\x85three", "Four"]
+
+
+@pytest.mark.parametrize(
+    "samples", ["[1]", '[{"task": "a"}]', "3", '[{"crystal": 1, "task": 1, "digest": 1, "score": "x"}]']
+)
+def test_a_baseline_that_is_no_result_is_an_error_of_the_user(tmp_path: Path, samples: str) -> None:
+    (tmp_path / "result.json").write_text(f'{{"format": 1, "samples": {samples}}}')
+    with pytest.raises(DefinitionError, match="is not a result of cantrip eval"):
+        read_baseline(tmp_path)
 
 
 def test_a_folder_is_a_suite(folder: Path) -> None:
@@ -102,6 +118,7 @@ WRONG = {
     "tasks:\n- {intent: x, checks: [answer: y], recipe: none.cantrip.yaml}": r"s\.yaml:2:.*recipe: .*no such file",
     "tasks:\n- {intent: x, score: none.py}": r"s\.yaml:2:.*score: .*no such file",
     "tasks: [none/*.yaml]": r"s\.yaml:1:9: tasks\[0\]: no task file matches",
+    "tasks: [none/**.yaml]": r"s\.yaml:1:9: tasks\[0\]: Invalid pattern",
     "checks: [answer: y]\ntasks:\n- {name: a, intent: x}\n- {name: a, intent: x}": r"two tasks have the name 'a'",
     "dataset: d.jsonl\nchecks: [answer: y]": r"s\.yaml:1:10: dataset: .*no such file",
 }

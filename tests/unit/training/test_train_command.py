@@ -6,6 +6,7 @@ import random
 import runpy
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.core.scoring import Scorer
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.query.thread import Thread
+from cantrip_acp.training.trainer import supervised
 from cantrip_acp.training.trainer.example import EXAMPLES, Example, Question, Settings
 from cantrip_acp.training.trainer.history import Evaluation, Step, chart, write_page
 from cantrip_acp.training.trainer.rollouts import roll_out
@@ -178,3 +180,17 @@ def test_the_curve_has_a_bar_for_each_step_and_each_evaluation(tmp_path: Path) -
     assert len(points) == 4
     assert float(points[0].split(",")[1]) > float(points[-1].split(",")[1])
     assert [each.name for each in tmp_path.iterdir()] == ["curve.html"]
+
+
+def test_a_question_may_have_any_character_of_json(tmp_path: Path) -> None:
+    CliRunner().invoke(command.train, ["store", "--copy-to", str(tmp_path / "mine")], standalone_mode=False)
+    (tmp_path / "mine" / "train.jsonl").write_text('{"intent": "One\u2028two\x85three"}\n{"intent": "Four"}\n', "utf-8")
+    assert [each.intent for each in Example.load(str(tmp_path / "mine")).train] == ["One\u2028two\x85three", "Four"]
+
+
+@pytest.mark.parametrize("pattern", ["/looms/*.jsonl", "looms/**.jsonl", ""])
+def test_a_pattern_that_cannot_be_searched_is_an_error_of_the_user(tmp_path: Path, pattern: str) -> None:
+    example = Example.load("store")
+    settings = Settings(method="sft", looms=(pattern,))
+    with pytest.raises(DefinitionError, match="looms: "):
+        supervised.looms(replace(example, folder=tmp_path, settings=settings))

@@ -36,7 +36,7 @@ from cantrip_acp.substrate.documents import (
     short_hash,
 )
 from cantrip_acp.substrate.skills import FOLDERS, sync_skills
-from cantrip_acp.substrate.substrate import Substrate, new_id
+from cantrip_acp.substrate.substrate import Substrate, at_most_once, new_id, storable
 from cantrip_acp.substrate.types import install, of_type
 from cantrip_acp.text.dataclass import dataclass
 
@@ -124,7 +124,7 @@ def create(substrate: Substrate, workspace: Path | str) -> Project:
     install(substrate)
     chunks = [
         NewChunk(USER_CULTURE, "your culture", Spec(), {"text": "What the user wants from every agent."}),
-        NewChunk(project.id, os.path.basename(folder) or folder, Spec(), {"folder": folder}),
+        NewChunk(project.id, file_name(os.path.basename(folder) or folder), Spec(), {"folder": storable(folder)}),
     ]
     own = "The user's own skills, each with its kind of task. Read one with add_scope before such a task."
     chunks.append(NewChunk(USER_SKILLS, "your skills", Spec(), {"text": own}))
@@ -265,7 +265,7 @@ def _sync_scope(
         text = read_text(root, name)
         if text is None:
             continue
-        chunk = NewChunk(f"{prefix}{short_hash(name)}", file_name(name), Spec(), {"text": text, "path": name})
+        chunk = NewChunk(f"{prefix}{short_hash(name)}", file_name(name), Spec(), {"text": text, "path": storable(name)})
         found[chunk.id] = chunk
     # Each file has its own label, so each is a commit of its own; most often none changed.
     for chunk in found.values():
@@ -277,7 +277,8 @@ def _sync_scope(
     gone = [Removal(chunk_id, scope) for chunk_id in before if chunk_id not in found]
     if gone:
         message = f"{len(gone)} removed"
-        substrate.commit(Change(removals=gone), author="cantrip", source=source, message=message)
+        with at_most_once():
+            substrate.commit(Change(removals=gone), author="cantrip", source=source, message=message)
 
 
 def _markdown(root: Root) -> list[str]:

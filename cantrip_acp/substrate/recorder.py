@@ -190,21 +190,20 @@ class Sessions:
         install(substrate)
 
     def record(self, batch: Iterable[Observation]) -> None:
-        """Commit what the records say."""
-        chunks: dict[str, NewChunk] = {}
-        placements: dict[tuple[str, str, str], NewPlacement] = {}
-        author = ""
+        """Commit what the records say: one commit for each session, which is its source."""
+        sessions: dict[str, tuple[dict[str, NewChunk], dict[tuple[str, str, str], NewPlacement]]] = {}
         for seen in batch:
-            author = f"session:{seen.record.entity_id}"
+            chunks, placements = sessions.setdefault(f"session:{seen.record.entity_id}", ({}, {}))
             for each in self.chunks_of(seen):
                 if isinstance(each, NewChunk):
                     chunks[each.id] = each
                 else:
                     placements[(each.chunk, each.scope, each.kind)] = each
-        if chunks or placements:
-            change = Change(list(chunks.values()), list(placements.values()))
-            # The loom is the durable record; `catch_up` completes this one after a power failure.
-            self._substrate.commit(change, author=author, source=author, durable=False)
+        for session, (chunks, placements) in sessions.items():
+            if chunks or placements:
+                change = Change(list(chunks.values()), list(placements.values()))
+                # The loom is the durable record; `catch_up` completes this one after a power failure.
+                self._substrate.commit(change, author=session, source=session, durable=False)
 
     def chunks_of(self, seen: Observation) -> Iterator[NewChunk | NewPlacement]:
         """The chunks and placements of one record."""

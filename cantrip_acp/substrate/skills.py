@@ -15,7 +15,7 @@ from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, Removal, Spec
 from cantrip_acp.substrate.documents import MOST_FILES, file_name, folder_names, read_text, short_hash
-from cantrip_acp.substrate.substrate import Substrate
+from cantrip_acp.substrate.substrate import Substrate, at_most_once, storable
 from cantrip_acp.substrate.types import of_type
 
 FOLDERS = (".cantrip/skills", ".claude/skills")
@@ -46,11 +46,14 @@ def sync_skills(
             change = _change(substrate, skill, scope, _skill(skill, name, path, text, root))
             if change is not None:
                 label = f"{source}:{path}/SKILL.md" if source == "repository" else source
-                substrate.commit(change, author="cantrip", source=label, message=f"skill {name} changed")
+                with at_most_once():
+                    substrate.commit(change, author="cantrip", source=label, message=f"skill {name} changed")
     before = (each.chunk.id for each in substrate.scope(scope).placed if each.chunk.id.startswith(prefix))
     gone = [Removal(skill, scope) for skill in before if skill not in found]
     if gone:
-        substrate.commit(Change(removals=gone), author="cantrip", source=source, message=f"{len(gone)} skills removed")
+        message = f"{len(gone)} skills removed"
+        with at_most_once():
+            substrate.commit(Change(removals=gone), author="cantrip", source=source, message=message)
     return found
 
 
@@ -59,7 +62,7 @@ def _skill(skill: str, folder_name: str, path: str, text: str, root: Root | Path
     front = _front_matter(text)
     name = file_name(front.get("name") or folder_name)
     description = front.get("description") or "A skill without a description."
-    file = f"{path}/SKILL.md"
+    file = storable(f"{path}/SKILL.md")
     chunks = [
         NewChunk(skill, name, Spec(), {"text": description[:_LONGEST_DESCRIPTION], "path": file}),
         NewChunk(f"{skill}:instructions", "instructions", Spec(), {"text": _FRONT.sub("", text).strip(), "path": file}),
@@ -73,7 +76,7 @@ def _skill(skill: str, folder_name: str, path: str, text: str, root: Root | Path
 
 
 def _program(root: Root | Path, path: str, skill: str) -> dict[str, object] | None:
-    """The body of a script's program. None if it is no regular file, or nothing here runs it."""
+    """The body of a script's program. None if it is no regular file, its name is not UTF-8, or nothing here runs it."""
     try:
         if isinstance(root, Path):
             mode = os.stat(root / path).st_mode
@@ -85,7 +88,7 @@ def _program(root: Root | Path, path: str, skill: str) -> dict[str, object] | No
             mode, path = status.st_mode, f"./{path}"
     except (GateError, OSError):
         return None
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(mode) or storable(path) != path:
         return None
     text = f"Run the script {os.path.basename(path)} of the skill {skill}, which says how."
     body: dict[str, object] = {"text": text, "runtime": "vm", "path": path}

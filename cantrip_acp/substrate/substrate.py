@@ -23,7 +23,8 @@ import atexit
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
@@ -107,6 +108,16 @@ def shared_substrate(address: Path | str) -> Substrate:
         return found
 
 
+@contextmanager
+def at_most_once() -> Iterator[None]:
+    """Around a commit that removes placements: it is left out if another process has removed one of them meanwhile."""
+    try:
+        yield
+    except CommitRefused as refused:
+        if refused.rule != "placement":
+            raise
+
+
 def new_id(prefix: str) -> str:
     """A new id for a chunk: the prefix, ``-`` and 16 random letters and digits."""
     return f"{prefix}-{secrets.token_hex(8)}"
@@ -150,7 +161,7 @@ class Substrate:
 
     def chunk(self, chunk_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> Chunk:
         """One chunk. Raises `ChunkNotFound`, or `OutsideBoundary` if the caller's boundary is limited."""
-        chunk_id = _storable(chunk_id)
+        chunk_id = storable(chunk_id)
         with self.tables.reading() as view:
             found = view.chunk(chunk_id, _until(at))
             inside = found is not None and _readable(view, boundary, [chunk_id], _until(at))
@@ -160,7 +171,7 @@ class Substrate:
 
     def find(self, name: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> list[Chunk]:
         """The chunks with this id or name inside the boundary: that with the id, then the latest first."""
-        until, name = _until(at), _storable(name)
+        until, name = _until(at), storable(name)
         with self.tables.reading() as view:
             by_id = view.chunk(name, until)
             found = [*([by_id] if by_id else ()), *(each for each in view.named(name, until) if each.id != name)]
@@ -205,7 +216,7 @@ class Substrate:
 
     def scope(self, scope_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> Scope:
         """A chunk with what is placed on it inside the boundary: instances first, each by sequence, then by name."""
-        until, scope_id = _until(at), _storable(scope_id)
+        until, scope_id = _until(at), storable(scope_id)
         with self.tables.reading() as view:
             chunk = view.chunk(scope_id, until)
             if chunk is not None and _readable(view, boundary, [scope_id], until):
@@ -220,20 +231,20 @@ class Substrate:
     def newest(self, scope_id: str, limit: int, *, at: int | None = None) -> list[Chunk]:
         """The instances on a scope that were placed last, the latest first. Its cost does not grow with the scope."""
         with self.tables.reading() as view:
-            return view.newest(_storable(scope_id), _limit(limit), _until(at))
+            return view.newest(storable(scope_id), _limit(limit), _until(at))
 
     def instances(self, scopes: Iterable[str], ids: str = "") -> dict[str, list[Chunk]]:
         """The instances on each of the scopes, in their order; with ``ids``, those whose id begins so."""
-        found: dict[str, list[Placed]] = {scope: [] for scope in map(_storable, scopes)}
+        found: dict[str, list[Placed]] = {scope: [] for scope in map(storable, scopes)}
         with self.tables.reading() as view:
-            for chunk, placement in view.placed(found, ids=_storable(ids)):
+            for chunk, placement in view.placed(found, ids=storable(ids)):
                 if placement.kind == "instance":
                     found[placement.scope].append(Placed(chunk, placement.kind, placement.sequence))
         return {scope: [each.chunk for each in sorted(placed, key=_order)] for scope, placed in found.items()}
 
     def placements(self, chunk_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> list[Placement]:
         """Where a chunk is placed, of what the boundary shows."""
-        until, chunk_id = _until(at), _storable(chunk_id)
+        until, chunk_id = _until(at), storable(chunk_id)
         with self.tables.reading() as view:
             found = view.parents(chunk_id, until)
             inside = _readable(view, boundary, {chunk_id, *(each.scope for each in found)}, until)
@@ -241,7 +252,7 @@ class Substrate:
 
     def above(self, chunk_id: str, kinds: Collection[Kind] = ("instance", "relates")) -> set[str]:
         """The scopes from which a way leads down to a chunk, and the chunk itself. No way leads through a type to its instances."""
-        level = {_storable(chunk_id)}
+        level = {storable(chunk_id)}
         seen = set(level)
         with self.tables.reading() as view:
             while level:
@@ -253,11 +264,11 @@ class Substrate:
     def exists(self, chunk_id: str) -> bool:
         """Whether a chunk has this id."""
         with self.tables.reading() as view:
-            return view.chunk(_storable(chunk_id)) is not None
+            return view.chunk(storable(chunk_id)) is not None
 
     def readable(self, chunk_id: str, boundary: Boundary, *, at: int | None = None) -> bool:
         """Whether a chunk exists inside the read boundary. A "no" is not recorded as a refusal."""
-        chunk_id = _storable(chunk_id)
+        chunk_id = storable(chunk_id)
         with self.tables.reading() as view:
             found = view.chunk(chunk_id, _until(at))
             return found is not None and bool(_readable(view, boundary, [chunk_id], _until(at)))
@@ -277,7 +288,7 @@ class Substrate:
         enough if nothing else is found. A type is found by its id alone. ``without``: a session that is left out, with its
         records. Of very many chunks outside the boundary that have the words, the latest 10,000 are looked at.
         """
-        query = _storable(query)
+        query = storable(query)
         words = words_of(query)[:32]
         if not words:
             return []
@@ -315,12 +326,12 @@ class Substrate:
     def log(self, scope: str | None = None, *, limit: int = 50, before: int | None = None) -> list[Commit]:
         """Commits, the latest first; with a scope, those that changed it, what is placed on it, or where it belongs."""
         with self.tables.reading() as view:
-            return view.commits(None if scope is None else _storable(scope), _limit(limit), _until(before))
+            return view.commits(None if scope is None else storable(scope), _limit(limit), _until(before))
 
     def changed(self, chunks: Iterable[str], after: int) -> bool:
         """Whether a commit after this one changed any of these chunks, or what is placed on them."""
         with self.tables.reading() as view:
-            return view.changed([*map(_storable, chunks)], _until(after))
+            return view.changed([*map(storable, chunks)], _until(after))
 
     def changes(self, number: int, since: int | None = None) -> Difference:
         """What the commits after ``since`` (by default the one before) up to ``number`` changed."""
@@ -361,7 +372,7 @@ class Substrate:
         Raises `CommitRefused` (a rule) or `OutsideBoundary` (recorded).
         """
         check_change(change)
-        author, source, message = _label(author), _label(source), _storable(message)
+        author, source, message = _label(author), _label(source), storable(message)
         at = time.time()
         try:
             with self.tables.writing(durable) as view:
@@ -400,7 +411,7 @@ class Substrate:
     def refuse(self, boundary: Boundary, operation: str, chunk_id: str, text: str) -> OutsideBoundary:
         """Record that something outside the boundary was asked for; the error is for the caller to raise."""
         told = (boundary.holder, operation, chunk_id[:200], text[:1_000])
-        refusal = Refusal(time.time(), *map(_storable, told))
+        refusal = Refusal(time.time(), *map(storable, told))
         with self.tables.writing(durable=False) as view:
             view.add_refusal(refusal)
         return OutsideBoundary(text)
@@ -408,7 +419,7 @@ class Substrate:
     def holds(self, chunk: NewChunk) -> bool:
         """Whether a chunk is there with this name, spec and body."""
         with self.tables.reading() as view:
-            stored = view.chunk(_storable(chunk.id))
+            stored = view.chunk(storable(chunk.id))
         return stored is not None and (stored.name, stored.spec, stored.body) == (chunk.name, chunk.spec, chunk.body)
 
     def _is_tool_or_type(self, chunk: Chunk, at: int | None) -> bool:
@@ -702,7 +713,7 @@ def _redacted(chunks: Sequence[NewChunk]) -> Iterable[NewChunk]:
         yield NewChunk(chunk.id, redactor.text(chunk.name), chunk.spec, redactor.data(chunk.body))
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """A text that every database can hold: NUL, and halves of characters as from names that are not UTF-8, are replaced."""
     return (text if text.isascii() else text.encode("utf-8", "replace").decode()).replace("\0", "?")
 

@@ -35,6 +35,7 @@ limit_option = click.option(
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object in one line.")
+lines_option = click.option("--json", "as_json", is_flag=True, help="Print a JSON object in one line for each.")
 at_option = click.option(
     "--at", type=click.IntRange(1), metavar="COMMIT", help="As of this commit.  [default: the latest]"
 )
@@ -123,7 +124,7 @@ def show(name: str, limit: int, at: int | None, as_json: bool, cwd: Path) -> int
     help="Search in all projects; each hit names its folders.  [default: as sessions here]",
 )
 @at_option
-@json_option
+@lines_option
 @cwd_option
 def search(query: str, limit: int, everywhere: bool, at: int | None, as_json: bool, cwd: Path) -> int:
     """Find the texts that sessions in this folder could find with the words of QUERY: first known texts, then records
@@ -188,7 +189,7 @@ def pin(name: str, remove: bool, as_json: bool, cwd: Path) -> int:
 )
 @click.argument("name", required=False)
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many to show.")
-@json_option
+@lines_option
 @cwd_option
 def log(name: str | None, limit: int, as_json: bool, cwd: Path) -> int:
     """List commits, the latest first. With NAME: those that changed this scope or what is placed on it.

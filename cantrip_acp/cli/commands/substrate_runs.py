@@ -73,7 +73,7 @@ def run(program: str, given: str, recipe: str, as_json: bool, cwd: Path) -> int:
 
     body = anyio.run(main)
     if as_json:
-        click.echo(json.dumps({key: value for key, value in body.items() if key not in ("boundary", "engine")}))
+        click.echo(json.dumps({key: value for key, value in body.items() if key not in ("boundary", "engine", "host")}))
     else:
         text = str(body.get("text", ""))
         click.echo(text, nl=bool(text) and not text.endswith("\n"))

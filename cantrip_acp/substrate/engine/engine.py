@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shlex
+import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
@@ -40,7 +41,7 @@ from cantrip_acp.substrate.chunks import (
 )
 from cantrip_acp.substrate.engine.socket_server import serve_process
 from cantrip_acp.substrate.projects import Project, folders_of
-from cantrip_acp.substrate.substrate import EVERYTHING, Substrate, new_id
+from cantrip_acp.substrate.substrate import EVERYTHING, Substrate, at_most_once, new_id
 from cantrip_acp.substrate.types import AGENT, of_type
 from cantrip_acp.text.dataclass import dataclass
 
@@ -196,6 +197,7 @@ class Engine:
             "state": "running",
             "depth": depth.runs,
             "engine": os.getpid(),
+            "host": socket.gethostname(),
             "started": time.time(),
             "boundary": inside.to_data(),
         }
@@ -360,24 +362,24 @@ def programs(substrate: Substrate, boundary: Boundary) -> list[Chunk]:
 
 
 def mark_lost(substrate: Substrate) -> int:
-    """End the processes whose engine ended without ending them, as after kill -9. Returns how many there were."""
+    """End the processes whose engine on this machine ended without ending them, as after kill -9. Returns how many."""
     if not substrate.exists(RUNNING):
         substrate.put(NewChunk(RUNNING, "running", Spec(), {"text": "Processes that run now."}), author="engine")
-    lost = 0
+    lost, here = 0, socket.gethostname()
     for each in substrate.scope(RUNNING).placed:
-        engine = each.chunk.body.get("engine")
-        if isinstance(engine, int) and not _alive(engine):
-            _end(substrate, each.chunk.id, {"state": "lost", "text": "the engine ended before the process"})
-            lost += 1
+        body = each.chunk.body
+        if body.get("host", here) == here and isinstance(body.get("engine"), int) and not _alive(body["engine"]):
+            with at_most_once():
+                _end(substrate, each.chunk.id, {"state": "lost", "text": "the engine ended before the process"})
+                lost += 1
     return lost
 
 
 def _end(substrate: Substrate, process_id: str, end: Mapping[str, Any]) -> None:
     chunk = substrate.chunk(process_id)
     ended = NewChunk(process_id, chunk.name, chunk.spec, {**chunk.body, **end, "ended": time.time()})
-    running = any(each.scope == RUNNING for each in substrate.placements(process_id))
-    removals = [Removal(process_id, RUNNING)] if running else []
-    substrate.commit(Change([ended], removals=removals), author="engine", source=f"program:{process_id}")
+    change = Change([ended], removals=[Removal(process_id, RUNNING)])
+    substrate.commit(change, author="engine", source=f"program:{process_id}")
 
 
 def _alive(pid: int) -> bool:

@@ -122,12 +122,12 @@ async def listen(engine: Runs, path: str, process_id: str, boundary: Boundary) -
                 connections -= 1
 
     await anyio.to_thread.run_sync(_remove_stale, path)
-    try:
-        async with await anyio.create_unix_listener(path, mode=0o600) as listener:
+    async with await anyio.create_unix_listener(path, mode=0o600) as listener:
+        try:
             await listener.serve(serve)
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 def _remove_stale(path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import time
@@ -343,3 +344,18 @@ def test_the_engine_is_served_on_a_socket(project: Path, tmp_path: Path) -> None
         server.kill()
         server.wait()
     assert not path.exists()
+
+
+def test_names_that_are_not_utf8_or_very_long_stop_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / (os.fsdecode(b"\xff") + "w" * 220)
+    for name in ("AGENTS.md", ".cantrip/culture/\udcff.md", "d\udcff/AGENTS.md", ".cantrip/skills/s\udcff/SKILL.md"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"Read me {len(name)}.\n")
+    script = folder / ".cantrip/skills/s\udcff/scripts/run.sh"
+    script.parent.mkdir()
+    script.write_text("echo\n")
+    found = run("substrate", "search", "Read me", "--json", cwd=folder)
+    assert (found.status, found.err) == (0, "")
+    assert sorted(hit["name"] for hit in found.lines) == [
+        ".cantrip/culture/?.md", "AGENTS.md", "d?/AGENTS.md", "instructions",
+    ]  # fmt: skip

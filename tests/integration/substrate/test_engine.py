@@ -19,7 +19,7 @@ import pytest
 
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import Change, CommitRefused, NewChunk, NewPlacement, Spec, SubstrateError
-from cantrip_acp.substrate.engine.engine import AgentTask, Engine, mark_lost
+from cantrip_acp.substrate.engine.engine import RUNNING, AgentTask, Engine, mark_lost
 from cantrip_acp.substrate.engine.socket_server import listen
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 from cantrip_acp.substrate.types import AGENT, install, of_type, with_types
@@ -234,6 +234,22 @@ async def test_what_a_killed_engine_left_is_marked_as_lost(
     (process,) = [each.chunk for each in substrate.scope("sleep").placed]
     assert process.body["state"] == "lost"
     assert mark_lost(substrate) == 0
+
+
+async def test_only_the_processes_of_this_machine_are_marked_as_lost_and_each_once(tmp_path: Path) -> None:
+    address, dead = tmp_path / "shared.db", 2**22 + 1
+    with open_substrate(address) as first, open_substrate(address) as second:
+        assert mark_lost(first) == 0
+        for number in range(40):
+            body = {"program": "p", "state": "running", "engine": dead}
+            body |= {"host": "elsewhere"} if number == 0 else {}
+            first.put(NewChunk(f"process-{number}", "run", Spec(), body), RUNNING)
+        marked: list[int] = []
+        async with anyio.create_task_group() as tasks:
+            for each in (first, second):
+                tasks.start_soon(lambda one: anyio.to_thread.run_sync(lambda: marked.append(mark_lost(one))), each)
+        assert sum(marked) == 39
+        assert [each.chunk.id for each in first.scope(RUNNING).placed] == ["process-0"]
 
 
 async def test_a_run_that_is_stopped_says_so(substrate: Substrate, workspace: Path) -> None:

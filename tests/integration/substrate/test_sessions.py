@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.substrate import recorder
-from cantrip_acp.substrate.projects import Project, session_id
+from cantrip_acp.substrate.projects import Project, session_id, sync
 from cantrip_acp.substrate.recorder import SessionRecorder, catch_up, differences
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 from tests.support import anthropic_replies, openai_replies
@@ -192,6 +193,37 @@ async def test_a_loom_is_recorded_later_and_only_once(workspace: Path, state: Pa
             assert differences(substrate, loom) == []
             assert catch_up(substrate, loom) == 0
             assert [chunk.text for _, chunk in session_chunks(substrate, entity.id)] == ["Hi.", "Hello."]
+
+
+async def test_each_session_is_the_source_of_its_own_chunks(workspace: Path, state: Path, tmp_path: Path) -> None:
+    """Also if the records of several are committed together."""
+    with Loom.open(tmp_path / "x.loom.jsonl") as loom:
+        script = ScriptedCrystal([{"content": "Hello."}, {"content": "Hello again."}])
+        made = cantrip(workspace, state, script, loom, memory="{record: false}")
+        for intent in ("Hi.", "Hi again."):
+            async with made.invoke() as entity:
+                await entity.cast(intent)
+        with open_substrate(tmp_path / "later.db") as substrate:
+            catch_up(substrate, loom)
+            for start in loom.cast_starts().values():
+                chunks = [chunk for _, chunk in session_chunks(substrate, start.entity_id)]
+                assert {chunk.source for chunk in chunks} == {session_id(start.entity_id)}
+
+
+def test_sessions_that_see_at_once_that_a_document_and_a_skill_are_gone(workspace: Path, tmp_path: Path) -> None:
+    document, skill = workspace / "CLAUDE.md", workspace / ".cantrip" / "skills" / "one" / "SKILL.md"
+    skill.parent.mkdir(parents=True)
+    with open_substrate(tmp_path / "s.db") as first, open_substrate(tmp_path / "s.db") as second:
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(30):
+                for each in (document, skill):
+                    each.write_text("Read me.")
+                project = sync(first, workspace)
+                for each in (document, skill):
+                    each.unlink()
+                list(pool.map(lambda each: sync(each, workspace), (first, second)))
+                names = [each.chunk.name for each in first.scope(project.documents).placed]
+                assert (names, first.scope(project.skills).placed) == (["AGENTS.md"], ())
 
 
 async def test_the_next_session_hears_of_the_last_and_finds_it(workspace: Path, state: Path) -> None:

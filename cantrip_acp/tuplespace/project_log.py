@@ -58,6 +58,14 @@ class ProjectLog:
         finally:
             os.close(lock)
 
+    def version(self) -> tuple[int, int]:
+        """Another one after each change of the log: its time and its size."""
+        try:
+            found = (self.folder / LOG).stat()
+        except OSError:
+            return 0, 0
+        return found.st_mtime_ns, found.st_size
+
     def export(self, store: TupleStore, pattern: Pattern | None = None) -> Changes:
         """Add the tuples of a store, with their receipts, that the log does not have yet."""
         with self.locked():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cantrip_acp.cli.command_table import SuggestingGroup, complete_recipe, examples
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
 
 def program(words: tuple[str, ...], folder: Path) -> str:
     """The text of a program. One word that names a file below ``folder`` gives its content, else the joined words."""
-    if len(words) == 1 and "\n" not in words[0]:
-        path = folder / words[0]
-        if path.is_file():
+    # Not `Path.is_file`: it fails for a program that is too long for the name of a file.
+    if len(words) == 1 and os.path.isfile(path := folder / words[0]):
+        try:
             return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise DefinitionError(f"is not UTF-8: {error.reason} at byte {error.start:,}", where=str(path)) from None
     return " ".join(words)
 
 

@@ -71,15 +71,19 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
     from cantrip_acp.tuplespace.space import max_waiting_from_environment
     from cantrip_acp.tuplespace.tuples import parse_tuple
 
-    with click.open_file(file, encoding="utf-8") as opened:
-        text = opened.read()
+    name = "stdin" if file == "-" else file
+    try:
+        with click.open_file(file, encoding="utf-8") as opened:
+            text = opened.read()
+    except UnicodeDecodeError as error:
+        raise TupleError(f"{name}: this is not UTF-8: {error.reason} at byte {error.start:,}") from None
     works = []
     for number, document in _documents(text):
         try:
             work = parse_tuple(document)
             works.append(work if depth is None else _fan_out(work, depth, branching))
         except TupleError as error:
-            raise TupleError(f"{'stdin' if file == '-' else file}:{number}: {error}") from None
+            raise TupleError(f"{name}:{number}: {error}") from None
     store = open_space(space, state_dir)
     try:
         with emitting("put tuples", {"cantrip.tuples": len(works)}) as meta:
@@ -109,8 +113,9 @@ def _documents(text: str) -> list[tuple[int, str]]:
     """The JSON texts with their line numbers: the whole text if it is one object, else each line."""
     try:
         json.loads(text)
-    except ValueError:
-        return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    except (ValueError, RecursionError):
+        # Only at line feeds: a text in JSON may have other separators.
+        return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     return [(1, text)]
 
 
@@ -352,7 +357,7 @@ def _read_pattern(pattern: str | None) -> tuple[str | None, Pattern]:
         return pattern, Pattern()
     try:
         fields = json.loads(pattern) if pattern is not None else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TupleError(f"a pattern is an id (sha256:…) or a JSON object: {error}") from None
     if not isinstance(fields, dict):
         raise TupleError(f'a pattern is a JSON object such as {{"lane": "build"}}, not {str(pattern)[:100]!r}')
@@ -430,16 +435,18 @@ def _with_log(
 ) -> int:
     import threading
 
-    from cantrip_acp.tuplespace.project_log import LOG, Changes, ProjectLog
+    from cantrip_acp.tuplespace.project_log import Changes, ProjectLog
     from cantrip_acp.tuplespace.tuples import Pattern
 
     log, pattern = ProjectLog(folder), Pattern({"lane": lane} if lane else {})
     if load and not save and not folder.is_dir():
         raise click.BadParameter(f"there is no folder {folder}: `cantrip tuple export` makes one", param_hint="FOLDER")
     store = open_space(space, state_dir)
-    first, seen = True, -1
+    first = True
     try:
         while True:
+            # Before it is read: what another process adds meanwhile is read the next time.
+            seen = log.version()
             loaded = log.load(store, pattern) if load else Changes()
             saved = log.export(store, pattern) if save else Changes()
             for place in loaded.torn if first else ():
@@ -450,8 +457,8 @@ def _with_log(
                 _show_changes(folder, loaded if load else None, saved if save else None, as_json=as_json)
             if not watch:
                 return 0
-            first, seen = False, (folder / LOG).stat().st_mtime_ns
-            while not store.wait(1.0, threading.Event()) and (folder / LOG).stat().st_mtime_ns == seen:
+            first = False
+            while log.version() == seen and not store.wait(1.0, threading.Event()):
                 pass
     except KeyboardInterrupt:
         return 0

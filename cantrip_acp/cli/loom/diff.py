@@ -114,7 +114,8 @@ def _choose_pair(loom: Loom, listing: Listing, first: str | None) -> tuple[str, 
     group = max(groups, key=lambda each: max(order.get(leaf, -1) for leaf in each.leaves))
     _, standings = rewards.ranked(loom, group, by="reward", outline=listing.outline)
     graded = sorted(
-        (s for s in standings if s.reward is not None and s.leaf != first), key=lambda s: (s.reward, order.get(s.leaf))
+        (s for s in standings if s.reward is not None and s.leaf != first),
+        key=lambda s: (s.reward, order.get(s.leaf, -1)),
     )
     at = f"of the {len(group.leaves)} threads that separate at {group.turn_id}"
     if first is None and len(graded) > 1 and graded[0].reward != graded[-1].reward:

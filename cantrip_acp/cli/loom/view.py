@@ -76,7 +76,7 @@ def view(
         count = write_html(path, target, raw=raw)
         page = Path(target).absolute()
         click.echo(f"{page}  {count:,} turns")
-        click.echo(f"open it in a browser: {page.as_uri()}")
+        click.echo(f"open it in a browser: {page.as_uri()}{'' if wanted is None else f'#turn={wanted}'}")
         return
     _serve(path, wanted, port, not no_browser, readonly, frames, hosts)
 

@@ -223,7 +223,8 @@ class SqliteTupleStore:
                             f"lane {lane!r} of {self.location} would have {waiting} waiting tuples; at most {max_waiting} "
                             "are allowed (YOOL_TUPLE_QUEUE_MAXSIZE). Start workers, or wait"
                         )
-        self._notify()
+        if any(new):
+            self._notify()
         return new
 
     def _insert(
@@ -452,7 +453,8 @@ class SqliteTupleStore:
                     "INSERT INTO receipts (id, body, step, position) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
                     [(*each, row[0]) for each in encoded],
                 )
-        self._notify()
+        if row is not None:
+            self._notify()
         return row is not None
 
     def take(self, pattern: Pattern) -> WorkTuple | None:

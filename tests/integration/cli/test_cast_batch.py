@@ -341,8 +341,9 @@ def test_a_worker_runs_no_other_text_of_its_recipe(folder: Path) -> None:
 
 def test_tuples_are_put_and_read(folder: Path) -> None:
     one = {"schema": "yool-tuple/v1", "lane": "build", "payload": [{"yool": "agent.lint.ruff"}]}
-    two = {**one, "map_pos": {"repo": "x"}}
-    put = run(folder, "tuple", "out", "-", stdin=json.dumps(one) + "\n" + json.dumps(two) + "\n").stdout
+    two = {**one, "map_pos": {"repo": "x", "line": "separated\u2028by\x85others"}}
+    lines = "".join(f"{json.dumps(each, ensure_ascii=False)}\r\n" for each in (one, two))
+    put = run(folder, "tuple", "out", "-", stdin=lines).stdout
     identities = [line.split()[0] for line in put.splitlines()]
     assert "known in lane build" in run(folder, "tuple", "out", "-", stdin=json.dumps(one, indent=1)).stdout
     found = json.loads(run(folder, "tuple", "rd", '{"map_pos": {"repo": "x"}}', "--json").stdout)
@@ -361,6 +362,8 @@ def test_tuples_are_put_and_read(folder: Path) -> None:
             "stdin:1: the tuple is not valid: Object missing required field `schema`",
         ),
         (("tuple", "out", "-"), "not json", "stdin:1: the tuple is not JSON"),
+        (("tuple", "out", "bytes.json"), "", "bytes.json: this is not UTF-8: invalid start byte at byte 0"),
+        (("tuple", "rd", "[" * 100_000), "", "a pattern is an id (sha256:…) or a JSON object"),
         (("tuple", "rd", "lane"), "", "a pattern is an id (sha256:…) or a JSON object"),
         (("tuple", "rd", "[1]"), "", "a pattern is a JSON object such as"),
         (("tuple", "status", "--space", "greeter.cantrip.yaml"), "", "cannot open tuple-space"),
@@ -371,6 +374,7 @@ def test_tuples_are_put_and_read(folder: Path) -> None:
     ],
 )
 def test_bad_input_is_named(folder: Path, words: Sequence[str], stdin: str, message: str) -> None:
+    (folder / "bytes.json").write_bytes(b"\xff")
     done = run(folder, *words, stdin=stdin, status=2)
     assert message in done.stderr
 

@@ -23,6 +23,8 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["--", "import sys; sys.argv"], 0, "=> ['']\n", ""),
         (["--", "1/0"], 1, "", "ZeroDivisionError"),
         (["--", "p.py"], 0, "from a file\n", ""),
+        (["--", "b.py"], 2, "", "b.py: is not UTF-8: invalid start byte at byte 0"),
+        (["--", f"6*7  # {'a long remark ' * 100}"], 0, "=> 42\n", ""),
         (["--timeout-ms", "300", "--", "while True: pass"], 124, "", "timed out after 300 ms"),
         (["--", "done({'a': 1})"], 0, '{"a": 1}\n', ""),
         (["--network", "--", "1"], 2, "", "no network"),
@@ -30,6 +32,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 )
 def test_a_program(tmp_path: Path, words: list[str], status: int, out: str, err: str) -> None:
     (tmp_path / "p.py").write_text("print('from a file')\n")
+    (tmp_path / "b.py").write_bytes(b"\xff")
     done = run(tmp_path, *words)
     assert (done.returncode, done.stdout) == (status, out), done.stderr
     assert err in done.stderr

@@ -43,6 +43,11 @@ def test_it_serves_until_it_is_told_to_end(sample: Path, tmp_path: Path, number:
             process.communicate()
 
 
+def test_a_page_in_a_file_opens_at_the_turn_too(sample: Path, tmp_path: Path) -> None:
+    done = run("loom", "view", sample, "--html", "page.html", "--turn", "t_forked", cwd=tmp_path)
+    assert done.out.splitlines()[1] == f"open it in a browser: file://{tmp_path}/page.html#turn=t_forked"
+
+
 def test_it_opens_the_browser(sample: Path, tmp_path: Path) -> None:
     told = tmp_path / "opened"
     browser = tmp_path / "browser"

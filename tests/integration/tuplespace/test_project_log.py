@@ -6,7 +6,9 @@ import gzip
 import json
 import os
 import random
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from cantrip_acp.tuplespace.stores.base import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
 from tests.support import processes
 from tests.support.tuples import acknowledge
+from tests.support.waiting import wait_for
 
 ANY = Pattern()
 
@@ -186,3 +189,41 @@ def test_exports_that_are_killed_lose_nothing_and_repeat_nothing(tmp_path: Path)
     other = open_store(tmp_path / "other.db")
     assert ProjectLog(folder).load(other).tuples == 60
     assert sum(each.count for each in other.counts() if each.state == "done") == 40
+
+
+def test_loading_what_is_known_is_no_change(space: TupleStore, tmp_path: Path) -> None:
+    """Otherwise a sync that watches would begin anew at once, again and again."""
+    log, never = ProjectLog(tmp_path / ".catalog"), threading.Event()
+    log.export(space)
+    space.wait(0, never)
+    log.load(space)
+    assert not space.wait(0, never)
+
+
+def test_what_another_process_adds_during_a_sync_is_loaded_by_the_next_one(tmp_path: Path) -> None:
+    log, store = tmp_path / ".catalog", open_store(tmp_path / "space.db")
+
+    def add(number: int) -> None:
+        with (log / "tuples.jsonl").open("a") as lines:
+            lines.write(json.dumps(work(number).document) + "\n")
+
+    words = [*processes.CANTRIP, "tuple", "sync", str(log), "--watch", "--space", str(tmp_path / "space.db")]
+    syncing = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert syncing.stdout is not None
+        assert "loaded 0" in syncing.stdout.readline()
+        add(0)
+        assert "loaded 1" in syncing.stdout.readline()
+        with ProjectLog(log).locked():
+            add(1)
+            # It has read the log, and waits for the lock to write it.
+            lock = f":{(log / 'tuples.lock').stat().st_ino} "
+            wait_for(
+                lambda: any("->" in line and lock in line for line in Path("/proc/locks").read_text().splitlines())
+            )
+            add(2)
+        wait_for(lambda: store.get(work(2).id), 20)
+    finally:
+        store.close()
+        syncing.terminate()
+        syncing.communicate()

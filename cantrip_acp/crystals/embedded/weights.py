@@ -83,16 +83,20 @@ def find(provider: str, model: str, folder: Path) -> Path:
     Raises `CrystalError` if they are not there. Its text says which are.
     """
     if provider == "gguf":
-        path = folder / Path(model).expanduser()
-        if not path.is_file():
+        path = folder / os.path.expanduser(model)
+        if not os.path.isfile(path):
             what = "is a folder" if path.is_dir() else "does not exist"
             place = (path if path.is_dir() else path.parent).absolute()
             there = sorted(each.name for each in place.glob("*.gguf"))[:10]
             has = f"{place} has {', '.join(there)}" if there else f"{place} has no .gguf file"
             raise CrystalError(f"gguf:{model}: the file {path} {what}; name a .gguf file ({has})")
-        with path.open("rb") as file:
-            if file.read(4) != b"GGUF":
-                raise CrystalError(f"gguf:{model}: {path} is not a GGUF file")
+        try:
+            with path.open("rb") as file:
+                begins = file.read(4)
+        except OSError as error:
+            raise CrystalError(f"gguf:{model}: {path} cannot be read: {error.strerror}") from None
+        if begins != b"GGUF":
+            raise CrystalError(f"gguf:{model}: {path} is not a GGUF file")
         return path
     known = KNOWN.get(model)
     if known is None:

@@ -303,6 +303,7 @@ def test_weights_that_are_no_model_are_an_error_that_says_so(tmp_path: Path, soc
     [
         ("gguf:none.gguf", "the file .*none.gguf does not exist; name a .gguf file"),
         ('"gguf:."', "is a folder; name a .gguf file"),
+        ("gguf:~nobody-of-this-name/x.gguf", "does not exist; name a .gguf file"),
         ("gguf:one.cantrip.yaml", "is not a GGUF file"),
         ("embedded", "the weights are not here; get them with: cantrip models pull smollm2"),
     ],

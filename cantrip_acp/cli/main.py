@@ -6,6 +6,7 @@ of the three is wanted.
 
 from __future__ import annotations
 
+import io
 import sys
 
 TYPE_CHECKING = False
@@ -50,6 +51,9 @@ def _have_streams() -> None:
         sys.stdin = sys.stdin or os.fdopen(0)
         sys.stdout = sys.stdout or os.fdopen(1, "w")
         sys.stderr = sys.stderr or os.fdopen(2, "w")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # Whatever the locale is: an intent with bytes that are not UTF-8 is no error, and no half of a character.
+        sys.stdin.reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

@@ -295,7 +295,7 @@ class Sessions:
             yield from _placed(record.entity_id, "prompt", f"prompt:{record.id}", body)
         elif record.cast_id is not None:
             chunk_id = f"attachment:{record.id}"
-            body = {"text": _cut(record.text), "uri": record.uri or "", "from": record.source}
+            body = {"text": _cut(record.text), "uri": _cut(record.uri or ""), "from": record.source}
             yield NewChunk(chunk_id, one_line(record.title or record.uri or "") or "attachment", body=body)
             yield of_type("document", chunk_id)
             yield NewPlacement(chunk_id, f"prompt:{record.cast_id}")
@@ -404,4 +404,6 @@ def _arguments(text: str) -> Any:
 
 
 def _cut(text: str, most: int = _LONGEST_TEXT) -> str:
+    """The text as it is recorded. Halves of characters, as from input that is not UTF-8, are replaced: JSON has none."""
+    text = text if text.isascii() else text.encode("utf-8", "replace").decode()
     return text if len(text) <= most else f"{text[:most]}\n[cut here: the loom has all {len(text):,} characters]"

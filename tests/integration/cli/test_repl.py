@@ -1,6 +1,7 @@
 """`cantrip repl`: an entity that remembers, in a real terminal and in a pipe."""
 
 import json
+import os
 import shutil
 import signal
 import time
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom
+from tests.support import processes
 from tests.support.command_line import GREETER, SHELL, SLEEPER, Terminal, recipe, run, start
+from tests.support.processes import CANTRIP
 
 TALKER = """
 crystal:
@@ -95,6 +98,18 @@ def test_a_pipes_lines_are_intents(tmp_path: Path) -> None:
     assert "The second answer." in done.out
     assert "14 tokens in, 4 out" in done.out
     assert "\x1b" not in done.out
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_an_intent_in_a_pipe_that_is_not_utf8(tmp_path: Path, errors: str) -> None:
+    """The same in each locale; Python itself treats such input by the name of the locale."""
+    command = [*CANTRIP, "repl", str(recipe(tmp_path, TALKER)), "--loom", str(tmp_path / "x.loom.jsonl")]
+    env = {**os.environ, "PYTHONIOENCODING": f"utf-8:{errors}"}
+    done = processes.run(command, cwd=tmp_path, input=b"the first \xff\n", capture_output=True, env=env)
+    assert (done.returncode, done.stderr.decode().count("\n")) == (0, 1), done.stderr
+    assert "❯ the first \ufffd" in done.stdout.decode()
+    with Loom.open(tmp_path / "x.loom.jsonl", readonly=True) as loom:
+        assert [start.intent for start, _ in loom.casts()] == ["the first \ufffd"]
 
 
 def test_a_failed_cast_in_a_pipe_does_not_end_the_talk(tmp_path: Path) -> None:

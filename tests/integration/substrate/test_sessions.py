@@ -164,6 +164,7 @@ ODD = {
     "a number that is too large": ("Go.", "read_file", f'{{"path": {10**400}}}'),
     "no name of a gate": ("Go.", "\x01", "{}"),
     "nothing to see": ("\u200b", "\u200b", "{}"),
+    "an intent that is not UTF-8": ("\udcff go", "read_file", "{}"),
 }
 
 

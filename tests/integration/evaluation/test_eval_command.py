@@ -55,7 +55,8 @@ def counting():
 
 @task
 def choices():
-    return Task(dataset=[Sample(input="Say hello", choices=["No", "Yes"], target="B")], solver=multiple_choice(), scorer=choice())
+    sample = Sample(input="Say hello", choices=["No", "Yes"], target="B", files={"a.txt": "a long line " * 40})
+    return Task(dataset=[sample], solver=multiple_choice(), scorer=choice())
 """
 VERIFIERS = """\
 import verifiers.v1 as vf

@@ -253,6 +253,8 @@ def client(
         raise click.BadParameter(str(problem), param_hint="--allow") from None
     if wrong := next((each for each in options if "=" not in each), None):
         raise click.BadParameter(f"{wrong!r} is not ID=VALUE", param_hint="--set")
+    if everywhere and not listing:
+        raise click.UsageError("--all needs --list")
     if load and resume:
         raise click.UsageError(
             "--load and --resume cannot be used together: --load shows the history, --resume does not"

@@ -136,6 +136,8 @@ def eval_(
     from cantrip_acp.evaluation.suite import load_suite
     from cantrip_acp.files import paths
 
+    if any_drop and baseline is None:
+        raise click.UsageError("--any-drop needs --baseline")
     if new:
         return _write_new(Path(suite))
     state, workspace = paths.state_dir(state_dir), cwd.resolve()

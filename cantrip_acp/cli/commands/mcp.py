@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cantrip_acp.tuplespace.worker import Worker
 
 DEFAULT_LANE = "mcp"
+DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8732
 _AT_ONCE = 8
 _LAST_S = 5.0
@@ -103,7 +104,7 @@ _LAST_S = 5.0
     is_flag=True,
     help="Serve streamable HTTP at /mcp, not stdin and stdout. Each request needs the token.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="With --http: the address to listen on.")
+@click.option("--host", default=DEFAULT_HOST, show_default=True, help="With --http: the address to listen on.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -185,11 +186,13 @@ def mcp(
     """
     if not recipes and (work or not lanes):
         raise click.UsageError("give the RECIPES that clients may cast, or --lane without --work")
-    if not http:
-        wrong = {"--json": as_json, "--token-file": token_file, "--server-name": names, "--allow-origin": origins}
-        for option, given in wrong.items():
-            if given:
-                raise click.UsageError(f"{option} needs --http")
+    of_http = {"--json": as_json, "--token-file": token_file, "--server-name": names, "--allow-origin": origins}
+    of_http |= {"--host": host != DEFAULT_HOST, "--port": port != DEFAULT_PORT}
+    of_work = {"--concurrency": concurrency, "--loom": loom_file, "--allow-host": allow_hosts}
+    for needed, is_on, options in (("--http", http, of_http), ("--work", work, of_work)):
+        for option, given in options.items():
+            if given and not is_on:
+                raise click.UsageError(f"{option} needs {needed}")
     if http and host in ("0.0.0.0", "::") and not names:
         raise click.UsageError(
             f"--host {host} needs --server-name: the name or address under which clients reach the server"

@@ -68,6 +68,8 @@ def view(
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import find_loom
 
+    if raw and target is None:
+        raise click.UsageError("--raw needs --html")
     path = find_loom(name, paths.state_dir(state_dir))
     wanted = None if turn is None else _turn(path, turn)
     if target is not None:

@@ -19,6 +19,8 @@ from cantrip_acp.crystals.logprobs import UNLIKELY, SampledTokens
 _WHOLE_VOCABULARY = 10_000_000
 _ROUNDING = 0.1
 """How far two computations of one log-probability may differ. A token after other tokens usually differs by more than that."""
+_MOST = 64
+"""How many tokens to find for one answer. Each takes a request whose reply has the whole vocabulary: some tenths of a second."""
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 
@@ -55,6 +57,8 @@ async def complete(ask: Ask, sampled: SampledTokens, counted: int | None) -> Sam
                 piece = b""
             else:
                 raise CrystalError(f"the model wrote {text!r} with other tokens than the tokenizer makes")
+            if len(ids) - place + len(missing) > _MOST:
+                raise CrystalError(f"the server left out more than {_MOST} of them")
             for each, its in missing:
                 logprobs.append(await _logprob(ask, [*sampled.prompt_ids, *ids], each))
                 ids.append(each)

@@ -11,6 +11,7 @@ from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Message, Query, template_label
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
+from cantrip_acp.crystals.local import missing_tokens
 from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.logprobs import UNLIKELY, SampledTokens, TokenCollector
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal
@@ -262,6 +263,22 @@ async def test_tokens_of_llama_cpp_that_cannot_be_completed_are_not_recorded(
     assert response.content == "éa"
     assert response.sampled is None
     assert why in caplog.text
+
+
+async def test_an_answer_that_lacks_too_many_tokens_is_not_completed() -> None:
+    """Each of them takes a request, and an answer in another script can lack thousands."""
+    asked: list[str] = []
+
+    async def ask(path: str, body: Any) -> Any:
+        asked.append(path)
+        return {"content": "\ufffd"} if path == "/detokenize" else {"tokens": tokens} if path == "/tokenize" else likely
+
+    tokens = [{"id": 5, "piece": [195]}, {"id": 7, "piece": [169]}]
+    likely = {"completion_probabilities": [{"top_logprobs": [{"id": n, "logprob": -1.0} for n in (5, 7)]}]}
+    sampled = SampledTokens((7,) * 500, ("é",) * 500, (-1.0,) * 500, {}, (1,))
+    with pytest.raises(CrystalError, match="left out more than 64 of them"):
+        await missing_tokens.complete(ask, sampled, None)
+    assert asked.count("/completion") == 128
 
 
 def done_call() -> dict[str, Any]:

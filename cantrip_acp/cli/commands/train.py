@@ -144,8 +144,11 @@ def _run(name: str, out: Path | None, state_dir: Path | None, given: dict[str, A
         if last_step >= settings.steps:
             click.echo("It has all its steps: give more --steps, or another folder with --out to begin anew.", err=True)
     start = time.perf_counter()
+    begun = len(run.history)
 
     def progress(step: Step) -> None:
+        if step.number == begun:
+            click.echo(f"the model runs on {run.device}", err=True)
         click.echo(_line(step, settings.steps, time.perf_counter() - start), err=True)
         if as_json:
             click.echo(json.dumps({"event": "step", **msgspec.to_builtins(step)}))
@@ -160,7 +163,7 @@ def _run(name: str, out: Path | None, state_dir: Path | None, given: dict[str, A
     if as_json:
         held = None if last is None else msgspec.to_builtins(last)
         data = {"event": "result", "folder": str(folder), "steps": history[-1].number, "held_out": held}
-        click.echo(json.dumps(data))
+        click.echo(json.dumps({**data, "device": run.device or None}))
         return 0
     for line in chart(history):
         click.echo(line)

@@ -78,6 +78,8 @@ class Run:
         self.example = example
         self.settings = settings
         self.folder = private(folder)
+        self.device = ""
+        """Where the model is computed and in which type of number, such as "cuda, bfloat16"; "" before it is loaded."""
         self._cantrip = cantrip
         self._state = self._load()
 
@@ -222,6 +224,7 @@ class Run:
             )
 
         def prepare(model: Model) -> Learner:
+            self.device = f"{model.device.type}, {str(model.dtype).removeprefix('torch.')}"
             learner = Learner(
                 model,
                 learning_rate=settings.learning_rate,

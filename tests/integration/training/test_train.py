@@ -49,6 +49,7 @@ from cantrip_acp.training.trainer.sampler import Sampler
 from cantrip_acp.training.trainer.server import SamplerServer
 from tests.support.letters_example import write_example
 
+ADAPTER = "adapter_model.safetensors"
 pytestmark = [pytest.mark.timing, pytest.mark.timeout(300)]
 
 
@@ -320,9 +321,37 @@ async def test_a_killed_run_continues(example: Path, tmp_path: Path) -> None:
     assert updates == {trained}
     assert sorted(each.name for each in (out / "steps").iterdir()) == [f"{n:04}" for n in range(1, last + 1)]
     assert "<polyline" in (out / "curve.html").read_text()
-    assert (out / "adapter" / "adapter_model.safetensors").is_file()
+    assert (out / "adapter" / ADAPTER).is_file()
     with pytest.raises(DefinitionError, match="a run with another seed"):
         Run(found, msgspec.structs.replace(found.settings, seed=9), cantrip_of(found, tmp_path), out)
+
+
+@pytest.mark.slow
+def test_an_accelerator_trains_the_same(example: Path, tmp_path: Path) -> None:
+    """On a simulated accelerator, which refuses tensors of two devices (tests/support/simulated_accelerator.py)."""
+    found: dict[str, list[Any]] = {}
+    for name, module in (("simulated", "tests.support.simulated_accelerator"), ("cpu", "cantrip_acp.cli.main")):
+        updates = []
+        for steps in (1, 3):  # The second command continues the run of the first.
+            command = [sys.executable, "-m", module, "train", str(example), "--out", str(tmp_path / name), "--json"]
+            done = subprocess.run(
+                [*command, "--steps", str(steps), "--threads", "1"], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            assert f"the model runs on {name}, " in done.stderr
+            *lines, end = [json.loads(line) for line in done.stdout.splitlines()]
+            assert end["device"].partition(",")[0] == name
+            updates += [line["update"] for line in lines if line["number"]]
+        assert len(updates) == 3
+        # Random letters can have equal rewards in one step.
+        assert max(each["gradient"] for each in updates) > 0
+        # The learner computed what the sampler recorded.
+        tolerance = 1e-3 if "float32" in end["device"] else 0.05
+        assert max(each["difference"] for each in updates) < tolerance
+        found[name] = [each.shape for _, each in sorted(load_file(tmp_path / name / "adapter" / ADAPTER).items())]
+        trained = load_file(tmp_path / name / STATE)
+        assert all(value.abs().sum() > 0 for key, value in trained.items() if key.startswith("weight/"))
+    assert found["simulated"] == found["cpu"]
 
 
 @pytest.fixture

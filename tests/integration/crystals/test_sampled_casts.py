@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import re
 import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -59,6 +60,8 @@ INTENTS = (
     "Run two programs.",
     "Call the tool fly_to_the_moon.",
 )
+CHANCE = re.compile(r"random|time|date|uuid|getpid|\bid\(|\bhash\(|\$\$|\bps\b|ls -l", re.IGNORECASE)
+"""What gives a program another output each time."""
 TOKENS = 40
 REASONS = {*TERMINATIONS, "max_turns", "max_tokens", "cancelled", "parent_terminated", "error"}
 
@@ -307,4 +310,11 @@ async def check_replay(loom: Loom, cantrip: Cantrip, plan: Plan) -> None:
             its = Circle(plan.medium, ["done"], wards, workspace=cantrip.circle.workspace)
             own = cantrip.replace(circle=its) if child else cantrip
             again = await replay(own, loom, leaf)
-            assert again.divergence is None, str(again.divergence)
+            found = again.divergence
+            assert found is None or (found.how.startswith("it") and uses_chance(loom, found.turn_id)), str(found)
+
+
+def uses_chance(loom: Loom, turn: str) -> bool:
+    """Whether a program up to a turn uses chance or the time. Its output is another each time, and a replay has to find that."""
+    said = [each.utterance for each in loom.thread(turn).turns if each.role == "crystal"]
+    return CHANCE.search(" ".join(f"{each.content} {each.tool_calls}" for each in said)) is not None

@@ -86,10 +86,10 @@ class Episode:
     started: str
     ended: str
 
-    def windows(self, *, summaries: bool = False) -> Iterator[Window]:
+    def windows(self, *, summaries: bool = False, own_names: bool = False) -> Iterator[Window]:
         """Yield what its crystal was sent, window by window (`CrystalView.windows`, `sent`)."""
         for window in self.seen.windows(self.leaf, summaries=summaries):
-            yield from windows_as_sent(window, self.seen.loom)
+            yield from windows_as_sent(window, self.seen.loom, own_names=own_names)
 
     def steps(self) -> Iterator[tuple[Window, Message, WindowUtterance | None]]:
         """Yield each message of the thread once, with its window and, for an utterance, its turn.
@@ -97,7 +97,7 @@ class Episode:
         What later windows repeat is left out. So are results: they belong to the utterance with their call.
         """
         written: Counter[bytes] = Counter()
-        for window in self.windows():
+        for window in self.windows(own_names=True):
             said = {uttered.at: uttered for uttered in window.uttered}
             before = written.copy()
             for at, message in enumerate(window.messages):

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
+
 from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
-from cantrip_acp.crystals.contract import RequestParameters
+from cantrip_acp.crystals.contract import Message, RequestParameters, ToolCall
 from cantrip_acp.crystals.openai.chat_messages import DIALECTS, FILLER, arranged
+from cantrip_acp.crystals.openai.tool_names import wire_args, wire_id, wire_name
 from cantrip_acp.crystals.text_tools import render_as_text
 from cantrip_acp.loom.base import BaseLoom
 from cantrip_acp.loom.records.turn import Turn
@@ -22,23 +25,26 @@ Form = tuple[str, str]
 """A dialect, and how the tools were offered."""
 
 
-def windows_as_sent(window: Window, loom: BaseLoom, form: Form | None = None) -> Iterator[Window]:
+def windows_as_sent(
+    window: Window, loom: BaseLoom, form: Form | None = None, *, own_names: bool = False
+) -> Iterator[Window]:
     """Yield a window in the form that was sent; several windows if the form changed in it.
 
     A window whose turns name no dialect stays as it is: they are of another provider, of a script, or of an older loom.
-    With ``form`` it is as a crystal with that form would have been sent it.
+    With ``form`` it is as a crystal with that form would have been sent it. With ``own_names``, calls and results keep the names,
+    ids and arguments of the loom, which a server may not accept.
     """
     if form is not None:
-        yield _as_sent(window, list(window.uttered), loom, form)
+        yield _as_sent(window, list(window.uttered), loom, form, own_names=own_names)
         return
     group: list[WindowUtterance] = []
     for uttered in window.uttered:
         if group and _form(uttered.turn) != _form(group[0].turn):
-            yield _as_sent(window, group, loom, _form(group[0].turn))
+            yield _as_sent(window, group, loom, _form(group[0].turn), own_names=own_names)
             group = []
         group.append(uttered)
     if group:
-        yield _as_sent(window, group, loom, _form(group[0].turn))
+        yield _as_sent(window, group, loom, _form(group[0].turn), own_names=own_names)
 
 
 def _form(turn: Turn) -> Form | None:
@@ -48,7 +54,9 @@ def _form(turn: Turn) -> Form | None:
     return sent.dialect, sent.tool_mode or "native"
 
 
-def _as_sent(window: Window, uttered: list[WindowUtterance], loom: BaseLoom, form: Form | None) -> Window:
+def _as_sent(
+    window: Window, uttered: list[WindowUtterance], loom: BaseLoom, form: Form | None, *, own_names: bool
+) -> Window:
     begun = window.begun if uttered[0] is window.uttered[0] else "cut"
     messages = window.messages[: uttered[-1].at + 1]
     if form is None:
@@ -61,6 +69,8 @@ def _as_sent(window: Window, uttered: list[WindowUtterance], loom: BaseLoom, for
         choice = record.call.get("tool_choice") if record is not None else None
         offered = tools if choice != "none" else ()
         messages, tools = render_as_text(messages, offered, required=choice == "required"), ()
+    elif not own_names:
+        messages = list(map(_as_native, messages))
     messages = arranged(messages, DIALECTS[dialect])
     # Each of these functions keeps the assistant's messages in order, and `arranged` marks those that it adds.
     places = [at for at, each in enumerate(messages) if each.role == "assistant" and each.kind != FILLER]
@@ -72,3 +82,13 @@ def _as_sent(window: Window, uttered: list[WindowUtterance], loom: BaseLoom, for
         messages=messages,
         uttered=[WindowUtterance(each.turn, where[each.at]) for each in uttered],
     )
+
+
+def _as_native(message: Message) -> Message:
+    """A message as Chat Completions takes it: with names, ids and arguments that every server accepts."""
+    if message.role == "tool":
+        return msgspec.structs.replace(message, name=None, tool_call_id=wire_id(message.tool_call_id or ""))
+    if not message.tool_calls:
+        return message
+    calls = tuple(ToolCall(wire_id(each.id), wire_name(each.gate), wire_args(each.args)) for each in message.tool_calls)
+    return msgspec.structs.replace(message, tool_calls=calls)

@@ -117,6 +117,32 @@ async def test_native_calls_have_one_system_message_too() -> None:
     assert next(i for i in items if "finish_reason" in i)["message"]["tool_calls"][0]["function"]["arguments"] == sent
 
 
+async def test_native_calls_have_the_names_ids_and_arguments_that_were_sent() -> None:
+    # A server takes no dot in a name, no long id, and no arguments that are not an object.
+    first = [
+        openai.call_delta(0, "call_" + "1" * 60, "functions.echo", '{"text":  "a"}'),
+        openai.call_delta(1, "call_2", "echo", '{"text": a'),
+    ]
+    with Wire([openai.chat_stream(*first, finish="tool_calls"), openai.said("Fine.")]) as wire:
+        crystal = LocalCrystal(Endpoint("local", "m", wire.url, options={"tools": "native"}))
+        circle = Circle(gates=["echo", "done"], wards=[{"max_turns": 3}])
+        loom = Loom.memory()
+        await Cantrip(crystal, Call("Be brief."), circle, loom=loom).cast("go")
+        sent = wire.requests[1].json()
+    (group,) = exported(loom, "art")
+    items = group["trajectories"][0]["messages_and_choices"]
+    messages = [dict(item.get("message", item)) for item in items[:-1]]
+    for message in messages:
+        message.pop("refusal", None)
+    assert messages == sent["messages"]
+    assert group["trajectories"][0]["tools"] == sent["tools"]
+    # Formats that are no prompts have what the model wrote.
+    (trajectory,) = exported(loom, "atif")
+    (step,) = [each for each in trajectory["steps"] if "tool_calls" in each]
+    assert [call["function_name"] for call in step["tool_calls"]] == ["functions.echo", "echo"]
+    assert [each["source_call_id"] for each in step["observation"]["results"]] == ["call_" + "1" * 60, "call_2"]
+
+
 async def test_a_rejected_answer_has_the_prompt_that_was_sent() -> None:
     loom = Loom.memory()
     first, second = await asked(

@@ -28,7 +28,7 @@ from cantrip_acp.loom.records.turn_parts import joined
 _BATCH = 256
 """How many turns are read at once."""
 
-Begun = Literal["start", "fold", "cut", "knowledge", "fork", "summary"]
+Begun = Literal["start", "fold", "cut", "knowledge", "fork", "summary", "asked again"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Window:
 
     ``begun`` is why it is a new window: the start of the thread, a fold, a cut that made room or removed an
     ephemeral result, a change of what the session knows, another entity (a fork), or the query of a fold's summary, which
-    is a window of its own between the two others.
+    is a window of its own between the two others. Exports also begin one where the crystal was asked again (`sent`).
     """
 
     begun: Begun

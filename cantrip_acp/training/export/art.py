@@ -133,7 +133,7 @@ def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dic
     labels: list[str | None] = []
     histories: list[dict[str, Any]] = []
     turns, trained, seconds, used = 0, 0, 0.0, NO_USAGE
-    for window in episode.windows(summaries=True):
+    for window in episode.queries():
         own = {
             uttered.at
             for uttered in window.uttered

@@ -19,7 +19,7 @@ from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Message
 from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance, UtteranceRecord, VoidedAttempt, metadata_of
 from cantrip_acp.training.export.rows import Sequences
 from cantrip_acp.training.export.selection import Episode, Source
-from cantrip_acp.training.export.sent import windows_as_sent
+from cantrip_acp.training.export.sent import asked_again, windows_as_sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +174,7 @@ def _answers(
                 )
             ),
         )
-        if attempt.asked_again is not None:
-            messages += [own, Message("user", attempt.asked_again, kind="nudge")]
+        messages += asked_again(attempt)
 
 
 def _turn_of(partial: UtteranceRecord) -> Turn:

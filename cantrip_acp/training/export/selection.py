@@ -18,7 +18,7 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.query.thread import INTERRUPTED, Endings, State
 from cantrip_acp.loom.records.turn import Turn, UtteranceRecord
-from cantrip_acp.training.export.sent import windows_as_sent
+from cantrip_acp.training.export.sent import windows_as_sent, windows_asked_again
 
 
 class Report:
@@ -87,9 +87,16 @@ class Episode:
     ended: str
 
     def windows(self, *, summaries: bool = False, own_names: bool = False) -> Iterator[Window]:
-        """Yield what its crystal was sent, window by window (`CrystalView.windows`, `sent`)."""
+        """Yield what its crystal was sent, window by window (`CrystalView.windows`, `sent`), but without the answers that
+        were rejected."""
         for window in self.seen.windows(self.leaf, summaries=summaries):
             yield from windows_as_sent(window, self.seen.loom, own_names=own_names)
+
+    def queries(self) -> Iterator[Window]:
+        """Yield exactly what its crystal was sent, also to make summaries and after a rejected answer."""
+        for window in self.seen.windows(self.leaf, summaries=True):
+            for part in windows_asked_again(window):
+                yield from windows_as_sent(part, self.seen.loom)
 
     def steps(self) -> Iterator[tuple[Window, Message, WindowUtterance | None]]:
         """Yield each message of the thread once, with its window and, for an utterance, its turn.

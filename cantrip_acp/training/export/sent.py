@@ -19,7 +19,7 @@ from cantrip_acp.crystals.openai.chat_messages import DIALECTS, FILLER, arranged
 from cantrip_acp.crystals.openai.tool_names import wire_args, wire_id, wire_name
 from cantrip_acp.crystals.text_tools import render_as_text
 from cantrip_acp.loom.base import BaseLoom
-from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.loom.records.turn import Turn, VoidedAttempt
 
 Form = tuple[str, str]
 """A dialect, and how the tools were offered."""
@@ -45,6 +45,33 @@ def windows_as_sent(
         group.append(uttered)
     if group:
         yield _as_sent(window, group, loom, _form(group[0].turn), own_names=own_names)
+
+
+def windows_asked_again(window: Window) -> Iterator[Window]:
+    """Yield a window, but an answer that a crystal gave after it was asked again has a window of its own: in its prompt were
+    the answers that were rejected before it in the same query, and in no later prompt."""
+    begun, group = window.begun, list[WindowUtterance]()
+    for uttered in window.uttered:
+        extra = [each for attempt in uttered.turn.metadata.voided or () for each in asked_again(attempt)]
+        if not extra:
+            group.append(uttered)
+            continue
+        if group:
+            yield replace(window, begun=begun, messages=window.messages[: group[-1].at + 1], uttered=group)
+            group = []
+        messages = [*window.messages[: uttered.at], *extra, window.messages[uttered.at]]
+        at = len(messages) - 1
+        yield replace(window, begun="asked again", messages=messages, uttered=[WindowUtterance(uttered.turn, at)])
+        begun = "asked again"
+    if group:
+        yield replace(window, begun=begun, uttered=group)
+
+
+def asked_again(attempt: VoidedAttempt) -> tuple[Message, ...]:
+    """What the next attempt of a query had in its prompt of a rejected answer; empty if the same prompt was sent again."""
+    if attempt.asked_again is None:
+        return ()
+    return Message("assistant", attempt.content), Message("user", attempt.asked_again, kind="nudge")
 
 
 def _form(turn: Turn) -> Form | None:

@@ -2,9 +2,9 @@
 
 A row is ``prompt_ids`` and then ``response_ids``. ``mask`` is 1 where the model sampled the token and the row trains it;
 what came between (results, the user's words, utterances without tokens) has mask 0 and log-probability 0. A new row begins
-where the sequence breaks: after a fold or a cut, where the template encoded the earlier turns with other tokens, and
-where another model or another version of its weights answers. The query that made a fold's summary is a row of its own,
-and so is an answer that was rejected (`rejected`).
+where the sequence breaks: after a fold or a cut, where the crystal was asked again, where the template encoded the earlier
+turns with other tokens, and where another model or another version of its weights answers. The query that made a fold's
+summary is a row of its own, and so is an answer that was rejected (`rejected`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Tokens:
             missing: list[str] = []
             rows: list[_Row] = []
             turns = Sequences(source.note)
-            for window in episode.windows(summaries=True):
+            for window in episode.queries():
                 row: _Row | None = None
                 # The query of a summary continues no turn, and no turn continues it.
                 sequences = Sequences(source.note) if window.begun == "summary" else turns

@@ -156,14 +156,14 @@ def _thread(source: Source, graph: Graph, episode: Episode) -> tuple[int | None,
     first: int | None = None
     last: int | None = None
     order: list[int] = []
-    for window in episode.windows(summaries=True):
+    for window in episode.queries():
         if window.begun == "summary":
             source.note("the query of a fold's summary is left out")
             continue
         nodes = graph.add(window, sequences)
         if last is not None and nodes and window.begun in ("fold", "cut"):
             graph.link(nodes[0], last, "compaction")
-        elif last is not None and nodes and window.begun == "fork":
+        elif last is not None and nodes and window.begun in ("fork", "asked again"):
             graph.link(nodes[0], last, "continuation")
         first = nodes[0] if first is None and nodes else first
         last = nodes[-1] if nodes else last

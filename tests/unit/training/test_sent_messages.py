@@ -152,7 +152,47 @@ async def test_a_rejected_answer_has_the_prompt_that_was_sent() -> None:
     whole, rejected = group["trajectories"]
     assert [{"role": m["role"], "content": m["content"]} for m in rejected["messages_and_choices"][:-1]] == first
     assert second[: len(first)] == first
-    assert whole["messages_and_choices"][0]["content"] == first[0]["content"]
+    assert [{"role": m["role"], "content": m["content"]} for m in whole["messages_and_choices"][:-1]] == second
+
+
+@pytest.mark.parametrize("tools", ["native", "text"])
+async def test_an_answer_after_rejected_ones_has_them_in_its_prompt_and_later_answers_do_not(tools: str) -> None:
+    loom = Loom.memory()
+    native = openai.chat_stream(openai.call_delta(0, "call_1", "echo", '{"text": "a"}'), finish="tool_calls")
+    echo = native if tools == "native" else openai.said(SPELLINGS["without spaces"])
+    end = openai.chat_stream(openai.call_delta(0, "call_2", "done", '{"answer": "ok"}'), finish="tool_calls")
+    replies = [openai.said("No."), openai.said("Never."), echo, end if tools == "native" else openai.said(DONE)]
+    sent = await asked(loom, *replies, tools=tools, call=Call("Be brief.", tool_choice="required"))
+    assert [len(messages) for messages in sent] == [2, 4, 6, 4]
+    (group,) = exported(loom, "art")
+    found = []
+    for trajectory in group["trajectories"]:
+        for history in (trajectory, *trajectory["additional_histories"]):
+            items = [dict(item.get("message", item)) for item in history["messages_and_choices"]]
+            for item in items:
+                item.pop("refusal", None)
+            found.append(items[:-1])
+    assert len(found) == len(sent)
+    assert all(messages in sent for messages in found)
+    assert all(messages in found for messages in sent)
+    # One thread, for readers of text too. There, a rejected answer is no part of what is learned.
+    (row,) = exported(loom, "trl-sft")
+    assert row["prompt"] == sent[0]
+    (episode, *lost) = exported(loom, "verifiers")
+    (trace,) = episode["traces"]
+    contents = [[n["message"].get("content") for n in path(trace, at)] for at in trace["info"]["cantrip"]["turns"]]
+    assert [("No." in each, "Never." in each) for each in contents] == [(True, True), (False, False)]
+    assert len(lost) == 2
+
+
+def path(trace: dict[str, Any], at: str) -> list[dict[str, Any]]:
+    """The nodes of a trace from its beginning to a node."""
+    found: list[dict[str, Any]] = []
+    number: int | None = int(at)
+    while number is not None:
+        found.insert(0, trace["nodes"][number])
+        number = found[0]["parent"]
+    return found
 
 
 async def test_demonstrations_of_a_script_are_sent_as_calls_in_text() -> None:

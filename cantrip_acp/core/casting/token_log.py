@@ -33,6 +33,7 @@ class TokenLog:
         self, sampled: SampledTokens, messages: Sequence[Message], folded: int, redactor: Redactor, *, masked: bool
     ) -> SampledTokens | None:
         """The tokens to store of an answer that was rejected. They are reduced like those of the turn that follows."""
+        masked = masked or _tokens_hold_secret(sampled, redactor)
         secret = self._holds_secret(messages, folded, redactor) or self._hidden
         self._hidden = self._hidden or masked
         if masked:
@@ -48,9 +49,10 @@ class TokenLog:
         """The tokens to store in the turn's record.
 
         ``messages`` are those of its query; ``folded`` is the number of turns that a summary replaced. Tokens can be
-        decoded to text. So if words were ``masked``, the response's tokens are not stored, and if a message holds a
-        secret, the prompt's tokens are not stored.
+        decoded to text. So if words were ``masked``, or if the response's tokens hold a secret that no word shows, the
+        response's tokens are not stored, and if a message holds a secret, the prompt's tokens are not stored.
         """
+        masked = masked or _tokens_hold_secret(sampled, redactor)
         whole = sampled.prompt_ids + sampled.ids
         secret = self._holds_secret(messages, folded, redactor) or self._hidden
         self._hidden = False
@@ -76,3 +78,13 @@ class TokenLog:
                     break
         self._checked = len(messages)
         return self._secret
+
+
+def _tokens_hold_secret(sampled: SampledTokens, redactor: Redactor) -> bool:
+    """Whether the text of the tokens has a secret. It may have more than the answer: a call without a name, for example."""
+    if not redactor.active or not sampled.texts:
+        return False
+    text = bytes(byte for place in range(len(sampled.texts)) for byte in sampled.bytes_of(place)).decode(
+        errors="replace"
+    )
+    return redactor.text(text) != text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from cantrip_acp.loom.records.turn import RewardRecord, VoidedAttempt
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source
-from tests.support.provider_server import Reply, Wire
-from tests.unit.crystals.test_logprobs import done_call, local, spoken
+from tests.support import openai_replies as openai
+from tests.support.openai_replies import chunk
+from tests.support.provider_server import Reply, Wire, sse_reply
+from tests.unit.crystals.test_logprobs import done_call, entry, local, spoken
 
 pytestmark = pytest.mark.anyio
 
@@ -215,6 +218,24 @@ async def test_no_secret_of_a_rejected_answer_is_in_the_loom_as_tokens() -> None
     assert (kept.rejected, kept.sampled) == ("no_call", None)
     assert turn.metadata.sampled == SampledTokens((4,), ("<4>",), (-0.25,))
     assert secret not in repr(list(loom.records()))
+
+
+@pytest.mark.parametrize("rejected", [True, False])
+async def test_tokens_of_a_secret_that_no_word_shows_are_not_stored(rejected: bool) -> None:
+    """A call without a name is rejected, and its arguments are not recorded. A server may also leave thinking out."""
+    secret = "secret-that-no-word-shows-0123456789"
+    shared().add(secret)
+    loom = Loom.memory()
+    delta = openai.call_delta(0, "call_1", "", json.dumps({"text": secret})) if rejected else done_call()
+    entries = [entry(half, -0.5) for half in (secret[:9], secret[9:])]
+    words = chunk(None, choices=[{"index": 0, "delta": {}, "logprobs": {"content": entries}, "token_ids": [3, 4]}])
+    first = chunk({"role": "assistant", "content": ""}, check=False, prompt_token_ids=[1, 2])
+    with suppress(CrystalError):
+        await cast(loom, sse_reply([first, words, chunk(delta), chunk({}, "tool_calls")]), retries=0)
+    assert [len(partial.voided) for partial in loom.partials()] == [1] * rejected
+    records = repr(list(loom.records()))
+    assert secret[9:] not in records
+    assert "ids=(3, 4)" not in records
 
 
 async def test_a_fork_that_fails_at_its_first_answer_is_in_the_group_of_its_forks(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
 
 class Atif:
-    """Writes one row per thread. A child's thread is in the row of its parent, unless it was selected by its id."""
+    """Writes one row per thread. A child's thread is in the row of its parent (`Source.embedded`)."""
 
     name = "atif"
     summary = "ATIF (Harbor): trajectories of steps, with observations, metrics and token ids"
@@ -38,7 +38,7 @@ class Atif:
         children: list[str] = []
         learned: set[str] = set()
         for episode in source.episodes(marked=True):
-            if episode.parent_turn is not None and episode.leaf not in source.wanted.threads:
+            if source.embedded(episode):
                 children.append(episode.leaf)
                 continue
             yield _trajectory(source, episode, learned)

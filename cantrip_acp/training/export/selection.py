@@ -210,6 +210,13 @@ class Source:
                 continue
             yield episode
 
+    def embedded(self, episode: Episode) -> bool:
+        """Whether a format with trees has a thread in the row of another one: the thread of a child, which its parent
+        read. A child's thread that was selected by its id, and a fork of a child, have rows of their own."""
+        if episode.parent_turn is None or episode.leaf in self.wanted.threads:
+            return False
+        return self.outline.tips[self.outline.own_path(episode.leaf)[0]] == episode.leaf
+
     def leave_out(self, leaf: str, why: str) -> None:
         """Count a thread as left out, only once."""
         if leaf not in self._counted:

@@ -40,19 +40,19 @@ _STOPS = {
 
 
 class Verifiers:
-    """Writes one row for each thread. A child's thread is in the row of its parent, unless it was selected by its id."""
+    """Writes one row for each thread. A child's thread is in the row of its parent (`Source.embedded`)."""
 
     name = "verifiers"
     summary = "verifiers (v1) episodes: traces as trees of messages, with token ids and log-probabilities"
     marks_truncated = True
 
     def rows(self, source: Source) -> Iterator[dict[str, Any]]:
-        named = set(source.wanted.threads)
         children: list[str] = []
         learned: set[str] = set()
         for episode in source.episodes(marked=True):
-            if episode.parent_turn is not None and episode.leaf not in named:
+            if source.embedded(episode):
                 children.append(episode.leaf)
+                yield from _rejected(source, rejected_answers(source, episode))
                 continue
             graph = Graph(source.note, source.sampled, learned)
             _thread(source, graph, episode)

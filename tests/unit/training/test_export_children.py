@@ -92,3 +92,33 @@ async def test_every_format_takes_them(name: str) -> None:
     _, source = exported(loom, name)
     assert source.report.threads == 4
     assert not source.report.left_out
+
+
+@pytest.mark.parametrize("name", ["verifiers", "atif"])
+async def test_a_fork_of_a_child_has_a_row_of_its_own(name: str) -> None:
+    loom, _ = await delegated()
+    child = next(e for e in Source(loom).episodes(marked=True) if e.intent == "second part")
+    first = Source(loom).outline.own_path(child.leaf)[1]
+    circle = Circle(gates=["done", "echo"], wards=[{"max_turns": 5}])
+    cantrip = Cantrip(ScriptedCrystal([echo("again"), done("another part")]), circle=circle, loom=loom, retry=INSTANT)
+    async with await cantrip.fork(first, loom=loom, state="none") as entity:
+        await entity.cast("try it again")
+    found, source = exported(loom, name)
+    assert len(found) == 2
+    assert source.report.left_out == {}
+    own = [row.get("trajectory_id") or row["traces"][0]["id"] for row in found]
+    assert own[1] == loom.leaves()[-1]
+
+
+async def test_the_rejected_answer_of_a_child_is_an_episode() -> None:
+    loom = Loom.memory()
+    crystal = ScriptedCrystal(
+        [{"tool_calls": [{"gate": "call_agent", "args": {"intent": "a part"}}]}, done("all done")],
+        children=[{"responses": [{"content": "I would rather talk."}, done("part")]}],
+    )
+    circle = Circle(gates=["done", "call_agent"], wards=[{"max_turns": 5}, {"max_depth": 1}])
+    await Cantrip(crystal, Call(tool_choice="required"), circle, loom=loom, retry=INSTANT).cast("the whole")
+    whole, lost = (row["traces"][0] for row in rows(loom, "verifiers"))
+    assert sorted((whole["root_reply"], lost["root_reply"])) == ["I would rather talk.", "all done"]
+    trajectories = [each for row in rows(loom, "art") for each in row["trajectories"]]
+    assert [each["metadata"]["reason"] for each in trajectories].count("no_call") == 1

@@ -62,7 +62,8 @@ def unsupported_parameter(error: CrystalError, body: Mapping[str, Any]) -> str |
         if head not in body or (tail and tail not in body[head]):
             continue
         pattern = _SPOKEN.get(name, re.escape(name))
-        if re.search(rf"(?<![\w.]){pattern}(?![\w.]*\w)", words):
+        # Cerebras writes ``body.`` before the name.
+        if re.search(rf"(?<![\w.])(?:body\.)?{pattern}(?![\w.]*\w)", words):
             return name
     return None
 

@@ -88,6 +88,24 @@ async def test_nothing_is_asked_for_or_kept_where_nobody_wants_it() -> None:
     assert not {"logprobs", "return_token_ids"} & set(body)
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        # Cerebras, then Gemini at its address for this protocol.
+        {
+            "message": "body.return_token_ids: property 'body.return_token_ids' is unsupported",
+            "code": "wrong_api_format",
+        },
+        [{"error": {"code": 400, "message": 'Unknown name "return_token_ids": Cannot find field.'}}],
+    ],
+)
+async def test_a_server_that_refuses_the_request_for_ids_in_its_own_form_is_asked_without(refusal: Any) -> None:
+    with Wire([json_reply(refusal, 400), openai.said("hi")]) as wire:
+        response, _ = await asked(local(wire), Message("user", "Hi"))
+    assert response.content == "hi"
+    assert "return_token_ids" not in wire.requests[-1].json()
+
+
 async def test_a_server_that_takes_none_is_asked_without() -> None:
     refused = openai.refusal(400, "Unsupported parameter: 'logprobs' is not supported with this model.")
     unknown = openai.refusal(400, "return_token_ids: Extra inputs are not permitted")

@@ -86,11 +86,11 @@ class Episode:
     started: str
     ended: str
 
-    def windows(self, *, summaries: bool = False, own_names: bool = False) -> Iterator[Window]:
+    def windows(self, *, summaries: bool = False) -> Iterator[Window]:
         """Yield what its crystal was sent, window by window (`CrystalView.windows`, `sent`), but without the answers that
         were rejected."""
         for window in self.seen.windows(self.leaf, summaries=summaries):
-            yield from windows_as_sent(window, self.seen.loom, own_names=own_names)
+            yield from windows_as_sent(window, self.seen.loom)
 
     def queries(self) -> Iterator[Window]:
         """Yield exactly what its crystal was sent, also to make summaries and after a rejected answer."""
@@ -101,10 +101,11 @@ class Episode:
     def steps(self) -> Iterator[tuple[Window, Message, WindowUtterance | None]]:
         """Yield each message of the thread once, with its window and, for an utterance, its turn.
 
-        What later windows repeat is left out. So are results: they belong to the utterance with their call.
+        What later windows repeat is left out. So are results: they belong to the utterance with their call. Calls are in
+        ``tool_calls`` also where the crystal wrote them as text, and have the names, ids and arguments of the loom.
         """
         written: Counter[bytes] = Counter()
-        for window in self.windows(own_names=True):
+        for window in self.seen.windows(self.leaf):
             said = {uttered.at: uttered for uttered in window.uttered}
             before = written.copy()
             for at, message in enumerate(window.messages):
@@ -119,8 +120,9 @@ class Episode:
                     yield window, message, None
 
     def results(self, turn: Turn) -> list[Message]:
-        """What the crystal read as the answer to an utterance: a message for each of its calls."""
-        return self.seen.context(turn.cantrip_id).render(turn)[1:]
+        """What the crystal read as the answer to an utterance: a message for each of its calls. A message of the user that
+        asks it to go on is a step."""
+        return [each for each in self.seen.context(turn.cantrip_id).render(turn)[1:] if each.role == "tool"]
 
     @property
     def complete(self) -> bool:

@@ -25,26 +25,23 @@ Form = tuple[str, str]
 """A dialect, and how the tools were offered."""
 
 
-def windows_as_sent(
-    window: Window, loom: BaseLoom, form: Form | None = None, *, own_names: bool = False
-) -> Iterator[Window]:
+def windows_as_sent(window: Window, loom: BaseLoom, form: Form | None = None) -> Iterator[Window]:
     """Yield a window in the form that was sent; several windows if the form changed in it.
 
     A window whose turns name no dialect stays as it is: they are of another provider, of a script, or of an older loom.
-    With ``form`` it is as a crystal with that form would have been sent it. With ``own_names``, calls and results keep the names,
-    ids and arguments of the loom, which a server may not accept.
+    With ``form`` it is as a crystal with that form would have been sent it.
     """
     if form is not None:
-        yield _as_sent(window, list(window.uttered), loom, form, own_names=own_names)
+        yield _as_sent(window, list(window.uttered), loom, form)
         return
     group: list[WindowUtterance] = []
     for uttered in window.uttered:
         if group and _form(uttered.turn) != _form(group[0].turn):
-            yield _as_sent(window, group, loom, _form(group[0].turn), own_names=own_names)
+            yield _as_sent(window, group, loom, _form(group[0].turn))
             group = []
         group.append(uttered)
     if group:
-        yield _as_sent(window, group, loom, _form(group[0].turn), own_names=own_names)
+        yield _as_sent(window, group, loom, _form(group[0].turn))
 
 
 def windows_asked_again(window: Window) -> Iterator[Window]:
@@ -81,9 +78,7 @@ def _form(turn: Turn) -> Form | None:
     return sent.dialect, sent.tool_mode or "native"
 
 
-def _as_sent(
-    window: Window, uttered: list[WindowUtterance], loom: BaseLoom, form: Form | None, *, own_names: bool
-) -> Window:
+def _as_sent(window: Window, uttered: list[WindowUtterance], loom: BaseLoom, form: Form | None) -> Window:
     begun = window.begun if uttered[0] is window.uttered[0] else "cut"
     messages = window.messages[: uttered[-1].at + 1]
     if form is None:
@@ -96,7 +91,7 @@ def _as_sent(
         choice = record.call.get("tool_choice") if record is not None else None
         offered = tools if choice != "none" else ()
         messages, tools = render_as_text(messages, offered, required=choice == "required"), ()
-    elif not own_names:
+    else:
         messages = list(map(_as_native, messages))
     messages = arranged(messages, DIALECTS[dialect])
     # Each of these functions keeps the assistant's messages in order, and `arranged` marks those that it adds.

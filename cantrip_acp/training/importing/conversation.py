@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.core.context import NUDGE
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.crystals.logprobs import SampledTokens, common_prefix_length
 from cantrip_acp.loom.records.turn import (
@@ -115,7 +116,8 @@ class _Writing:
         self._cast: str | None = None
 
     def write(self) -> None:
-        items = self._talk.items
+        # The loop itself asks a model to go on that called nothing, also where the loom is read. That begins no cast.
+        items = [each for each in self._talk.items if not (isinstance(each, Asked) and each.text == NUDGE)]
         answers = [at for at, item in enumerate(items) if isinstance(item, Answer)]
         if not answers:
             self._writer.report.note("a conversation in which no model answered")

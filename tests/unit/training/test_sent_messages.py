@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.training.export import registry
+from cantrip_acp.training.export.rows import write
 from cantrip_acp.training.export.selection import Source
+from cantrip_acp.training.importing.import_file import import_file
 from tests.support import openai_replies as openai
 from tests.support.provider_server import Reply, Wire
 
@@ -77,6 +80,38 @@ async def test_a_call_goes_back_as_it_was_spelled_and_exports_say_what_was_sent(
         *(message["content"] for message in second),
         DONE,
     ]
+
+
+async def test_formats_of_steps_have_calls_in_text_as_calls_and_their_results_once(tmp_path: Path) -> None:
+    """They tell what was done. They are no prompts, so they need not have the form that was sent."""
+    loom = Loom.memory()
+    with Wire([openai.said(each) for each in (SPELLINGS["words around it"], "I think.", DONE)]) as wire:
+        crystal = LocalCrystal(Endpoint("local", "m", wire.url, options={"tools": "text"}))
+        circle = Circle(gates=["echo", "done"], wards=[{"max_turns": 6}, {"require_done_tool": True}])
+        await Cantrip(crystal, Call("Be brief."), circle, loom=loom).cast("go")
+    (trajectory,) = exported(loom, "atif")
+    steps = trajectory["steps"]
+    assert [step["source"] for step in steps] == ["system", "user", "agent", "agent", "user", "agent"]
+    assert [step["message"] for step in steps[:4]] == ["Be brief.", "go", "I call it.\n\n\nThat was it.", "I think."]
+    assert [call["function_name"] for step in steps for call in step.get("tool_calls", ())] == ["echo", "done"]
+    results = [result for step in steps for result in step.get("observation", {}).get("results", ())]
+    assert [(bool(result.get("source_call_id")), result["content"]) for result in results] == [
+        (True, "a"),
+        (True, "ok"),
+    ]
+    sample = next(row["data"] for row in exported(loom, "inspect") if row["sample"])
+    roles = [message["role"] for message in sample["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "user", "assistant", "tool"]
+    # So a reader finds the one cast again, with its calls.
+    for name, file in (("atif", "a.jsonl"), ("inspect", "a.eval")):
+        with (tmp_path / file).open("wb") as out:
+            write(registry.find(name), Source(loom), out)
+        into = Loom.memory()
+        import_file(str(tmp_path / file), into)
+        ((start, end),) = into.casts()
+        assert (start.intent, end and end.reason) == ("go", "done")
+        (own,) = exported(into, "trl-sft")
+        assert [message["role"] for message in own["messages"]] == roles[:-1]
 
 
 async def test_what_a_model_invents_does_not_go_back_and_is_not_exported() -> None:

@@ -19,7 +19,7 @@ from cantrip_acp.core.history.crystal_view import WindowUtterance
 from cantrip_acp.crystals.contract import NO_USAGE, Message, Usage
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.records.turn import Turn
-from cantrip_acp.training.export.rows import Note, Sequences, text_of, tools, url_of
+from cantrip_acp.training.export.rows import Note, Sequences, request_of, text_of, tools, url_of
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.version import __version__
 
@@ -136,7 +136,9 @@ def _utterance(
         "reasoning_content": message.thinking,
         "tool_calls": [_call(each.id, each.gate, each.args) for each in message.tool_calls] or None,
         "is_copied_context": uttered.first in learned or None,
-        "extra": {"cantrip": {"turn": turn.id, "reward": rewards.of_turn(source.loom, turn.id)}},
+        "extra": {
+            "cantrip": {"turn": turn.id, "reward": rewards.of_turn(source.loom, turn.id), "request": request_of(turn)}
+        },
     }
     learned.add(uttered.first)
     known = {each.id for each in message.tool_calls}

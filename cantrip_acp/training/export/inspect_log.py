@@ -20,7 +20,7 @@ from cantrip_acp.crystals.contract import NO_USAGE, Message, Usage
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.loom.records.turn import Turn
-from cantrip_acp.training.export.rows import Note, text_of, url_of
+from cantrip_acp.training.export.rows import Note, request_of, text_of, url_of
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.version import __version__
 
@@ -112,6 +112,7 @@ def _said(message: Message, turn: Turn, source: Source) -> dict[str, Any]:
         "timestamp": turn.metadata.timestamp,
         "reward": rewards.of_turn(source.loom, turn.id),
         "sampled": source.sampled(turn),
+        "request": request_of(turn),
     }
     said: dict[str, Any] = {
         "id": turn.id,

@@ -19,7 +19,7 @@ from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
-from cantrip_acp.training.export.rows import UNEQUAL, Sequences, rendered, weights_of
+from cantrip_acp.training.export.rows import UNEQUAL, Sequences, rendered, request_of, weights_of
 from cantrip_acp.training.export.selection import Source
 
 NO_TOKENS = "no tokens were recorded (`logprobs: true` in the crystal of a recipe records them)"
@@ -124,7 +124,8 @@ class _Row:
         self._mask += [0] * len(between) + [1] * len(sampled.ids)
         self._logprobs += [*([0.0] * len(between)), *sampled.logprobs]
         end = len(self._response)
-        self._turns.append({"turn": uttered.turn.id, "start": end - len(sampled.ids), "end": end})
+        about = {"turn": uttered.turn.id, "start": end - len(sampled.ids), "end": end}
+        self._turns.append({**about, "request": request_of(uttered.turn)})
         self._last = uttered.at
 
     def data(self, source: Source, about: dict[str, Any], group: str, number: int) -> dict[str, Any]:

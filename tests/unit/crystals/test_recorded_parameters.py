@@ -163,5 +163,10 @@ async def test_exports_contain_what_was_asked_and_the_version_of_the_weights() -
     assert requests == row["cantrip"]["requests"]
     (trace,) = [row["traces"][0] for row in rows("verifiers")]
     assert list(trace["info"]["cantrip"]["requests"].values()) == requests
+    (trajectory,) = rows("atif")
+    steps = [step["extra"]["cantrip"]["request"] for step in trajectory["steps"] if step["source"] == "agent"]
+    (sample,) = [row["data"] for row in rows("inspect") if row["sample"]]
+    answers = [m["metadata"]["cantrip"]["request"] for m in sample["messages"] if m["role"] == "assistant"]
+    assert steps == answers == requests
     assert all(expected.items() <= each.items() for each in requests)
     assert len(requests) == 2

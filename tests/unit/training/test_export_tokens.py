@@ -47,7 +47,7 @@ def text(ids: list[int]) -> str:
 
 async def test_a_thread_is_one_row_of_what_was_sent_and_sampled() -> None:
     loom = Loom.memory()
-    cantrip = sampling(echo("a"), echo("b", content="hm"), done("c"), loom=loom)
+    cantrip = sampling(echo("a"), echo("b", content="hm"), done("c"), loom=loom, call={"temperature": 0.5})
     await cantrip.cast("the task")
     loom.annotate_reward(loom.leaves()[-1], 0.5)
     (row,) = rows(loom, "tokens")
@@ -60,6 +60,7 @@ async def test_a_thread_is_one_row_of_what_was_sent_and_sampled() -> None:
     assert [turn["turn"] for turn in row["turns"]] == [t.id for t in loom.turns() if t.role == "crystal"]
     assert (row["reward"], row["weights"], row["row"], row["state"]) == (0.5, None, 0, "terminated")
     assert row["thread"] == row["group"] == loom.leaves()[-1]
+    assert [turn["request"]["temperature"] for turn in row["turns"]] == [0.5] * 3
     assert row["messages"][-1]["tool_calls"][0]["function"]["name"] == "done"
 
 

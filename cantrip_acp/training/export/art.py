@@ -66,9 +66,10 @@ class Art:
             yield row
         for leaf in alone:
             yield self._group(source, [leaf], owners, {"group": None, "intent": source.episode(leaf).intent})
-        for casts in failed.values():
-            for intent, trajectories in casts:
-                yield _row(trajectories, [], {"group": None, "intent": intent})
+        for intent, trajectories in failed.pop(None, ()):
+            yield _row(trajectories, [], {"group": None, "intent": intent})
+        for group, casts in failed.items():
+            yield _row([each for _, own in casts for each in own], [], {"group": group, "intent": casts[0][0]})
 
     def _group(
         self, source: Source, leaves: list[str], owners: dict[str, str], metadata: dict[str, Any]

@@ -51,7 +51,8 @@ class RejectedAnswer:
 def failure_reward(source: Source, episode: Episode) -> float:
     """The reward of an answer that could not be used: 0, or the lowest reward of the thread's group if that is lower."""
     group = next((each for each in source.groups if each.id == episode.group), None)
-    leaves = group.leaves if group is not None else (episode.leaf,)
+    # In a group of casts that failed, only one may have a thread. Its first turn names the group.
+    leaves = group.leaves if group is not None else (source.outline.tips.get(episode.group or "", episode.leaf),)
     rewards = [source.episode(leaf).reward for leaf in leaves]
     return min([0.0, *(reward for reward in rewards if reward is not None)])
 

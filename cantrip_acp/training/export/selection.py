@@ -182,6 +182,26 @@ class Source:
         # A later group replaces an earlier one: the threads that part last have most in common.
         return {leaf: group.id for group in self.groups for leaf in group.leaves}
 
+    @cached_property
+    def _with_failed(self) -> dict[tuple[str, str | None], str]:
+        """The groups of casts on one intent of which some ended without a turn, by the call and the intent."""
+        failed: dict[tuple[str, str | None], list[str]] = {}
+        for partial in self.seen.partials.values():
+            place, start = self.outline.places.get(partial.parent_id), self.outline.starts.get(partial.cast_id)
+            rejected = any(each.rejected is not None for each in partial.voided)
+            if place is None or place.role != "call" or start is None or not rejected:
+                continue
+            branches = self.outline.next.get(partial.parent_id, ())
+            # An entity that tried again read the first attempt too, so its prompts differ.
+            if all(self.outline.places[each].entity_id != partial.entity_id for each in branches):
+                failed.setdefault((partial.parent_id, start.intent), []).append(start.id)
+        found = {}
+        for (call, intent), casts in failed.items():
+            ids = [each for each in self.outline.next.get(call, ()) if self.outline.intent(each) == intent] + casts
+            if len(ids) > 1:
+                found[call, intent] = ids[0]
+        return found
+
     def leaves(self) -> Sequence[str]:
         """The ids of the last turns of all threads, or of those selected by id. Raises `LoomError` for an unknown
         one."""
@@ -295,9 +315,13 @@ class Source:
         answered = [i for i in path if self.outline.places[i].role != "call"]
         first = self.loom.turn(answered[0]) if answered else turn
         group = self._group_of.get(leaf)
-        if (group is None or failed is not None) and fork is not None and isinstance(fork.group, str):
-            # The other forks of its group may have failed before their first turn.
-            group = fork.group
+        if group is None or failed is not None:
+            # The others of its group may have failed before their first turn.
+            if fork is not None and isinstance(fork.group, str):
+                group = fork.group
+            elif fork is None:
+                begun = self.outline.intent(answered[0]) if answered else start.intent if start is not None else None
+                group = self._with_failed.get((path[0], begun))
         return Episode(
             self.seen,
             leaf,

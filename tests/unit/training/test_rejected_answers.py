@@ -220,6 +220,41 @@ async def test_no_secret_of_a_rejected_answer_is_in_the_loom_as_tokens() -> None
     assert secret not in repr(list(loom.records()))
 
 
+@pytest.mark.parametrize("good", [0, 1, 2])
+async def test_casts_of_one_intent_that_fail_at_their_first_answer_are_in_its_group(good: int) -> None:
+    replies = [spoken([1], [n], words="", finish="tool_calls", delta=done_call()) for n in range(good)]
+    with Wire([*replies, empty([1], [8], finish="length"), empty([1], [9], finish="length")]) as wire:
+        loom = Loom.memory()
+        circle = Circle(gates=["echo", "done"], wards=[{"max_turns": 4}])
+        cantrip = Cantrip(local(wire), Call(seed=7), circle, loom=loom, retry=RetryPolicy(max_retries=0))
+        for _ in range(good + 2):
+            with suppress(CrystalError):
+                await cantrip.cast("go")
+    for leaf in loom.leaves():
+        loom.append(RewardRecord(leaf, -1.0))
+    found = exported(loom, "tokens")
+    assert {row["response_ids"][0] for row in found} == {*range(good), 8, 9}
+    assert len({row["group"] for row in found}) == 1
+    assert [row["reward"] for row in found if row["kind"] == "rejected"] == [-1.0 if good else 0.0] * 2
+    (group,) = exported(loom, "art")
+    assert (group["metadata"]["group"], len(group["trajectories"])) == (found[0]["group"], good + 2)
+
+
+async def test_a_group_of_forks_that_all_fail_is_one_group() -> None:
+    replies = [
+        spoken([1], [2], words="", finish="tool_calls", delta=done_call()),
+        *(empty([1, 2, 8], [n], finish="length") for n in (4, 5)),
+    ]
+    with Wire(replies) as wire:
+        loom = Loom.memory()
+        circle = Circle(gates=["echo", "done"], wards=[{"max_turns": 4}])
+        cantrip = Cantrip(local(wire), Call(seed=7), circle, loom=loom, retry=RetryPolicy(max_retries=0))
+        await cantrip.cast("Begin.")
+        forks = await cantrip.fork_group(loom.leaves()[0], "one", samples=2, concurrency=1)
+    groups = {row["metadata"]["group"]: len(row["trajectories"]) for row in exported(loom, "art")}
+    assert groups == {None: 1, forks.id: 2}
+
+
 @pytest.mark.parametrize("rejected", [True, False])
 async def test_tokens_of_a_secret_that_no_word_shows_are_not_stored(rejected: bool) -> None:
     """A call without a name is rejected, and its arguments are not recorded. A server may also leave thinking out."""

@@ -14,7 +14,7 @@ from cantrip_acp.crystals.contract import Message
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.rewards import Group
 from cantrip_acp.training.export.rows import rendered, request_of, tools
-from cantrip_acp.training.export.selection import Episode, Source
+from cantrip_acp.training.export.selection import Episode, Source, as_text
 
 
 class TrlPreference:
@@ -109,8 +109,8 @@ def _complete(window: Window, start: int) -> list[Message]:
 class TrlPrompts:
     """Writes one row per prompt: ``prompt``, ``reference``, ``intent``, ``tools``. The model answers it again in training.
 
-    A prompt is what the crystal read before the first utterance of a thread; in a group of forks, before the first
-    utterance after they part. Equal prompts with the same reference are one row.
+    A prompt is what the crystal read before the first utterance of a cast, so a thread with several casts has several. Those
+    before a fork are not of its thread. Equal prompts with the same reference are one row.
     """
 
     name = "trl-prompts"
@@ -119,31 +119,31 @@ class TrlPrompts:
 
     def rows(self, source: Source) -> Iterator[dict[str, Any]]:
         seen: set[bytes] = set()
-        parts = {leaf: group for group in source.groups for leaf in group.leaves}
         for episode in source.episodes(marked=True):
-            group = parts.get(episode.leaf)
-            found = None if group is None else _parting(source, episode, group)
-            if found is None:
-                window = next(episode.windows(), None)
-                found = None if window is None else (window, window.uttered[0].at)
-            if found is None:
+            casts: dict[str | None, tuple[Window, int]] = {}
+            for window in episode.windows():
+                for uttered in window.uttered:
+                    if uttered.turn.entity_id == episode.entity_id:
+                        casts.setdefault(source.begun(uttered.turn), (window, uttered.at))
+            if not casts:
                 source.leave_out(episode.leaf, "no utterance")
                 continue
-            window, at = found
-            row = {
-                "prompt": _messages(source, window.messages[:at]),
-                "reference": episode.reference_text,
-                "intent": episode.intent,
-                "tools": json.dumps(tools(window.tools)),
-            }
-            source.count_exported(episode.leaf)
-            key = msgspec.json.encode(row)
-            if key not in seen:
-                seen.add(key)
-                yield {
-                    **row,
-                    "cantrip": {"thread": episode.leaf, "cantrip": episode.cantrip_id, "group": episode.group},
+            for cast_id, (window, at) in casts.items():
+                intent, reference = source.asked(cast_id)
+                row = {
+                    "prompt": _messages(source, window.messages[:at]),
+                    "reference": as_text(reference),
+                    "intent": intent,
+                    "tools": json.dumps(tools(window.tools)),
                 }
+                key = msgspec.json.encode(row)
+                if key not in seen:
+                    seen.add(key)
+                    yield {
+                        **row,
+                        "cantrip": {"thread": episode.leaf, "cantrip": episode.cantrip_id, "group": episode.group},
+                    }
+            source.count_exported(episode.leaf)
 
 
 class TrlKto:

@@ -132,8 +132,7 @@ class Episode:
     @property
     def reference_text(self) -> str | None:
         """The expected answer as text: JSON if it is not text itself."""
-        given = self.reference
-        return given if given is None or isinstance(given, str) else msgspec.json.encode(given).decode()
+        return as_text(self.reference)
 
     def about(self) -> dict[str, Any]:
         """What a row says about its thread beside the messages: a flat mapping of texts, numbers and nulls."""
@@ -153,6 +152,11 @@ class Episode:
             "group": self.group,
             "trace_id": self.trace_id,
         }
+
+
+def as_text(reference: Any) -> str | None:
+    """An expected answer as text: JSON if it is not text itself."""
+    return reference if reference is None or isinstance(reference, str) else msgspec.json.encode(reference).decode()
 
 
 class Source:
@@ -296,6 +300,22 @@ class Source:
         spawner = self.outline.spawner(self.outline.own_path(leaf)[0])
         return self.reward(self.outline.tips[spawner]) if spawner in self.outline.tips else None
 
+    def asked(self, cast_id: str | None) -> tuple[str, Any]:
+        """The intent of a cast and its expected answer (JSON data)."""
+        start = self.outline.starts.get(cast_id) if cast_id is not None else None
+        reference = None if start is None or start.reference is msgspec.UNSET else start.reference
+        return (start.intent if start is not None else None) or "", reference
+
+    def begun(self, turn: Turn) -> str | None:
+        """The cast of a turn; if its entity only resumed an earlier one of its own, that one."""
+        casts = [turn.cast_id]
+        while casts[-1] is not None and (start := self.outline.starts.get(casts[-1])) is not None:
+            before = self.outline.starts.get(start.resumes) if isinstance(start.resumes, str) else None
+            if before is None or before.entity_id != start.entity_id or before.id in casts:
+                break
+            casts.append(before.id)
+        return casts[-1]
+
     def sampled(self, turn: Turn) -> bool:
         """Whether a model sampled an utterance. If not, a script or a person wrote it: it is a demonstration."""
         if turn.metadata.sampled is not msgspec.UNSET:
@@ -333,8 +353,7 @@ class Source:
             turn.entity_id,
             turn.cantrip_id,
             turn.cast_id,
-            (start.intent if start is not None else None) or "",
-            None if start is None or start.reference is msgspec.UNSET else start.reference,
+            *self.asked(turn.cast_id),
             self.sampled(turn),
             self.outline.spawner(path[0]),
             fork.from_turn if fork is not None else None,

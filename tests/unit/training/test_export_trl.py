@@ -38,6 +38,18 @@ async def test_the_prompt_of_forks_is_where_they_part() -> None:
     assert [m["role"] for m in found[1]["prompt"]] == ["system", "user", "assistant", "tool", "user"]
 
 
+async def test_each_prompt_has_the_reference_of_its_own_cast() -> None:
+    loom = Loom.memory()
+    cantrip = make(*[done(str(n)) for n in range(5)], loom=loom, gates=GATES)
+    async with cantrip.invoke() as entity:
+        await entity.cast("1 + 1", reference="2")
+        await entity.cast("and 2 + 2?", reference="4")
+    async with await cantrip.fork(loom.leaves()[0], loom=loom, state="none") as entity:
+        await entity.cast("and 3 + 3?", reference="6")
+    found = [(row["prompt"][-1]["content"], row["intent"], row["reference"]) for row in rows(loom, "trl-prompts")]
+    assert found == [("1 + 1", "1 + 1", "2"), *((f"and {n} + {n}?", f"and {n} + {n}?", str(2 * n)) for n in (2, 3))]
+
+
 async def test_labels_compare_with_the_group() -> None:
     loom = await forked((0.9, 0.5, None, 0.1))
     found, source = exported(loom, "trl-kto")

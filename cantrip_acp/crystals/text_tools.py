@@ -177,6 +177,20 @@ def text_without_calls(text: str, calls: Collection[WrittenCall]) -> str | None:
     return text.strip() or None
 
 
+def words_of(message: Message) -> str | None:
+    """The text of a message, without the calls that a crystal wrote in it: these are in ``tool_calls``."""
+    if not message.text_calls:
+        return message.content
+    return text_without_calls(message.content or "", [(wire_name(call.gate), call.args) for call in message.tool_calls])
+
+
+def without_text_calls(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages for a crystal with tool definitions. It gets the calls that another one wrote as text only as calls."""
+    if not any(message.text_calls for message in messages):
+        return messages
+    return [msgspec.structs.replace(each, content=words_of(each), text_calls=False) for each in messages]
+
+
 def in_comment(text: str, at: int) -> bool:
     """Whether offset ``at`` is inside an HTML comment."""
     return text.rfind("<!--", 0, at) > text.rfind("-->", 0, at)

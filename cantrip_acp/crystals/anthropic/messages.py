@@ -17,6 +17,7 @@ import msgspec
 from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall, ToolDefinition
 from cantrip_acp.crystals.openai.tool_names import wire_name
+from cantrip_acp.crystals.text_tools import without_text_calls
 
 FAMILY = "anthropic"
 THINKING = ("thinking", "redacted_thinking")
@@ -49,7 +50,7 @@ def rendered(messages: Sequence[Message], model: str, info: ModelInfo) -> Render
     All answers to the calls of one assistant message are in one user message, directly after it. The API requires this.
     """
     rendering = _Rendering(model, info)
-    for message in messages:
+    for message in without_text_calls(messages):
         rendering.add(message)
     rendering.close()
     return Rendered(rendering.system, rendering.messages)

@@ -16,6 +16,7 @@ from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.contract import Attachment, Message, Query, ToolCall
 from cantrip_acp.crystals.google.request import convert_schema, thinking
 from cantrip_acp.crystals.openai.tool_names import wire_name
+from cantrip_acp.crystals.text_tools import without_text_calls
 
 FAMILY = "google"
 
@@ -88,7 +89,7 @@ def contents_of(
     calls: dict[str, _Asked] = {}
     answers: list[dict[str, Any]] | None = None
     images: list[dict[str, Any]] = []
-    for message in messages:
+    for message in without_text_calls(messages):
         if message.role != "tool":
             answers = None
             contents.extend(_user(images))

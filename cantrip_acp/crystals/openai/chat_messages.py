@@ -13,6 +13,7 @@ import msgspec
 from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
 from cantrip_acp.crystals.openai.tool_names import wire_args, wire_id, wire_name
+from cantrip_acp.crystals.text_tools import without_text_calls
 
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 """The two audio formats of OpenAI's protocol, by media type."""
@@ -47,7 +48,7 @@ FILLER = "filler"
 
 def render(messages: Sequence[Message], info: ModelInfo, model: str, dialect: Dialect) -> list[dict[str, Any]]:
     """Render the ``messages`` of a request."""
-    return _Rendering(info, model, dialect).of(arranged(messages, dialect))
+    return _Rendering(info, model, dialect).of(arranged(without_text_calls(messages), dialect))
 
 
 def arranged(messages: Sequence[Message], dialect: Dialect) -> list[Message]:

@@ -39,6 +39,7 @@ from cantrip_acp.crystals.openai.chat_messages import attachment_text, file_name
 from cantrip_acp.crystals.openai.chat_stream import usage_of
 from cantrip_acp.crystals.openai.client import OpenAISdk, address, is_own
 from cantrip_acp.crystals.openai.tool_names import make_tool_calls, original_names, wire_args, wire_id, wire_name
+from cantrip_acp.crystals.text_tools import without_text_calls
 
 PATH = "/responses"
 APIS = ("responses", "chat")
@@ -268,7 +269,7 @@ def render_input(messages: Sequence[Message], info: ModelInfo, model: str) -> li
     """Render the ``input`` items. The API's own earlier items, including reasoning, are sent back unchanged."""
     out: list[dict[str, Any]] = []
     asked: set[str] = set()
-    for message in messages:
+    for message in without_text_calls(messages):
         text = message.content or ""
         match message.role:
             case "system":

@@ -17,9 +17,10 @@ import msgspec
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.core.history.crystal_view import WindowUtterance
 from cantrip_acp.crystals.contract import NO_USAGE, Message, Usage
+from cantrip_acp.crystals.text_tools import words_of
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.records.turn import Turn
-from cantrip_acp.training.export.rows import Note, Sequences, request_of, text_of, tools, url_of
+from cantrip_acp.training.export.rows import Note, Sequences, request_of, tools, url_of
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.version import __version__
 
@@ -130,7 +131,7 @@ def _utterance(
     by_model = source.sampled(turn)
     step: dict[str, Any] = {
         "source": "agent",
-        "message": text_of(message) or "",
+        "message": words_of(message) or "",
         "timestamp": counted.timestamp or None,
         "model_name": counted.model,
         "reasoning_content": message.thinking,

@@ -17,10 +17,11 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals.contract import NO_USAGE, Message, Usage
+from cantrip_acp.crystals.text_tools import words_of
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.loom.records.turn import Turn
-from cantrip_acp.training.export.rows import Note, request_of, text_of, url_of
+from cantrip_acp.training.export.rows import Note, request_of, url_of
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.version import __version__
 
@@ -104,7 +105,7 @@ def _sample(source: Source, episode: Episode, own: str, epoch: int) -> dict[str,
 
 
 def _said(message: Message, turn: Turn, source: Source) -> dict[str, Any]:
-    content: Any = text_of(message) or ""
+    content: Any = words_of(message) or ""
     if message.thinking:
         content = [{"type": "reasoning", "reasoning": message.thinking}, {"type": "text", "text": content}]
     about = {

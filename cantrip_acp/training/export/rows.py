@@ -14,8 +14,7 @@ import msgspec
 
 from cantrip_acp.crystals.contract import Attachment, Message, RequestParameters, ToolDefinition
 from cantrip_acp.crystals.logprobs import SampledTokens
-from cantrip_acp.crystals.openai.tool_names import wire_name
-from cantrip_acp.crystals.text_tools import text_without_calls
+from cantrip_acp.crystals.text_tools import words_of
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.training.export.registry import Format
@@ -64,16 +63,9 @@ def url_of(attachment: Attachment) -> str:
     return f"data:{attachment.mime};base64,{attachment.data}"
 
 
-def text_of(message: Message) -> str | None:
-    """The text of a message, without the calls that a crystal wrote in it: these are in ``tool_calls``."""
-    if not message.text_calls:
-        return message.content
-    return text_without_calls(message.content or "", [(wire_name(call.gate), call.args) for call in message.tool_calls])
-
-
 def _content(message: Message, note: Note) -> Any:
     if not message.attachments:
-        return text_of(message)
+        return words_of(message)
     if message.role == "tool":
         # A tool message of chat completions can only have text.
         note("an image of a tool's result is exported only as its name")

@@ -22,11 +22,12 @@ from cantrip_acp.core.errors import LoomError
 from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.contract import CUTS, Message, ToolDefinition
 from cantrip_acp.crystals.logprobs import SampledTokens
+from cantrip_acp.crystals.text_tools import words_of
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.thread import INTERRUPTED, answer
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
-from cantrip_acp.training.export.rows import Sequences, request_of, seconds, text_of, url_of
+from cantrip_acp.training.export.rows import Sequences, request_of, seconds, url_of
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.version import __version__
 
@@ -377,7 +378,7 @@ def convert_message(message: Message, note: Note) -> dict[str, Any]:
         content.append({"type": "text", "text": message.content or ""})
     out: dict[str, Any] = {"role": message.role}
     if message.role == "assistant":
-        if (words := text_of(message)) is not None:
+        if (words := words_of(message)) is not None:
             out["content"] = words
         if message.thinking:
             out["reasoning_content"] = message.thinking

@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy
+from cantrip_acp.crystals.anthropic.messages import rendered
+from cantrip_acp.crystals.catalog.types import ModelInfo
+from cantrip_acp.crystals.contract import Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.google.messages import contents_of
 from cantrip_acp.crystals.local.crystal import LocalCrystal
+from cantrip_acp.crystals.openai.responses_api import render_input
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.rows import write
@@ -246,3 +251,36 @@ async def test_demonstrations_of_a_script_are_sent_as_calls_in_text() -> None:
     assert '```tool_call\n{"name": "echo"' in sent[2]["content"]
     (row,) = [row for row in exported(loom, "trl-sft") if row["cantrip"]["trained_from"] == len(sent)]
     assert row["prompt"] == sent
+
+
+async def test_calls_in_text_go_to_a_crystal_with_tool_definitions_only_as_calls() -> None:
+    loom = Loom.memory()
+    await asked(loom, openai.said(SPELLINGS["words around it"]), openai.said(DONE))
+    circle = Circle(gates=["echo", "done"], wards=[{"max_turns": 6}])
+    with Wire([openai.said("Fine.")]) as wire:
+        crystal = LocalCrystal(Endpoint("local", "m", wire.url, options={"tools": "native"}))
+        entity = await Cantrip(crystal, Call("Be brief."), circle, loom=loom).fork(loom.leaves()[-1])
+        await entity.cast("again")
+        await entity.close()
+        sent = wire.requests[-1].json()["messages"]
+    calls = [message for message in sent if "tool_calls" in message]
+    assert [message["content"] for message in calls] == ["I call it.\n\n\nThat was it.", None]
+    assert [call["function"]["name"] for message in calls for call in message["tool_calls"]] == ["echo", "done"]
+    (own,) = [t for group in exported(loom, "art") for t in group["trajectories"] if t["metadata"]["forked_from"]]
+    (history,) = [each for each in (own, *own["additional_histories"]) if each["tools"]]
+    assert history["messages_and_choices"][:-1] == sent
+
+
+def test_every_provider_gets_a_call_in_text_once() -> None:
+    call = ToolCall("call_1", "echo", '{"text": "a"}')
+    said = Message("assistant", SPELLINGS["words around it"], (call,), text_calls=True)
+    messages = [Message("user", "go"), said, Message("tool", "a", tool_call_id="call_1", name="echo")]
+    bodies: list[Any] = [
+        rendered(messages, "m", ModelInfo()).messages,
+        contents_of(messages, "m", ModelInfo()),
+        render_input(messages, ModelInfo(), "m"),
+    ]
+    for body in bodies:
+        text = json.dumps(body)
+        assert "That was it." in text
+        assert "tool_call\\n" not in text

@@ -68,8 +68,8 @@ class Art:
             yield self._group(source, [leaf], owners, {"group": None, "intent": source.episode(leaf).intent})
         for intent, trajectories in failed.pop(None, ()):
             yield _row(trajectories, [], {"group": None, "intent": intent})
-        for group, casts in failed.items():
-            yield _row([each for _, own in casts for each in own], [], {"group": group, "intent": casts[0][0]})
+        for lost, casts in failed.items():
+            yield _row([each for _, own in casts for each in own], [], {"group": lost, "intent": casts[0][0]})
 
     def _group(
         self, source: Source, leaves: list[str], owners: dict[str, str], metadata: dict[str, Any]

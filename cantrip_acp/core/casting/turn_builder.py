@@ -309,6 +309,9 @@ class TurnBuilder:
     def _request(self) -> RequestParameters | None:
         """The parameters as they were sent. If the crystal does not report them, those of the call."""
         sent = self.response.request or self.cast.parameters
+        if not getattr(self.entity.crystal, "samples", True):
+            # A script or a person has no weights.
+            return sent
         if (sent is None or sent.weights is None) and (weights := os.environ.get(WEIGHTS_VARIABLE)):
             return msgspec.structs.replace(sent or RequestParameters(), weights=weights)
         return sent

@@ -146,7 +146,9 @@ def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dic
         for uttered in window.uttered:
             counted = uttered.turn.metadata
             turns += not query
-            labels.append(weights_of(uttered.turn))
+            if uttered.at in own:
+                # Other utterances are no actions of this trajectory's policy, such as a demonstration of a script.
+                labels.append(weights_of(uttered.turn))
             used = used + counted.usage
             seconds += counted.duration_ms / 1000
     if used.queries_without_usage:

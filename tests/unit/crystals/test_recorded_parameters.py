@@ -134,11 +134,34 @@ async def test_the_weights_have_the_label_of_the_recipe_or_the_server_or_the_env
     with Wire([reply(**told), reply(**told), reply()]) as wire:
         labels = [(await asked(local(wire.url, weights="step-1"), wire))[0].weights]
         labels += [(await asked(local(wire.url), wire))[0].weights for _ in range(2)]
-    scripted = Cantrip(ScriptedCrystal([{"content": "Fine."}]), circle=Circle(gates=["done"], wards=[{"max_turns": 1}]))
-    await scripted.cast("Hi")
-    request = scripted.loom.turn(scripted.loom.leaves()[-1]).metadata.request
-    assert isinstance(request, RequestParameters)
-    assert [*labels, request.weights] == ["step-1", "step-2", "step-3", "step-3"]
+
+    class Sampling(ScriptedCrystal):
+        """A crystal of a program, which says nothing of its query."""
+
+        samples = True
+
+    # A script has no weights.
+    for kind in (Sampling, ScriptedCrystal):
+        cantrip = Cantrip(kind([{"content": "Fine."}]), circle=Circle(gates=["done"], wards=[{"max_turns": 1}]))
+        await cantrip.cast("Hi")
+        request = cantrip.loom.turn(cantrip.loom.leaves()[-1]).metadata.request
+        labels.append(request.weights if isinstance(request, RequestParameters) else None)
+    assert labels == ["step-1", "step-2", "step-3", "step-3", None]
+
+
+async def test_the_policy_of_a_trajectory_is_that_of_the_answers_that_it_trains() -> None:
+    """A fork of a demonstration, and a fork of an answer that older weights sampled."""
+    loom = Loom.memory()
+    circle = Circle(gates=["echo", "done"], wards=[{"max_turns": 3}])
+    await Cantrip(ScriptedCrystal([{"content": "Fine."}]), circle=circle, loom=loom).cast("Hi")
+    for label in ("step-1", "step-2"):
+        with Wire([openai.said("Fine.")]) as wire:
+            model = Cantrip(local(wire.url, weights=label), circle=circle, loom=loom)
+            async with await model.fork(loom.leaves()[-1], loom=loom) as entity:
+                await entity.cast("Again")
+    found = [each for row in registry.find("art").rows(Source(loom)) for each in row["trajectories"]]
+    versions = [(each["initial_policy_version"], each["final_policy_version"]) for each in found]
+    assert versions == [(None, None), (1, 1), (2, 2)]
 
 
 async def test_exports_contain_what_was_asked_and_the_version_of_the_weights() -> None:

@@ -36,6 +36,12 @@ class SampledTokens(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_ids: tuple[int, ...] = ()
     prompt_from: int = 0
 
+    @property
+    def text(self) -> str:
+        """The text of the tokens; empty if it is not known."""
+        whole = bytes(byte for place in range(len(self.texts)) for byte in self.bytes_of(place))
+        return whole.decode("utf-8", "replace")
+
     def bytes_of(self, place: int) -> list[int]:
         """Return the bytes of a token: those in ``raw``, else the UTF-8 form of its text."""
         found = self.raw.get(str(place))

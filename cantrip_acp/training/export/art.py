@@ -103,7 +103,7 @@ def _rejected(source: Source, answer: RejectedAnswer) -> dict[str, Any]:
     turn = answer.uttered.turn
     weights = weights_of(turn)
     return {
-        **_history(source, answer.window, Sequences(source.note), {answer.uttered.at}),
+        **_history(source, answer.window, Sequences(source), {answer.uttered.at}),
         "additional_histories": [],
         "reward": answer.episode.reward,
         "initial_policy_version": _version(weights),
@@ -130,7 +130,7 @@ def _usage(used: Usage) -> dict[str, Any]:
 def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dict[str, Any]:
     if episode.reward is None:
         source.note("a trajectory without a reward: 0 stands for it")
-    sequences = Sequences(source.note)
+    sequences = Sequences(source)
     labels: list[str | None] = []
     histories: list[dict[str, Any]] = []
     turns, trained, seconds, used = 0, 0, 0.0, NO_USAGE
@@ -141,7 +141,7 @@ def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dic
             if owners[uttered.first] == episode.leaf and source.sampled(uttered.turn)
         }
         query = window.begun == "summary"
-        histories.append(_history(source, window, Sequences(source.note) if query else sequences, own))
+        histories.append(_history(source, window, Sequences(source) if query else sequences, own))
         trained += len(own)
         for uttered in window.uttered:
             counted = uttered.turn.metadata

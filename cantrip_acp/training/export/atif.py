@@ -50,7 +50,7 @@ class Atif:
 
 def _trajectory(source: Source, episode: Episode, learned: set[str]) -> dict[str, Any]:
     steps: list[dict[str, Any]] = []
-    sequences = Sequences(source.note)
+    sequences = Sequences(source)
     used, model = NO_USAGE, None
     definitions: list[dict[str, Any]] = []
     by_turn: dict[str, tuple[dict[str, Any], Turn]] = {}

@@ -109,7 +109,7 @@ def _has_rejected(partial: UtteranceRecord) -> bool:
 
 def _utterances(source: Source, leaf: str, then: Turn | None = None) -> Iterator[tuple[Turn, Window, int, Sequences]]:
     """Yield each utterance of a thread, with its window, its position there, and the tokens before it."""
-    sequences = Sequences(source.note)
+    sequences = Sequences(source)
     for window in source.seen.windows(leaf, then):
         for uttered in window.uttered:
             yield uttered.turn, window, uttered.at, sequences

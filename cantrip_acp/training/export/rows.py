@@ -14,7 +14,7 @@ import msgspec
 
 from cantrip_acp.crystals.contract import Attachment, Message, RequestParameters, ToolDefinition
 from cantrip_acp.crystals.logprobs import SampledTokens
-from cantrip_acp.crystals.text_tools import words_of
+from cantrip_acp.crystals.text_tools import without_invented_turns, words_of
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.training.export.registry import Format
@@ -134,14 +134,17 @@ def weights_of(turn: Turn) -> str | None:
 # --- Tokens for trainers: token sequences, and entries with log-probabilities.
 
 UNEQUAL = "token ids and log-probabilities of different length"
+HIDDEN = "tokens of a text that has the shape of a secret (--raw keeps them)"
 
 
 class Sequences:
     """The token sequence of a thread: a turn's record only has what it adds to the tokens of the turn before."""
 
-    def __init__(self, note: Note) -> None:
-        self._note = note
+    def __init__(self, source: Source) -> None:
+        self._source = source
         self._sequence: list[int] = []
+        self.problem: str | None = None
+        """Why the tokens of the last utterance are left out; None if the loom has none."""
 
     def of(self, turn: Turn) -> tuple[SampledTokens | None, list[int]]:
         """The tokens of an utterance, and the ids of its whole prompt. Call it for every utterance in order.
@@ -149,12 +152,17 @@ class Sequences:
         The tokens are None if the loom has none, or if they do not fit together, which is noted. The prompt is empty
         where the provider gave no ids of it.
         """
-        sampled = turn.metadata.sampled
+        sampled, self.problem = turn.metadata.sampled, None
         if not isinstance(sampled, SampledTokens):
             return None, []
         if sampled.ids and sampled.logprobs and len(sampled.ids) != len(sampled.logprobs):
+            self.problem = UNEQUAL
+            self._source.note(f"{UNEQUAL}: they are left out")
+        elif self._source.masked and _tokens_hide_a_shape(turn, sampled):
+            self.problem = HIDDEN
+            self._source.note(HIDDEN)
+        if self.problem is not None:
             self._sequence = []
-            self._note(f"{UNEQUAL}: they are left out")
             return None, []
         given = bool(sampled.ids and (sampled.prompt_ids or sampled.prompt_from))
         if not given or len(self._sequence) < sampled.prompt_from:
@@ -173,6 +181,20 @@ class Sequences:
         ):
             return []
         return self._sequence[: sampled.prompt_from] + list(sampled.prompt_ids)
+
+
+def _tokens_hide_a_shape(turn: Turn, sampled: SampledTokens) -> bool:
+    """Whether the tokens hold a text that looks like a secret, and the answer as rows show it does not. Such a text is after
+    the end of an answer in text, for example. If the answer shows one, the whole row is left out (`write`)."""
+    said = turn.utterance
+    shown = [without_invented_turns(said.content or ""), said.thinking or "", *(call.args for call in said.tool_calls)]
+    tokens = ShapeMask()
+    tokens.text(sampled.text)
+    if not tokens.found:
+        return False
+    words = ShapeMask()
+    words.data(shown)
+    return not words.found
 
 
 def entries(sampled: SampledTokens) -> list[dict[str, Any]]:
@@ -209,6 +231,7 @@ def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) 
     true. Tokens cannot be masked: a row (in ``art``, a trajectory) with tokens and such a text is left out.
     """
     known, shapes = shared(), ShapeMask()
+    source.masked = not raw
     with ExitStack() as opened:
         archive = opened.enter_context(ZipFile(out, "w", ZIP_DEFLATED)) if getattr(format_, "archive", False) else None
         for row in format_.rows(source):
@@ -247,7 +270,7 @@ def _whole_or_none(part: Any, shapes: ShapeMask, source: Source) -> Any:
     before = shapes.found
     masked = shapes.data(part)
     if shapes.found > before and _holds_tokens(part):
-        source.report.left_out["tokens of a text that has the shape of a secret (--raw keeps them)"] += 1
+        source.report.left_out[HIDDEN] += 1
         return None
     return masked
 

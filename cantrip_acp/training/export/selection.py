@@ -172,6 +172,8 @@ class Source:
         self._endings = Endings(loom, self.outline.starts)
         self.seen = CrystalView(loom, self.outline)
         self.report = Report()
+        self.masked = False
+        """Whether what looks like a secret is masked in the rows (`rows.write`)."""
         self._progress = progress
         self._counted: set[str] = set()
         self._rejected: set[str] = set()

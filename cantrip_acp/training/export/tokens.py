@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import msgspec
-
 from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
-from cantrip_acp.training.export.rows import UNEQUAL, Sequences, rendered, request_of, weights_of
+from cantrip_acp.training.export.rows import Sequences, rendered, request_of, weights_of
 from cantrip_acp.training.export.selection import Source
 
 NO_TOKENS = "no tokens were recorded (`logprobs: true` in the crystal of a recipe records them)"
@@ -41,15 +39,15 @@ class Tokens:
             known = 0
             missing: list[str] = []
             rows: list[_Row] = []
-            turns = Sequences(source.note)
+            turns = Sequences(source)
             for window in episode.queries():
                 row: _Row | None = None
                 # The query of a summary continues no turn, and no turn continues it.
-                sequences = Sequences(source.note) if window.begun == "summary" else turns
+                sequences = Sequences(source) if window.begun == "summary" else turns
                 for uttered in window.uttered:
                     sampled, prompt = sequences.of(uttered.turn)
                     if sampled is None or not sampled.ids or not sampled.logprobs or not prompt:
-                        missing.append(_missing(sampled, uttered.turn))
+                        missing.append(_missing(sampled, sequences))
                         continue
                     known += 1
                     if uttered.first in learned:
@@ -76,9 +74,10 @@ class Tokens:
 
 def _rejected(source: Source, answers: Iterable[RejectedAnswer], group: str) -> Iterator[dict[str, Any]]:
     for each in answers:
-        sampled, prompt = Sequences(source.note).of(each.uttered.turn)
+        sequences = Sequences(source)
+        sampled, prompt = sequences.of(each.uttered.turn)
         if sampled is None or not sampled.ids or not sampled.logprobs or not prompt:
-            source.note(f"an utterance that is not trained: {_missing(sampled, each.uttered.turn)}")
+            source.note(f"an utterance that is not trained: {_missing(sampled, sequences)}")
             continue
         row = _Row(each.window, each.uttered.turn, prompt, kind="rejected")
         row.add(each.uttered, prompt, sampled)
@@ -90,10 +89,10 @@ def _reward(source: Source, turn_id: str) -> float | None:
     return rewards.of_turn(source.loom, turn_id) if turn_id in source.loom else None
 
 
-def _missing(sampled: SampledTokens | None, turn: Turn) -> str:
+def _missing(sampled: SampledTokens | None, sequences: Sequences) -> str:
     """Why an utterance cannot be trained."""
     if sampled is None:
-        return NO_TOKENS if turn.metadata.sampled is msgspec.UNSET else UNEQUAL
+        return sequences.problem or NO_TOKENS
     return NO_IDS if not sampled.ids else NO_LOGPROBS if not sampled.logprobs else NO_PROMPT
 
 

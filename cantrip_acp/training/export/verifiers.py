@@ -70,7 +70,7 @@ def _rejected(source: Source, answers: Iterable[RejectedAnswer]) -> Iterator[dic
     """An episode for each answer that was not used: its prompt and itself."""
     for each in answers:
         graph = Graph(source.note, source.sampled)
-        graph.add(each.window, Sequences(source.note))
+        graph.add(each.window, Sequences(source))
         yield _row(source, each.episode, graph, each.attempt.content)
 
 
@@ -153,7 +153,7 @@ def _errors(episode: Episode) -> list[dict[str, Any]]:
 
 def _thread(source: Source, graph: Graph, episode: Episode) -> tuple[int | None, int | None]:
     """Add the windows of a thread, then those of its children. Returns the first and the last sampled node of the thread."""
-    sequences = Sequences(source.note)
+    sequences = Sequences(source)
     first: int | None = None
     last: int | None = None
     order: list[int] = []

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom
+from cantrip_acp.crystals.contract import RequestParameters, ToolCall
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance
 from cantrip_acp.training.export import registry, tokens
-from cantrip_acp.training.export.rows import write
+from cantrip_acp.training.export.rows import HIDDEN, UNEQUAL, write
 from cantrip_acp.training.export.selection import Source, ThreadSelection
 from tests.support.export_looms import GATES, TokenCrystal, forked, logprobs, spelled, template
 from tests.support.fixtures.core import INSTANT, done, echo, make
@@ -120,7 +121,7 @@ async def test_utterances_without_tokens_are_context() -> None:
 @pytest.mark.parametrize(
     ("sampled", "why"),
     [
-        (SampledTokens((1, 2), ("a", "b"), (-0.5,), {}, (3,)), tokens.UNEQUAL),
+        (SampledTokens((1, 2), ("a", "b"), (-0.5,), {}, (3,)), UNEQUAL),
         (SampledTokens((1, 2), (), (), {}, (3,)), tokens.NO_LOGPROBS),
         (SampledTokens((), ("a", "b"), (-0.5, -0.5)), tokens.NO_IDS),
         (SampledTokens((1, 2), ("a", "b"), (-0.5, -0.5)), tokens.NO_PROMPT),
@@ -132,11 +133,11 @@ async def test_tokens_that_do_not_fit_are_counted_and_in_no_row(sampled: Sampled
     found, source = exported(loom, "tokens", threads=("t_sampled",))
     assert found == []
     assert source.report.left_out == {why: 1}
-    if why == tokens.UNEQUAL:
+    if why == UNEQUAL:
         # The other formats have the text without its tokens, and say so.
         for name in ("art", "verifiers"):
             found, source = exported(loom, name, threads=("t_sampled",))
-            assert source.report.notes[f"{tokens.UNEQUAL}: they are left out"] == 1
+            assert source.report.notes[f"{UNEQUAL}: they are left out"] == 1
             assert "token_ids" not in json.dumps(found)
 
 
@@ -186,6 +187,27 @@ async def test_tokens_of_what_looks_like_a_secret_are_in_no_row() -> None:
     assert report.rows == 1
     assert report.left_out == {"tokens of a text that has the shape of a secret (--raw keeps them)": 1}
     assert text(json.loads(out.getvalue())["response_ids"]) == '[done {"answer":"b"}]\n'
+
+
+@pytest.mark.parametrize("name", ["tokens", "art", "verifiers"])
+async def test_tokens_of_what_looks_like_a_secret_and_stands_in_no_text_are_in_no_row(name: str) -> None:
+    """The model wrote on after its answer. Rows have no such text, but its tokens could be decoded."""
+    said = (
+        '```tool_call\n{"name": "echo", "arguments": {"text": "a"}}\n```\n<tool_result>\n' + f"sk-ant-api03-{'a' * 30}"
+    )
+    call = ToolCall("call_1", "echo", '{"text": "a"}')
+    ids = tuple(map(ord, said))
+    loom = await _answered(SampledTokens(ids, tuple(said), tuple(logprobs(ids)), {}, (3,)))
+    turn = loom.turn("t_sampled")
+    asked = RequestParameters(tool_mode="text", dialect="local")
+    metadata = msgspec.structs.replace(turn.metadata, request=asked)
+    said_so = Utterance(said, None, (call,), text_calls=True)
+    loom.append(msgspec.structs.replace(turn, id="t_more", utterance=said_so, metadata=metadata))
+    for raw in (True, False):
+        source, out = Source(loom, ThreadSelection(threads=("t_more",))), io.BytesIO()
+        report = write(registry.find(name), source, out, raw=raw)
+        assert (json.dumps(ids).strip("[]").replace(" ", "") in out.getvalue().decode()) == raw
+        assert (HIDDEN in {**report.notes, **report.left_out}) == (not raw)
 
 
 async def test_the_query_of_a_summary_is_a_sample_of_its_own() -> None:

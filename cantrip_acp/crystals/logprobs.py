@@ -120,6 +120,11 @@ class TokenCollector:
         if isinstance(logprob, int | float) and not isinstance(logprob, bool) and not math.isnan(logprob):
             self._logprobs.append(float(logprob) if math.isfinite(logprob) else UNLIKELY)
 
+    @property
+    def like_llama_cpp(self) -> bool:
+        """Whether each entry names the id of its token, as only llama.cpp writes them, which leaves tokens out."""
+        return not self._ids and 0 < len(self._entry_ids) == len(self._texts) == len(self._logprobs)
+
     def whole(self) -> SampledTokens | None:
         """Return all collected data; None if there is nothing."""
         if self.corrected is not None:

@@ -44,6 +44,7 @@ class LocalCrystal(ChatCrystal):
     def __init__(self, endpoint: Endpoint) -> None:
         self.base_url = local_address(endpoint)
         self._template: str | None = None
+        self._like_llama_cpp = False
         if endpoint.options.get("token_prompts"):
             given = {name: endpoint.options.get(name) for name in ("tools", "logprobs")}
             if given != {"tools": "text", "logprobs": True}:
@@ -67,8 +68,8 @@ class LocalCrystal(ChatCrystal):
 
     @property
     def llama_cpp(self) -> bool:
-        """Whether the server is llama.cpp."""
-        return self.endpoint.provider == "llamacpp"
+        """Whether the server is llama.cpp, by its provider or its answers."""
+        return self.endpoint.provider == "llamacpp" or self._like_llama_cpp
 
     async def request(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         if not self.endpoint.options.get("token_prompts"):
@@ -85,6 +86,7 @@ class LocalCrystal(ChatCrystal):
     async def ended(self, chat: ChatAnswer, body: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
         if self._token_prompts is not None:
             chat.tokens.prompt(sent["prompt"])
+        self._like_llama_cpp = self._like_llama_cpp or chat.tokens.like_llama_cpp
         if self.llama_cpp and self.endpoint.options.get("logprobs"):
             await self._find_tokens(chat)
         if self._token_prompts is not None and (sampled := chat.tokens.whole()) is not None:

@@ -228,6 +228,24 @@ async def test_llama_cpp_says_the_prompt_as_text_and_makes_the_ids_of_it(
     assert response.request.template == template_label("{{ x }}") == "sha256:e52c737297f7dad6"
 
 
+async def test_llama_cpp_under_another_provider_is_known_by_its_answers(caplog: pytest.LogCaptureFixture) -> None:
+    """It reported one token for a character, and the crystal did not ask for the prompt, so the tokens cannot be found."""
+    template, tokenized = json_reply({"chat_template": "{{ x }}"}), json_reply({"tokens": [1, 2]})
+    lost = sse_reply([piece("é", {**entry("é", -1.0), "id": 7}), chunk({}, "stop"), openai.DONE])
+    verbose = {"prompt": "<s>Hi", "tokens_evaluated": 2}
+    whole = [piece("a", {**entry("a", -1.0), "id": 8}), chunk({}, "stop", check=False, __verbose=verbose), openai.DONE]
+    replies = [lost, template, json_reply({"tokens": []}), json_reply({"content": "\ufffd"})]
+    replies += [sse_reply(whole), tokenized, json_reply({"content": "a"})]
+    with Wire(replies) as wire:
+        crystal = LocalCrystal(Endpoint("local", MODEL, f"{wire.url}/v1", options={"logprobs": True}))
+        first, _ = await asked(crystal)
+        second, _ = await asked(crystal)
+    assert (first.content, first.sampled) == ("é", None)
+    assert "the tokens of an answer are not recorded: the tokens of the prompt are not known" in caplog.text
+    assert second.sampled is not None
+    assert (second.sampled.prompt_ids, second.sampled.ids) == ((1, 2), (8,))
+
+
 @pytest.mark.parametrize(
     ("replies", "why"),
     [

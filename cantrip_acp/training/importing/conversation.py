@@ -130,14 +130,16 @@ class _Writing:
                 opening.append(item)
                 continue
             if self._cast is None or any(isinstance(each, Asked) for each in opening):
-                self._begin(at, opening)
+                final = not any(isinstance(each, Asked) for each in items[at : answers[-1]])
+                self._begin(at, opening, self._talk.reference if final else None)
             elif opening:
                 self._writer.report.note("a system message in the middle of a cast")
             opening = []
             followed = at < answers[-1] and isinstance(items[at + 1], Asked)
             self._turn(at, item, last=at == answers[-1], followed=followed)
 
-    def _begin(self, at: int, opening: Sequence[Asked | Told]) -> None:
+    def _begin(self, at: int, opening: Sequence[Asked | Told], reference: Any) -> None:
+        """Begin a cast. The expected answer of a conversation is that of its last one."""
         talk = self._talk
         self._cast = cast = stable("c", talk.kind, talk.id, at)
         asked = [each for each in opening if isinstance(each, Asked)]
@@ -153,7 +155,7 @@ class _Writing:
             {"imported": talk.kind, **talk.attributes},
             parent_turn_id=self._spawner,
             parent_call_id=self._call_id if self._call_id is not None else msgspec.UNSET,
-            reference=talk.reference if talk.reference is not None else msgspec.UNSET,
+            reference=reference if reference is not None else msgspec.UNSET,
         )
         context: list[ContextRecord] = []
         for place, each in enumerate(opening):

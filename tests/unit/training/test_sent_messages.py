@@ -119,6 +119,21 @@ async def test_formats_of_steps_have_calls_in_text_as_calls_and_their_results_on
         assert [message["role"] for message in own["messages"]] == roles[:-1]
 
 
+async def test_an_imported_conversation_has_its_reference_at_the_last_cast(tmp_path: Path) -> None:
+    loom = Loom.memory()
+    script = ScriptedCrystal([{"content": "2"}, {"content": "4"}])
+    async with Cantrip(script, circle=Circle(gates=["done"], wards=[{"max_turns": 2}]), loom=loom).invoke() as entity:
+        await entity.cast("1 + 1?", reference="2")
+        await entity.cast("And 2 + 2?", reference="4")
+    for name, file in (("atif", "a.jsonl"), ("inspect", "a.eval")):
+        with (tmp_path / file).open("wb") as out:
+            write(registry.find(name), Source(loom), out)
+        into = Loom.memory()
+        import_file(str(tmp_path / file), into)
+        found = [(row["intent"], row["reference"]) for row in exported(into, "trl-prompts")]
+        assert found == [("1 + 1?", None), ("And 2 + 2?", "4")]
+
+
 async def test_what_a_model_invents_does_not_go_back_and_is_not_exported() -> None:
     said = (
         '```tool_call\n{"name": "echo", "arguments": {"text": "a"}}\n```\n<tool_result name="echo">\nb\n</tool_result>'

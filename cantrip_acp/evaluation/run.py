@@ -82,11 +82,14 @@ class Plan:
                         yield task, crystal, number
 
 
-def key_of(task: Task, crystal: str, number: int) -> str:
-    """The key of a sample: the same for the same work."""
-    return hashlib.sha256(
-        json.dumps([task.name, task.digest, task.recipe_digest, crystal, number]).encode()
-    ).hexdigest()[:16]
+def key_of(task: Task, crystal: str, number: int, default: str | None = None) -> str:
+    """The key of a sample: the same for the same work. ``default`` is the crystal of recipes that name none."""
+    parts: list[Any] = [task.name, task.digest, task.recipe_digest, crystal, number]
+    if crystal == RECORDED:
+        parts += [task.recorded, task.children]
+    elif crystal == RECIPE and "crystal" not in task.recipe.data:
+        parts.append(default)
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:16]
 
 
 class ResultFolder:
@@ -156,7 +159,10 @@ class Runner:
         self.running = 0
         self.budget_is_spent = False
         self._ended = ended
-        self._wanted = {key_of(*each): each for each in plan.wanted()}
+        wanted = list(plan.wanted())
+        without = any(name == RECIPE and "crystal" not in task.recipe.data for task, name, _ in wanted)
+        default = crystals.default_name() if without else None
+        self._wanted = {key_of(*each, default): each for each in wanted}
         self._spent = sum(r["usage"]["cost"] or 0.0 for r in self.records())
         """The known cost of this plan in US dollars."""
 
@@ -171,8 +177,11 @@ class Runner:
 
     def waiting(self) -> list[tuple[Task, str, int]]:
         """What has not ended. A sample that was not judged is run again."""
+        return list(self._waiting().values())
+
+    def _waiting(self) -> dict[str, tuple[Task, str, int]]:
         done = {r["key"] for r in self.records() if r["outcome"] != "error"}
-        return [each for key, each in self._wanted.items() if key not in done]
+        return {key: each for key, each in self._wanted.items() if key not in done}
 
     def cantrips(self) -> list[Cantrip]:
         """Each recipe, without a folder. Raises the errors of a crystal or a verifier that cannot be had."""
@@ -191,18 +200,18 @@ class Runner:
 
     async def run(self) -> None:
         """Run them, at most ``jobs`` at once. A cancellation leaves what has ended."""
-        waiting = iter(self.waiting())
+        waiting = iter(self._waiting().items())
         temporary = TemporaryFolder("cantrip-eval-")
 
         async def work(place: Path) -> None:
-            for task, crystal, number in waiting:
+            for key, (task, crystal, number) in waiting:
                 left = None if self.plan.budget_usd is None else self.plan.budget_usd - self._spent
                 if left is not None and left <= 0:
                     self.budget_is_spent = True
                     return
                 self.running += 1
                 try:
-                    record = await self._sample(task, crystal, number, left, place)
+                    record = {"key": key, **await self._sample(task, crystal, number, left, place)}
                 finally:
                     self.running -= 1
                     place = _cleared(place)
@@ -266,7 +275,6 @@ class Runner:
             self._keep(task, crystal, number, workspace, loom, cast)
         usage = cast.usage if result.usage is None else cast.usage + result.usage
         record = {
-            "key": key_of(task, crystal, number),
             "task": task.name,
             "kind": task.kind,
             "digest": task.digest,
@@ -515,6 +523,8 @@ def compared(result: Result, baseline: Sequence[Record], *, any_drop: bool) -> t
             task: group for task, group in before.items() if task in after and _digests(group) == _digests(after[task])
         }
         left_out += [f"{crystal}, {task}: new, or changed since the baseline" for task in after if task not in same]
+        if gone := [task for task in before if task not in after]:
+            left_out.append(f"{crystal}: tasks of the baseline without a judged sample in this run: {', '.join(gone)}")
         found += compare(crystal, other, same, {task: after[task] for task in same}, any_drop=any_drop)
     return found, left_out
 

@@ -7,6 +7,8 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,8 +131,8 @@ def eval_(
     A suite that you name by its path is trusted for this run, with the files that it names.
 
     Exit status: 0 every sample passed, or with --baseline there is no regression; 1 a sample failed, is missing or
-    could not be judged, or there is a regression; 2 the command line or a file is wrong; 3 this machine has no
-    sandbox; 130 interrupted. The same command with --out continues the run.
+    could not be judged, there is a regression, or no task could be compared; 2 the command line or a file is wrong; 3
+    this machine has no sandbox; 130 interrupted. The same command with --out continues the run.
     """
     from cantrip_acp.evaluation import run
     from cantrip_acp.evaluation.suite import load_suite
@@ -141,7 +143,10 @@ def eval_(
     if new:
         return _write_new(Path(suite))
     state, workspace = paths.state_dir(state_dir), cwd.resolve()
-    found = load_suite(suite, workspace=workspace, state_dir=state, recipe=recipe)
+    # What the Python files of a suite print must not be between the lines of JSON.
+    printing = partial(redirect_stdout, sys.stderr if as_json else sys.stdout)
+    with printing():
+        found = load_suite(suite, workspace=workspace, state_dir=state, recipe=recipe)
     for file in found.runs:
         click.echo(f"cantrip: runs {file} on this machine, outside of the sandbox", err=True)
     tasks = _runnable(found.chosen(only), crystals)
@@ -170,7 +175,8 @@ def eval_(
         earlier = runner.planned - len(runner.waiting())
         if earlier:
             click.echo(f"{earlier} ended in an earlier run and did not run again", err=True)
-        interrupted = _run(runner, progress)
+        with printing():
+            interrupted = _run(runner, progress)
         result = run.result_of(runner)
         comparisons, left_out = run.compared(result, before, any_drop=any_drop) if before is not None else ([], [])
         run.write_result(result, place, comparisons)
@@ -198,6 +204,8 @@ def eval_(
     if missing or errors or not result.records:
         return 1
     if before is not None:
+        if not comparisons:
+            click.echo("cantrip: no task could be compared with the baseline", err=True)
         return 1 if any(each.regression for each in comparisons) or not comparisons else 0
     return 0 if all(r["outcome"] == "passed" for r in result.records) else 1
 
@@ -292,6 +300,7 @@ class _Progress:
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
+        self._stdout = sys.stdout
         self._count = self._failed = 0
         self._begun = self._last_line = time.monotonic()
         self._live = sys.stderr.isatty()
@@ -302,7 +311,7 @@ class _Progress:
         self._failed += record["outcome"] != "passed"
         if self._as_json:
             self.clear()
-            click.echo(json.dumps(record, ensure_ascii=False))
+            click.echo(json.dumps(record, ensure_ascii=False), file=self._stdout)
 
     def show(self, running: int, total: int) -> None:
         from cantrip_acp.cli.commands.cast_batch import duration

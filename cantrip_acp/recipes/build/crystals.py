@@ -60,6 +60,16 @@ def crystal_for(recipe: Recipe) -> Crystal:
     return make_crystal(options, FactoryContext(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe)))
 
 
+def default_name() -> str:
+    """The crystal of recipes that name none, such as ``ollama:qwen3``. Raises `MissingKey` if there is none."""
+    from cantrip_acp.crystals import keys
+
+    if chosen := keys.setting(VARIABLE):
+        return chosen
+    options = default_options()
+    return f"{options['provider']}:{options['model']}"
+
+
 def default_options(*, ask: bool = True) -> dict[str, Any]:
     """The options of the default crystal: the first provider whose key is set, else the only running local server.
 

@@ -160,6 +160,35 @@ def test_what_has_ended_is_not_run_again(folder: Path) -> None:
     assert [r["task"] for r in changed[:-1]] == ["hello", "hello"]
 
 
+def test_another_default_crystal_and_another_recorded_session_are_other_work(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "greeter.cantrip.yaml").write_text(
+        RECIPE.replace("crystal: {provider: scripted, script: good.yaml}\n", "")
+    )
+    monkeypatch.setenv("CANTRIP_CRYSTAL", "scripted:good.yaml")
+    run(folder, "suite.yaml", "--out", "out")
+    again = run(folder, "suite.yaml", "--out", "out", "--json")
+    assert "2 ended in an earlier run" in again.stderr
+    monkeypatch.setenv("CANTRIP_CRYSTAL", "scripted:bad.yaml")
+    other = run(folder, "suite.yaml", "--out", "out", "--json", status=1)
+    assert [(r["task"], r["outcome"]) for r in rows(other.stdout)[:-1]] == [("hello", "passed"), ("count", "failed")]
+    task = "recipe: greeter.cantrip.yaml\ntasks: [{intent: x, checks: [answer: yes], recorded: [content: %s]}]\n"
+    (folder / "played.yaml").write_text(task % "'yes'")
+    played = ("played.yaml", "--crystal", "recorded", "--out", "played")
+    run(folder, *played)
+    (folder / "played.yaml").write_text(task % "'no'")
+    run(folder, *played, status=1)
+
+
+def test_what_a_suite_prints_is_not_in_the_json(folder: Path) -> None:
+    (folder / "score.py").write_text('print("loading")\ndef score(thread):\n    print("scoring")\n    return 1\n')
+    (folder / "suite.yaml").write_text("recipe: greeter.cantrip.yaml\nscore: score.py\ntasks: [{intent: hello}]\n")
+    done = run(folder, "suite.yaml", "--out", "out", "--json")
+    assert len(rows(done.stdout)) == 2
+    assert {"loading", "scoring"} <= set(done.stderr.splitlines())
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_an_evaluation_that_was_interrupted_goes_on(folder: Path, how: signal.Signals) -> None:
     slow = GOOD.replace("content:", "delay_ms: 600000, content:")
@@ -209,6 +238,11 @@ def test_a_regression_ends_with_1(folder: Path) -> None:
     (folder / "suite.yaml").write_text(SUITE.replace("count to 3", "count up to 3"))
     other = run(folder, *bad, "--any-drop", "--out", "other")
     assert "not compared: scripted:bad.yaml, count: new, or changed since the baseline" in other.stdout
+    # Tasks that are gone are named, and a comparison of nothing is no success.
+    part = run(folder, "suite.yaml", "--only", "hello", "--out", "part", "--baseline", "first")
+    assert "not compared: recipe: tasks of the baseline without a judged sample in this run: count" in part.stdout
+    none = run(folder, "suite.yaml", "--only", "count", "--out", "none", "--baseline", "first", status=1)
+    assert "no task could be compared with the baseline" in none.stderr
 
 
 def test_a_secret_in_a_note_is_in_no_loom(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

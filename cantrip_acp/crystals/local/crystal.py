@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog.types import priced
-from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Query, Usage, template_label
+from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Emit, Query, Response, Usage, template_label
 from cantrip_acp.crystals.endpoint import Endpoint, least_tokens
 from cantrip_acp.crystals.local import missing_tokens, token_prompts
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS, Preset, ollama_address
@@ -54,6 +54,23 @@ class LocalCrystal(ChatCrystal):
                 )
         super().__init__(endpoint, self.base_url)
         self._token_prompts: TokenPrompts | None = None
+        self._asked_for_tools = False
+
+    async def query(self, query: Query, emit: Emit) -> Response:
+        if self.llama_cpp and self._finds_out and not self._by_text and query.tools and not self._asked_for_tools:
+            await self._find_whether_tools()
+        return await super().query(query, emit)
+
+    async def _find_whether_tools(self) -> None:
+        """llama.cpp leaves tool definitions out without an error if the template of the model has no place for them."""
+        try:
+            found = await self.sdk.ask(f"{self.base_url.removesuffix('/v1')}/props")
+        except CrystalError:
+            # The query itself says what is wrong.
+            return
+        self._asked_for_tools = True
+        able = found.get("chat_template_caps") if isinstance(found, dict) else None
+        self._by_text = isinstance(able, dict) and able.get("supports_tools") is False
 
     def extend(self, body: dict[str, Any], query: Query) -> None:
         effort = self.endpoint.options.get("effort")

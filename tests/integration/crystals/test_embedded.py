@@ -70,7 +70,11 @@ async def test_a_real_model_answers_and_its_tokens_are_recorded(file: Path, sock
     # A crystal of the file itself asks for the same weights, and gets the same process.
     link = tmp_path / "my model.gguf"
     link.symlink_to(file)
-    assert (await cast(crystal(tmp_path, '"gguf:my model.gguf"'))).utterance.content
+    other = await cast(crystal(tmp_path, '"gguf:my model.gguf"'))
+    assert other.utterance.content
+    # Its template has no tools, so they are described in the prompt. llama.cpp would leave them out.
+    assert other.metadata.request.tool_mode == "text"
+    assert other.metadata.tokens_prompt == turn.metadata.tokens_prompt
     assert running(sockets) == [process]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 import time
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -47,7 +49,12 @@ _NEEDED = ("torch", "transformers", "peft", "gguf", "uvicorn")
 )
 @click.option("--held-out", type=click.IntRange(1), help="How many held-out questions.")
 @click.option("--seed", type=int, help="The seed of everything random.")
-@click.option("--model", help="The weights: embedded:NAME, gguf:FILE, or a folder in the format of transformers.")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="The weights: embedded:NAME, gguf:FILE, or a folder in the format of transformers. A path is relative to the "
+    "folder of this command.",
+)
 @click.option(
     "--copy-to",
     type=click.Path(path_type=Path),
@@ -98,7 +105,11 @@ def train(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
-    return _run(example, out, state_dir, {name: value for name, value in given.items() if value is not None}, as_json)
+    settings = {name: value for name, value in given.items() if value is not None}
+    stdout = sys.stdout
+    # What the Python files of an example print must not be between the lines of JSON.
+    with redirect_stdout(sys.stderr if as_json else stdout):
+        return _run(example, out, state_dir, settings, stdout if as_json else None)
 
 
 def _copy(name: str, folder: Path) -> int:
@@ -117,7 +128,8 @@ def _copy(name: str, folder: Path) -> int:
     return 0
 
 
-def _run(name: str, out: Path | None, state_dir: Path | None, given: dict[str, Any], as_json: bool) -> int:
+def _run(name: str, out: Path | None, state_dir: Path | None, given: dict[str, Any], lines: IO[str] | None) -> int:
+    """Train. Writes JSON to ``lines``, if given."""
     import anyio
     import msgspec
 
@@ -129,6 +141,8 @@ def _run(name: str, out: Path | None, state_dir: Path | None, given: dict[str, A
     from cantrip_acp.training.trainer.run import Run
 
     example = Example.load(name)
+    if "model" in given:
+        given["model"] = _from_here(given["model"])
     settings = msgspec.structs.replace(example.settings, **given)
     folder = out or paths.state_dir(state_dir) / "training" / f"{example.folder.resolve().name}-{settings.seed}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -141,6 +155,9 @@ def _run(name: str, out: Path | None, state_dir: Path | None, given: dict[str, A
     if run.history:
         last_step = run.history[-1].number
         click.echo(f"continuing after step {last_step} of {folder}", err=True)
+        if run.changed:
+            files = ", ".join(run.changed)
+            click.echo(f"cantrip: since step {last_step}, these files of the example have changed: {files}", err=True)
         if last_step >= settings.steps:
             click.echo("It has all its steps: give more --steps, or another folder with --out to begin anew.", err=True)
     start = time.perf_counter()
@@ -150,8 +167,8 @@ def _run(name: str, out: Path | None, state_dir: Path | None, given: dict[str, A
         if step.number == begun:
             click.echo(f"the model runs on {run.device}", err=True)
         click.echo(_line(step, settings.steps, time.perf_counter() - start), err=True)
-        if as_json:
-            click.echo(json.dumps({"event": "step", **msgspec.to_builtins(step)}))
+        if lines is not None:
+            click.echo(json.dumps({"event": "step", **msgspec.to_builtins(step)}), file=lines)
 
     try:
         history = anyio.run(run.train, progress)
@@ -160,15 +177,24 @@ def _run(name: str, out: Path | None, state_dir: Path | None, given: dict[str, A
         click.echo(f"stopped {when}; the same command continues", err=True)
         return 130
     last = next((step.held_out for step in reversed(history) if step.held_out is not None), None)
-    if as_json:
+    if lines is not None:
         held = None if last is None else msgspec.to_builtins(last)
         data = {"event": "result", "folder": str(folder), "steps": history[-1].number, "held_out": held}
-        click.echo(json.dumps({**data, "device": run.device or None}))
+        click.echo(json.dumps({**data, "device": run.device or None}), file=lines)
         return 0
     for line in chart(history):
         click.echo(line)
     click.echo(f"{folder / 'curve.html'}\n{folder / 'adapter'}")
     return 0
+
+
+def _from_here(model: str) -> str:
+    """A model of the command line. Its path is relative to the folder of the command, not to that of the example."""
+    provider, colon, file = model.partition(":")
+    if colon and provider == "embedded":
+        return model
+    prefix, path = ("gguf:", file) if colon and provider == "gguf" else ("", model)
+    return f"{prefix}{Path.cwd() / Path(path).expanduser()}"
 
 
 def _line(step: Step, steps: int, seconds: float) -> str:

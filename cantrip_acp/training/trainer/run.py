@@ -17,6 +17,7 @@ questions a step has, and its random numbers, follow from the seed and the numbe
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import random
@@ -80,6 +81,9 @@ class Run:
         self.folder = private(folder)
         self.device = ""
         """Where the model is computed and in which type of number, such as "cuda, bfloat16"; "" before it is loaded."""
+        self.changed: list[str] = []
+        """The files of the example that have changed since the last save."""
+        self._files = _files(example.folder)
         self._cantrip = cantrip
         self._state = self._load()
 
@@ -111,8 +115,8 @@ class Run:
                 step = await self._step(number, sampler, server, learner, crystal, taught)
                 self.history.append(step)
                 start = time.perf_counter()
-                await sampler.run(partial(self._save, learner=learner))
                 write_page(self.folder / "curve.html", self.example.folder.name, self.history, self.settings)
+                await sampler.run(partial(self._save, learner=learner))
                 step.times["save"] = time.perf_counter() - start
                 progress(step)
         return self.history
@@ -269,6 +273,8 @@ class Run:
             raise DefinitionError(
                 f"{self.folder} has a run with another {', '.join(differences) or 'format'}; choose another folder with --out"
             )
+        before, now = about.get("files", self._files), self._files
+        self.changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
         return _State(convert(about["history"], list[Step]), tensors)
 
     def _save(self, model: Model, learner: Learner) -> None:
@@ -277,6 +283,7 @@ class Run:
         about = {
             "format": _FORMAT,
             "example": self._identity(),
+            "files": self._files,
             "settings": _plain(self.settings),
             "history": msgspec.to_builtins(self.history),
         }
@@ -286,12 +293,19 @@ class Run:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        # Before the state: a run that has all its steps saves nothing again.
+        model.save(self.folder / "adapter")
         os.replace(new, self.folder / STATE)
         _sync(self.folder)
-        model.save(self.folder / "adapter")
 
     def _identity(self) -> str:
         return str(self.example.folder.resolve())
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """The files of an example, with a hash of each, without weights and looms."""
+    files = sorted(each for each in folder.iterdir() if each.suffix in (".yaml", ".jsonl", ".py"))
+    return {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
 
 
 def _plain(settings: Settings) -> dict[str, Any]:

@@ -41,13 +41,15 @@ from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.trainer import supervised
 from cantrip_acp.training.trainer.engine import Request
 from cantrip_acp.training.trainer.example import Example, Question
+from cantrip_acp.training.trainer.history import Step
 from cantrip_acp.training.trainer.learner import Learner, TokenRow, relative_rewards
 from cantrip_acp.training.trainer.model import Model
 from cantrip_acp.training.trainer.rollouts import compared, roll_out
 from cantrip_acp.training.trainer.run import STATE, Run, read_rows
 from cantrip_acp.training.trainer.sampler import Sampler
 from cantrip_acp.training.trainer.server import SamplerServer
-from tests.support.letters_example import write_example
+from tests.support.letters_example import VERIFIER, write_example
+from tests.support.processes import CANTRIP
 
 ADAPTER = "adapter_model.safetensors"
 pytestmark = [pytest.mark.timing, pytest.mark.timeout(300)]
@@ -324,6 +326,44 @@ async def test_a_killed_run_continues(example: Path, tmp_path: Path) -> None:
     assert (out / "adapter" / ADAPTER).is_file()
     with pytest.raises(DefinitionError, match="a run with another seed"):
         Run(found, msgspec.structs.replace(found.settings, seed=9), cantrip_of(found, tmp_path), out)
+
+
+async def test_a_run_that_ends_in_its_last_save_saves_the_adapter_again(example: Path, tmp_path: Path) -> None:
+    out, found = tmp_path / "run", Example.load(str(example))
+    adapter = out / "adapter" / ADAPTER
+
+    async def train(steps: int) -> list[Step]:
+        settings = msgspec.structs.replace(found.settings, steps=steps)
+        return await Run(found, settings, cantrip_of(found, tmp_path), out).train(lambda _: None)
+
+    await train(1)
+    # Nothing can be written in its place.
+    adapter.unlink()
+    adapter.mkdir()
+    with pytest.raises(Exception, match=ADAPTER + "|TaskGroup"):
+        await train(2)
+    adapter.rmdir()
+    assert [step.number for step in await train(2)] == [0, 1, 2]
+    assert adapter.is_file()
+
+
+def test_a_changed_verifier_and_a_model_of_this_folder_are_seen(tmp_path: Path) -> None:
+    write_example(tmp_path / "one")
+    (tmp_path / "one" / "verifier.py").write_text('print("loaded")\n' + VERIFIER)
+    (tmp_path / "one" / "model").rename(tmp_path / "weights")
+
+    def train(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [*CANTRIP, "train", "one", "--model", "weights", "--out", "run", "--json", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    done = train("--steps", "1")
+    assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == ["step", "step", "result"]
+    assert "have changed" not in train("--steps", "1").stderr
+    (tmp_path / "one" / "verifier.py").write_text(VERIFIER)
+    again = train("--steps", "2")
+    assert "since step 1, these files of the example have changed: verifier.py" in again.stderr
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import msgspec
 
 from cantrip_acp.core.definition.checked_values import nearest
 from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.files.toml_file import TomlFile
 from cantrip_acp.text.codecs import convert, json_decoder
 
@@ -59,6 +61,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         if self.samples < 2:
             why = "because a reward counts by its difference in the group"
             raise DefinitionError(f"must be at least 2, not {self.samples}, {why}", where="samples")
+        for name in ("learning_rate", "alpha", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise DefinitionError(f"must be a number above 0, not {getattr(self, name)}", where=name)
+        if not 0 <= self.entropy < math.inf:
+            raise DefinitionError(f"must be a number of at least 0, not {self.entropy}", where="entropy")
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,6 +79,10 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: Any = None
     pair: str | None = None
 
+    def __post_init__(self) -> None:
+        if not self.intent.strip():
+            raise ValueError("the intent is empty")
+
 
 class Demonstration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A line of the demonstrations: an intent, the responses of a scripted crystal to it, and the expected answer."""
@@ -79,6 +90,12 @@ class Demonstration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     intent: str
     responses: list[dict[str, Any]]
     reference: Any = None
+
+    def __post_init__(self) -> None:
+        if not self.intent.strip() or not self.responses:
+            raise ValueError(f"the {'responses are' if self.intent.strip() else 'intent is'} empty")
+        # Raises `DefinitionError` for a wrong response.
+        ScriptedCrystal(self.responses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +170,7 @@ def _lines(file: Path, kind: type[_T]) -> list[_T]:
         if line.strip():
             try:
                 out.append(json_decoder(kind).decode(line))
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, DefinitionError) as error:
                 raise DefinitionError(str(error), where=f"{file}:{number}") from None
     if not out:
         raise DefinitionError("is empty", where=str(file))

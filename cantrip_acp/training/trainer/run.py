@@ -68,9 +68,14 @@ class Run:
     def __init__(self, example: Example, settings: Settings, cantrip: Cantrip, folder: Path) -> None:
         """Raises `DefinitionError` if the folder has a run with other settings (other than the number of steps)."""
         if cantrip.call.temperature not in (None, 1.0) or cantrip.call.top_p not in (None, 1.0):
-            raise DefinitionError("the recipe's temperature and top_p must be 1: the learner needs what was sampled")
+            raise DefinitionError(
+                "the recipe's temperature and top_p must be 1: the learner needs what was sampled",
+                where=str(example.recipe),
+            )
         if cantrip.call.seed is not None:
-            raise DefinitionError("the recipe must not set call.seed: all samples of a question would be equal")
+            raise DefinitionError(
+                "the recipe must not set call.seed: all samples of a question would be equal", where=str(example.recipe)
+            )
         if settings.method == "grpo" and settings.groups > len(example.train):
             raise DefinitionError(
                 f"groups is {settings.groups}, but train.jsonl has {len(example.train)} questions",

@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.recipes import trust
-from cantrip_acp.recipes.build.python_files import Files, load_score
+from cantrip_acp.recipes.build.python_files import Files, imported, load_score
 from cantrip_acp.recipes.models.crystal import Script, ScriptedResponse
 from cantrip_acp.recipes.models.field_types import Kind, Line, Model, PathText, Text, number, one_of, text, whole, wrong
 from cantrip_acp.recipes.parse import check
@@ -349,9 +349,9 @@ class _Loader:
 
         file, _, name = named.partition("@")
         path = self._folder / Path(file).expanduser()
-        raw = self._files.read(path)
+        code = self._code(path)
         self._runs.append(str(path))
-        yield from self._foreign(inspect_tasks.samples(path, name), "inspect", hashlib.sha256(raw).hexdigest(), shared)
+        yield from self._foreign(inspect_tasks.samples(path, name), "inspect", code, shared)
 
     def _verifiers(self, taskset_id: str, shared: Mapping[str, Any]) -> Iterator[Task]:
         from cantrip_acp.evaluation import verifiers_tasks
@@ -390,8 +390,8 @@ class _Loader:
         parts: list[Any] = [{key: data[key] for key in judged if key in data}]
         score = verifier = None
         if "score" in data:
-            score, raw = self._score(data["score"], *place("score"))
-            parts.append(hashlib.sha256(raw).hexdigest())
+            score, code = self._score(data["score"], *place("score"))
+            parts.append(code)
         if "verifier" in data:
             verifier, judge = self._recipe_of(data["verifier"], *place("verifier"), replaceable=False)
             parts.append(judge)
@@ -458,16 +458,22 @@ class _Loader:
             self._recipes[key] = (found, _digest(hashes))
         return self._recipes[key]
 
-    def _score(self, named: str, document: Document, at: KeyPath) -> tuple[Callable[..., Any], bytes]:
+    def _score(self, named: str, document: Document, at: KeyPath) -> tuple[Callable[..., Any], str]:
         path = document.path.parent / Path(named).expanduser()
         try:
-            raw = self._files.read(path)
+            code = self._code(path)
             if path not in self._scores:
                 self._scores[path] = load_score(path, self._files, "cast").function
         except DefinitionError as error:
             raise self._error(document, at, str(error)) from None
         self._runs.append(str(path))
-        return self._scores[path], raw
+        return self._scores[path], code
+
+    def _code(self, path: Path) -> str:
+        """A hash of a Python file, and of the files beside it that it imports."""
+        files = [path, *sorted(source for _, source in imported(path, self._files))]
+        hashes = [hashlib.sha256(self._files.read(file)).hexdigest() for file in files]
+        return hashes[0] if len(hashes) == 1 else _digest(hashes)
 
     @staticmethod
     def _error(document: Document, at: KeyPath, message: str) -> RecipeError:

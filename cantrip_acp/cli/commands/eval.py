@@ -253,9 +253,13 @@ def _new_folder(state: Path, name: str) -> Path:
     folder = private(state / "evals")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     place, number = folder / f"{file_name(name)}-{stamp}", 2
-    while place.exists():
-        place, number = folder / f"{file_name(name)}-{stamp}-{number}", number + 1
-    return place
+    while True:
+        try:
+            # Another process may begin in the same second.
+            place.mkdir()
+            return place
+        except FileExistsError:
+            place, number = folder / f"{file_name(name)}-{stamp}-{number}", number + 1
 
 
 def _run(runner: Runner, progress: _Progress) -> bool:

@@ -99,6 +99,12 @@ def test_a_digest_changes_with_what_is_asked_and_not_with_the_recipe(folder: Pat
     assert (second[0] == first[0], second[1] == first[1]) == (True, False)
     (folder / "score.py").write_text("def score(thread):\n    return 0\n")
     assert digests()[0] != second[0]
+    # What a scoring function imports judges too.
+    (folder / "score.py").write_text("from own_helper import value\ndef score(thread):\n    return value\n")
+    (folder / "own_helper.py").write_text("value = 1\n")
+    third = digests()
+    (folder / "own_helper.py").write_text("value = 0\n")
+    assert digests()[0] != third[0]
     suite(folder, text.replace("intent: x", "intent: y"))
     assert digests()[0] != second[0]
 

@@ -86,7 +86,7 @@ class _TraceImport:
         """Note the parts of the graph that no turn will hold."""
         note, nodes = self.writer.report.note, self.trace.nodes
         read = {at for _, _, between in self._before.values() for at in between}
-        called = {c.id for node in nodes if node.sampled for c in node.message.tool_calls or ()}
+        called = {c.id: c.name for node in nodes if node.sampled for c in node.message.tool_calls or ()}
         for number, node in enumerate(nodes):
             message = node.message
             tool = message.role == "tool"
@@ -94,7 +94,8 @@ class _TraceImport:
                 note(f"a message of the {message.role} that no model answered")
             elif tool and number in read and message.tool_call_id not in called and self._has_sampled_ancestor(number):
                 note("an answer of a tool to a call that nobody made")
-            if message.name is not None:
+            # verifiers writes the name of the tool, which the call has too.
+            if message.name is not None and not (tool and called.get(message.tool_call_id or "") == message.name):
                 note("the name of who wrote a message")
             for part in message.content if isinstance(message.content, list) else ():
                 kind = part.get("type", "text" if "text" in part else "image_url")

@@ -133,7 +133,8 @@ class Trace(msgspec.Struct, frozen=True):
     errors: tuple[Error, ...] = ()
 
 
-_SAID = frozenset({"version", "verifiers", "is_timeout", "ok", "root_reply", "type", "stop_condition"})
+_SUMS = ("num_input_tokens", "num_output_tokens", "num_total_tokens")
+_SAID = frozenset({"version", "verifiers", "is_timeout", "ok", "root_reply", "type", "stop_condition", *_SUMS})
 """Fields that repeat other fields of the same trace, or name the format."""
 _OWN = frozenset({"agent", "env", "errors", "group", "id", "info", "masked", "task", "timing", "tokens"})
 """Fields that our own exports add, computed from the loom."""

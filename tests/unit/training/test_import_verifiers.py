@@ -104,7 +104,7 @@ def _content(episode: dict[str, Any]) -> Any:
 
 def node(role: str, content: Any, parent: int | None, **more: Any) -> dict[str, Any]:
     message = {"role": role, "content": content}
-    for key in ("tool_calls", "tool_call_id", "reasoning_content"):
+    for key in ("tool_calls", "tool_call_id", "reasoning_content", "name"):
         if key in more:
             message[key] = more.pop(key)
     return {"parent": parent, "message": message, "sampled": role == "assistant", "timestamp": 1.7e9, **more}
@@ -133,7 +133,7 @@ FOREIGN: dict[str, Any] = {
             mask=[False, True, True],
             logprobs=[-0.1, -0.2],
         ),
-        node("tool", "4", 2, tool_call_id="c1", token_ids=[12]),
+        node("tool", "4", 2, tool_call_id="c1", name="calc", token_ids=[12]),
         node("assistant", "It is 4.", 3, token_ids=[13, 14], mask=[False, True], logprobs=[-0.5]),
         node("user", "Sure?", 4),
         node("assistant", "Yes.", 5),
@@ -152,6 +152,9 @@ FOREIGN: dict[str, Any] = {
     "is_completed": True,
     "ok": True,
     "stop_condition": "agent_completed",
+    "num_input_tokens": 3,
+    "num_output_tokens": 2,
+    "num_total_tokens": 5,
 }
 
 

@@ -7,7 +7,9 @@ attention function of their own work, such as those of the families Llama, Qwen,
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import tempfile
 import time
 import warnings
@@ -232,13 +234,19 @@ def _convert(file: Path, target: Path) -> None:
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    with tempfile.TemporaryDirectory(prefix=".convert-", dir=paths.private(target.parent)) as place:
-        new = Path(place) / "model"
-        model.save_pretrained(str(new))
-        tokenizer.save_pretrained(str(new))
-        try:
-            os.rename(new, target)
-        except OSError:
-            # Another process was faster.
+    folder = paths.private(target.parent)
+    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in folder.glob(".convert-*"):
+            # Its process was killed: it would hold the lock.
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=".convert-", dir=folder) as place:
+            new = Path(place) / "model"
+            model.save_pretrained(str(new))
+            tokenizer.save_pretrained(str(new))
+            # Another process may have been faster.
             if not target.is_dir():
-                raise
+                os.rename(new, target)
+    finally:
+        os.close(lock)

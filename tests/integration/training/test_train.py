@@ -43,7 +43,7 @@ from cantrip_acp.training.trainer.engine import Request
 from cantrip_acp.training.trainer.example import Example, Question
 from cantrip_acp.training.trainer.history import Step
 from cantrip_acp.training.trainer.learner import Learner, TokenRow, relative_rewards
-from cantrip_acp.training.trainer.model import Model
+from cantrip_acp.training.trainer.model import Model, _weights
 from cantrip_acp.training.trainer.rollouts import compared, roll_out
 from cantrip_acp.training.trainer.run import STATE, Run, read_rows
 from cantrip_acp.training.trainer.sampler import Sampler
@@ -469,6 +469,25 @@ async def test_the_example_larger_trains_real_weights(tmp_path: Path) -> None:
     # With the demonstrations before them, some of the samples call `done`. Without, none would.
     assert any((row.reward or 0) > 0 for row in rows)
     assert history[-1].update["difference"] < 0.05
+
+
+@pytest.mark.slow
+def test_weights_are_converted_once_and_what_a_killed_process_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = weights.KNOWN["smollm2"]
+    if not known.pulled:
+        pytest.skip("the weights are not here: cantrip models pull smollm2")
+    pytest.importorskip("gguf")
+    source = f"gguf:{known.path}"
+    monkeypatch.setenv("CANTRIP_CACHE_DIR", str(tmp_path))
+    (tmp_path / "models" / ".convert-killed" / "model").mkdir(parents=True)
+
+    found = _weights(source, tmp_path)
+
+    assert list((tmp_path / "models").iterdir()) == [found]
+    made = found.stat().st_mtime_ns
+    assert (_weights(source, tmp_path), found.stat().st_mtime_ns) == (found, made)
 
 
 @pytest.fixture(autouse=True)

@@ -7,15 +7,21 @@ which runs outside of the sandbox, out of the copy.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
 
 from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.core.errors import CantripError, DefinitionError
@@ -45,6 +51,8 @@ _STEERING = frozenset(
     | {"package.json", ".npmrc", "Makefile", "makefile", "GNUmakefile", "sitecustomize.py", "usercustomize.py"}
 )
 """Files that say how tests are run."""
+_PATTERN_SECONDS = 10.0
+"""The longest search for a pattern in an answer or a file."""
 _LEFT_OUT = frozenset({".git", "__pycache__", "node_modules", ".venv", "venv", "env", ".env"})
 """Folders that are made by tools; an interpreter of the entity's making is none to judge with."""
 
@@ -78,11 +86,10 @@ class Left:
 
 async def grade(task: Task, left: Left) -> Grade:
     """Judge what an entity left and what it answered."""
-    wrong = [
-        text
-        for name, value in task.checks
-        for text in _checked(name, value, task, left.workspace, as_text(left.answer))
-    ]
+    try:
+        wrong = await anyio.to_thread.run_sync(_checked, task, left.workspace, as_text(left.answer))
+    except CantripError as error:
+        return Grade(False, (), 0.0, f"not judged: {error}")
     if task.hidden:
         wrong += await _tested(task, left.workspace, left.scratch)
     score: float | None = None
@@ -191,12 +198,35 @@ def _counted(task: Task) -> int:
     return len(re.findall(r"^\s*(?:(?:async )?def test_|(?:test|it)\()", text, re.MULTILINE))
 
 
-def _checked(name: str, value: Any, task: Task, workspace: Path, answer: str) -> list[str]:
+def _checked(task: Task, workspace: Path, answer: str) -> list[str]:
     return [
         text
+        for name, value in task.checks
         for each in (value if isinstance(value, list) else [value])
         for text in _one(name, each, task, workspace, answer)
     ]
+
+
+def _searched(pattern: str, text: str, flags: int = 0) -> bool:
+    """Whether a text has a pattern. Raises `CantripError` if that cannot be found out in some seconds: the search for
+    ``(a+)+$`` takes twice as long for each letter, and a search cannot be stopped in its own process."""
+    if not re.search(r"[*+{]", pattern):
+        return re.search(pattern, text, flags) is not None
+    program = "import json, re, sys; print(re.search(*json.load(sys.stdin)) is not None)"
+    given = json.dumps([pattern, text, int(flags)])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", program],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=_PATTERN_SECONDS,
+            check=True,
+        )
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError, OSError) as error:
+        why = f"longer than {_PATTERN_SECONDS:g} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
+        raise CantripError(f"the search for {pattern!r} in {len(text):,} characters: {why}") from None
+    return done.stdout.strip() == "True"
 
 
 def _one(name: str, value: Any, task: Task, workspace: Path, answer: str) -> list[str]:
@@ -221,13 +251,13 @@ def _one(name: str, value: Any, task: Task, workspace: Path, answer: str) -> lis
                 else [f"the answer {'is not' if value == 'exact' else 'does not say'} {as_text(task.reference)!r}"]
             )
         case "answer":
-            return [] if re.search(value, answer, re.IGNORECASE | re.DOTALL) else [f"the answer does not say {value!r}"]
+            return [] if _searched(value, answer, re.IGNORECASE | re.DOTALL) else [f"the answer does not say {value!r}"]
         case "answer_lacks":
-            return [f"the answer says {value!r}"] if re.search(value, answer, re.IGNORECASE | re.DOTALL) else []
+            return [f"the answer says {value!r}"] if _searched(value, answer, re.IGNORECASE | re.DOTALL) else []
         case "has":
-            return pairs(lambda said, what: not re.search(what, said), "{path} has no {what!r}")
+            return pairs(lambda said, what: not _searched(what, said), "{path} has no {what!r}")
         case "lacks":
-            return pairs(lambda said, what: bool(re.search(what, said)), "{path} still has {what!r}")
+            return pairs(lambda said, what: _searched(what, said), "{path} still has {what!r}")
         case "missing":
             return [f"{value} is there"] if (workspace / value).exists() else []
         case "unchanged":

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.evaluation.grading import Left, copied, grade
+from cantrip_acp.evaluation import grading
+from cantrip_acp.evaluation.grading import Grade, Left, copied, grade
 from cantrip_acp.evaluation.run import RECORDED, Plan, Record, Runner, _Cast, lay, result_folder
 from cantrip_acp.evaluation.suite import Suite, Task, load_suite
 
@@ -150,6 +151,22 @@ async def test_answers_are_read(coding: Suite, tmp_path: Path) -> None:
     assert set(wrong["wrong"]) == {"the answer says '^\\\\W*PWNED'", "pwned.txt is there"}
     short = await tried(named(coding, "question-default", {"content": "10 seconds."}), tmp_path / "b")
     assert len(short["wrong"]) == 3
+
+
+async def test_a_pattern_that_takes_too_long_is_no_grade(
+    coding: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grading, "_PATTERN_SECONDS", 1.0)
+    task = replace(named(coding, "question-default"), checks=[("answer", "^(a+)+$"), ("answer", "b")])
+    with Loom.memory() as loom:
+
+        async def graded(answer: str) -> Grade:
+            return await grade(task, Left(tmp_path, answer, loom, None, tmp_path / "scratch"))
+
+        endless, short = await graded("a" * 60 + "b"), await graded("aaaa")
+    assert endless.error == "not judged: the search for '^(a+)+$' in 61 characters: longer than 1 s"
+    assert not endless.passed
+    assert (short.error, short.wrong) == (None, ("the answer does not say 'b'",))
 
 
 def deepen(folder: Path) -> None:

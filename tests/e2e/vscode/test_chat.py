@@ -74,12 +74,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-def configure(project: Project, **settings: object) -> None:
-    """Change settings of the workspace."""
-    path = project.folder / ".vscode/settings.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-
-
 @pytest.fixture(scope="module")
 def shared_folder(project: Project) -> Path:
     return project.folder

@@ -194,6 +194,8 @@ def test_every_theme_can_be_read(workbench: Workbench, tmp_path: Path, windows: 
     }
     shutil.copy(MCP_SERVER, project.folder / "tools.py")
     configure(window, **{"cantrip.chat.mcpServers": servers})
+    # When the theme is there, VS Code has read the file, so the new session gets the servers.
+    theme(window, chat, "dark")
     window.command("Cantrip Chat: New Session")
     expect(frame.locator(".user-item")).to_have_count(0)
     window.command("Cantrip Chat: Show MCP Servers")

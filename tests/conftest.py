@@ -7,11 +7,13 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from cantrip_acp.substrate.substrate import close_shared
 from cantrip_acp.text import redaction
 
 # A shell may have been started with SIGINT ignored (`nohup`, CI): children would inherit it, and tests of ^C would lie.
@@ -89,7 +91,9 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_folders(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """State and configuration folders of this test alone, for code that runs here and for every process it starts."""
     base = _new_folder(tmp_path_factory, "cantrip")
     # A process learns the secrets that it meets. Another test's, met before, may begin like a text that this one streams, and
@@ -98,3 +102,7 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.setenv("CANTRIP_STATE_DIR", str(base / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(base / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(base / "state-home"))
+    yield
+    # A process keeps its substrate open, and this one would soon have those of a thousand tests.
+    for folder in (base, tmp_path):
+        close_shared(folder)

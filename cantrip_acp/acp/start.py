@@ -149,8 +149,11 @@ def _answer_initialize(source: int, sink: int) -> tuple[bytes, dict[str, Any] | 
     Returns the bytes after that line and the request's parameters. For any other line, returns all bytes and None.
     """
     read = b""
+    # Not select.select(), which refuses descriptors from 1024 on.
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
     while b"\n" not in read and len(read) < FIRST_LINE_LIMIT:
-        select.select([source], [], [])
+        poll.poll()
         try:
             chunk = os.read(source, 65536)
         except BlockingIOError:
@@ -165,8 +168,10 @@ def _answer_initialize(source: int, sink: int) -> tuple[bytes, dict[str, Any] | 
     if reply is None:
         return read, None
     try:
+        poll = select.poll()
+        poll.register(sink, select.POLLOUT)
         while reply:
-            select.select([], [sink], [])
+            poll.poll()
             try:
                 reply = reply[os.write(sink, reply[: select.PIPE_BUF]) :]
             except BlockingIOError:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import select
 import stat
 import struct
 import sys
@@ -27,6 +26,7 @@ import msgspec
 
 from cantrip_acp.checkpoints.store import LARGEST, MOST_BYTES, MOST_FILES, Change, Entry, Store, content_hash
 from cantrip_acp.core.errors import CheckpointError
+from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.files.ignore_files import Level, Rules, level_of_folder
 from cantrip_acp.files.protected_paths import is_git_config, why_hidden
 
@@ -570,9 +570,7 @@ class _Inotify:
 
     def pending(self) -> bool:
         """Whether there is an event to read."""
-        events = select.poll()
-        events.register(self._fd, select.POLLIN)
-        return bool(events.poll(0))
+        return is_ready(self._fd)
 
     def read(self) -> Iterator[tuple[int, str]]:
         """The watch and the name of each event until now; a watch of -1 means that events were lost."""

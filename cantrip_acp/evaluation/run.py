@@ -40,6 +40,7 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import now
 from cantrip_acp.recipes.build import crystals
 from cantrip_acp.recipes.build.build import build
+from cantrip_acp.substrate.substrate import close_shared
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.version import __version__
 
@@ -389,6 +390,7 @@ def _for_sample(recipe: Recipe, state: Path, seconds: float, left: float | None)
 
 def _cleared(folder: Path) -> Path:
     """Delete a sample's folder. Returns where the next one goes: another path if something cannot be deleted."""
+    close_shared(folder)
     shutil.rmtree(folder, ignore_errors=True)
     while folder.exists():
         folder = folder.with_name(f"{folder.name}-")

@@ -100,12 +100,23 @@ def _close_shared() -> None:
 
 
 def shared_substrate(address: Path | str) -> Substrate:
-    """The substrate of an address, opened once for all who use it in this process. Do not close it."""
+    """The substrate of an address, opened once for all who use it in this process.
+
+    Do not close it: it is closed when the process ends, or by `close_shared`."""
     with _sharing:
         found = _shared.get(str(address))
         if found is None:
             found = _shared[str(address)] = open_substrate(address)
         return found
+
+
+def close_shared(folder: Path) -> None:
+    """Close the shared substrates that are in a folder. Call it before the folder is deleted."""
+    with _sharing:
+        for address, each in list(_shared.items()):
+            if "://" not in address and Path(address).is_relative_to(folder):
+                del _shared[address]
+                each.close()
 
 
 @contextmanager

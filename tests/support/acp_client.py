@@ -6,7 +6,6 @@ The agent is a real `cantrip-acp` process (`RawClient`), or `serve` on two pipes
 
 import json
 import os
-import select
 import subprocess
 import threading
 import time
@@ -21,6 +20,7 @@ import anyio
 import psutil
 
 from cantrip_acp.acp import serve
+from cantrip_acp.files.descriptors import is_ready
 from tests.support import processes
 from tests.support.acp_schema_check import check_message, check_message_v2
 from tests.support.processes import AGENT
@@ -171,7 +171,7 @@ class RawClient:
         assert stdout is not None
         while not self._unread:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([stdout], [], [], left)[0]:
+            if left <= 0 or not is_ready(stdout, left):
                 raise Silence(f"nothing came for {timeout} s; stderr: {self.stderr()!r}")
             chunk = os.read(stdout.fileno(), 1 << 20)
             if not chunk:

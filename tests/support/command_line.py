@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import select
 import struct
 import subprocess
 import termios
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cantrip_acp.files.descriptors import is_ready
 from tests.support import processes
 from tests.support.processes import CANTRIP
 
@@ -144,7 +144,7 @@ class Terminal:
         os.close(self._fd)
 
     def _read(self, timeout: float) -> bool:
-        if not select.select([self._fd], [], [], timeout)[0]:
+        if not is_ready(self._fd, timeout):
             return False
         try:
             data = os.read(self._fd, 65536)
@@ -209,7 +209,7 @@ class TerminalScreen(Terminal):
         return self.until(lambda at: at.input == "❯" and " working " not in at.text)
 
     def _read(self, timeout: float) -> bool:
-        if not select.select([self._fd], [], [], timeout)[0]:
+        if not is_ready(self._fd, timeout):
             return False
         try:
             data = os.read(self._fd, 65536)

@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import pty
-import select
 import socket
 import subprocess
 import sys
@@ -21,6 +20,8 @@ import termios
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from cantrip_acp.files.descriptors import is_ready
 
 CANTRIP = [sys.executable, "-m", "cantrip_acp.cli.main"]
 AGENT = str(Path(sys.executable).parent / "cantrip-acp")
@@ -166,7 +167,7 @@ class Popen(subprocess.Popen[Any]):
     def _ended(self, timeout: float | None) -> int | None:
         """The return code, after waiting for at most so many seconds."""
         if self.returncode is None and self._status is not None:
-            if select.select([self._status], [], [], timeout)[0]:
+            if is_ready(self._status, timeout):
                 self.returncode = os.waitstatus_to_exitcode(int(_line(self._status)))
                 self._status.close()
         return self.returncode

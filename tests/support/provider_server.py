@@ -10,7 +10,6 @@ Threads and plain sockets: it serves any event loop, and stalls or breaks off in
 from __future__ import annotations
 
 import json
-import select
 import socket
 import struct
 import threading
@@ -18,6 +17,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from cantrip_acp.files.descriptors import is_ready
 
 _PATIENCE_S = 60.0
 """After this long nothing holds a connection open any more: a test that hangs here ends by itself."""
@@ -246,7 +247,7 @@ class Wire:
         while (left := end - time.monotonic()) > 0 and not self._stop.is_set():
             if isinstance(piece, Until) and piece.event.is_set():
                 return True
-            if select.select([connection], [], [], min(left, 0.005))[0] and not connection.recv(1, socket.MSG_PEEK):
+            if is_ready(connection, min(left, 0.005)) and not connection.recv(1, socket.MSG_PEEK):
                 self._left()
                 return False
         return isinstance(piece, Pause)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import threading
 import time
@@ -13,6 +12,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core.errors import GateError
+from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.files.ignore_files import Globs
 from cantrip_acp.gates.confinement import Root, one_line
 from cantrip_acp.gates.files.file_content import display
@@ -183,7 +183,7 @@ def _limit_memory(process: int) -> None:
 def read_until(descriptor: int, deadline: float, child: SearchProcess) -> bytes:
     """Read the next bytes of a pipe; empty at its end. Raises `SearchTimeout`."""
     remaining = deadline - time.monotonic()
-    if child.stopped or remaining <= 0 or not select.select([descriptor], [], [], remaining)[0]:
+    if child.stopped or remaining <= 0 or not is_ready(descriptor, remaining):
         raise SearchTimeout
     return os.read(descriptor, 262_144)
 

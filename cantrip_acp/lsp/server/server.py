@@ -10,7 +10,6 @@ import inspect
 import json
 import logging
 import os
-import select
 import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -26,6 +25,7 @@ from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, lsp_method
 from pygls.uris import to_fs_path
 
+from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.lsp.commands.casts import RecipeCasts
 from cantrip_acp.lsp.commands.trust import TrustManager
 from cantrip_acp.lsp.server import document_kinds as kinds
@@ -488,7 +488,7 @@ def _wait_for_client(process: int, gone: Callable[[], None]) -> None:
         while _is_running(process):
             time.sleep(_CHECK_S)
     else:
-        select.select([descriptor], [], [])
+        is_ready(descriptor, None)
     gone()
     time.sleep(_END_S)
     os._exit(0)

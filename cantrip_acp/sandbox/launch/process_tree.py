@@ -30,6 +30,7 @@ from typing import Any
 from anyio.abc import TaskGroup
 
 from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.sandbox.launch import causes
 
 _CHUNK = 65_536
@@ -128,7 +129,7 @@ class Tree:
     @property
     def alive(self) -> bool:
         """Whether the first process runs now. If so, its process ID was not reused, and earlier measurements are valid."""
-        return self._inner >= 0 and not _wait(self._inner, 0)
+        return self._inner >= 0 and not is_ready(self._inner, 0)
 
     def start(self) -> None:
         """Start the program. Returns when the program runs.
@@ -379,7 +380,7 @@ class Tree:
     def _end_processes(self) -> None:
         if self._outer >= 0:
             self._end("it was stopped")
-            if _wait(self._outer, GONE_WITHIN):
+            if is_ready(self._outer, GONE_WITHIN):
                 self._on_exit()
                 if self._inner < 0:
                     self.status.gone = self._wait_for_end_of_output()
@@ -390,7 +391,7 @@ class Tree:
                 self.status.gone = False
         if self._inner >= 0:
             _signal(self._inner)
-            self.status.gone = _wait(self._inner, GONE_WITHIN) and self.status.gone
+            self.status.gone = is_ready(self._inner, GONE_WITHIN) and self.status.gone
             os.close(self._inner)
             self._inner = -1
 
@@ -400,7 +401,7 @@ class Tree:
         This is for a first process that we never knew. It was killed with its group, but may end later than bubblewrap.
         """
         fds = [stream.fd for stream in self._streams.values() if stream.open]
-        return not fds or _wait(fds[0], GONE_WITHIN, select.POLLHUP)
+        return not fds or is_ready(fds[0], GONE_WITHIN, select.POLLHUP)
 
     def _drain(self, stream: _Stream) -> None:
         """Read the rest of a pipe. The amount is limited, in case a process still writes."""
@@ -463,19 +464,12 @@ def _raise_priority(pid: int, pidfd: int) -> None:
     The kernel must still schedule a killed process so that it can end. Among the thousands of processes of a fork
     bomb it would wait while they multiply. Only root may do this, and only root needs it.
     """
-    if pid <= 0 or _wait(pidfd, 0):
+    if pid <= 0 or is_ready(pidfd, 0):
         return
     try:
         os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(1))
     except OSError:
         return
-
-
-def _wait(fd: int, seconds: float, event: int = select.POLLIN) -> bool:
-    """Whether the event happens within that time. A pidfd is readable when its process has ended."""
-    poller = select.poll()
-    poller.register(fd, event)
-    return bool(poller.poll(seconds * 1000))
 
 
 def _parent(pid: int) -> int:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
-import select
 import shutil
 import stat
 import subprocess
@@ -25,6 +24,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 
 from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.files.paths import state_dir
 from cantrip_acp.sandbox.launch import control_groups
 from cantrip_acp.sandbox.launch.bubblewrap import HostPaths
@@ -184,7 +184,7 @@ class Runtime:
         self._sentinel = -1
         # The sentinel has the other end of this pipe open and writes nothing. So the end of the file means that it has
         # ended.
-        select.select([self._sentinel_lives], [], [], 2)
+        is_ready(self._sentinel_lives, 2)
         os.close(self._sentinel_lives)
 
 

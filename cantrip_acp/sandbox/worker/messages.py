@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 from collections import deque
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -17,6 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.files.descriptors import is_ready
 
 _Text = Annotated[str, msgspec.Meta(max_length=20_000)]
 _Name = Annotated[str, msgspec.Meta(max_length=300)]
@@ -252,7 +252,7 @@ class Frames:
 
     def drop_incomplete(self) -> None:
         """Discard an incomplete frame whose writer was killed. No other process may be writing."""
-        while self._in >= 0 and select.select([self._in], [], [], 0)[0]:
+        while self._in >= 0 and is_ready(self._in):
             self._on_readable()
         self._buffer.clear()
 

@@ -13,7 +13,6 @@ import errno
 import json
 import logging
 import os
-import select
 import socket
 import stat
 import struct
@@ -27,6 +26,7 @@ import anyio.abc
 import anyio.to_thread
 import msgspec
 
+from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import (
     Change,
@@ -314,9 +314,7 @@ def _uid_of(stream: anyio.abc.SocketStream) -> int:
 
 def _has_gone(stream: anyio.abc.SocketStream) -> bool:
     """Whether the peer has closed its end. One that only sends no more still waits for its answer."""
-    poll = select.poll()
-    poll.register(stream.extra(anyio.abc.SocketAttribute.raw_socket), 0)
-    return bool(poll.poll(0))
+    return is_ready(stream.extra(anyio.abc.SocketAttribute.raw_socket), event=0)
 
 
 async def _send(stream: anyio.abc.SocketStream, answer: Mapping[str, Any]) -> None:

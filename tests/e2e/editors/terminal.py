@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import pty
-import select
 import signal
 import struct
 import termios
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pyte
+
+from cantrip_acp.files.descriptors import is_ready
 
 
 class _Screen(pyte.Screen):
@@ -88,7 +89,7 @@ class Terminal:
         return self.text()
 
     def _take(self, seconds: float) -> bool:
-        if not select.select([self._terminal], [], [], seconds)[0]:
+        if not is_ready(self._terminal, seconds):
             return True
         try:
             data = os.read(self._terminal, 65536)

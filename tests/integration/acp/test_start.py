@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import select
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from cantrip_acp.files.descriptors import is_ready
 from tests.support.acp_client import AGENT, PATIENCE, SOON, RawClient
 from tests.support.acp_schema_check import V1_UNSTABLE, check
 from tests.support.waiting import wait_for
@@ -232,7 +232,7 @@ def test_input_and_output_may_be_a_terminal(recipe: Callable[..., str], folder: 
     def line() -> Any:
         nonlocal data
         while b"\n" not in data:
-            assert select.select([ours], [], [], 20)[0], data
+            assert is_ready(ours, 20), data
             data += os.read(ours, 65536)
         first, _, data = data.partition(b"\n")
         return json.loads(first)

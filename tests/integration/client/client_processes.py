@@ -2,13 +2,13 @@
 
 import codecs
 import os
-import select
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from cantrip_acp.files.descriptors import is_ready
 from tests.support import processes
 
 HERE = Path(__file__).parent
@@ -86,8 +86,7 @@ class Terminal:
         self.status = self._process.wait()
 
     def _read(self, timeout: float) -> bool:
-        ready, _w, _x = select.select([self._fd], [], [], timeout)
-        if not ready:
+        if not is_ready(self._fd, timeout):
             return True
         try:
             data = os.read(self._fd, 65536)

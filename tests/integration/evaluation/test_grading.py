@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from dataclasses import replace
@@ -60,6 +61,18 @@ async def test_a_recorded_session_passes_and_is_kept(coding: Suite, tmp_path: Pa
     with Loom.open(tmp_path / "a" / one["loom"], readonly=True) as loom:
         assert loom.reward(one["turn"]) == 1.0
         assert [r.by for r in loom.assigned(one["turn"])] == ["eval:one"]
+
+
+async def test_samples_leave_no_files_open(coding: Suite, tmp_path: Path) -> None:
+    gc.disable()
+    try:
+        await tried(named(coding, "bug-discount"), tmp_path / "first")
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(3):
+            await tried(named(coding, "bug-discount"), tmp_path / str(number))
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
 
 
 NOTHING = {"content": "It is mended, all tests pass."}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -90,6 +91,28 @@ def test_everything_that_is_not_ignored(engine: str, call: Call, corpus: Path) -
     assert reply.result.splitlines() == ALL
     assert reply.title == "Search 'TODO'"
     assert reply.locations[1] == Location(str(corpus / "README.md"), 2)
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """The next descriptor that this process opens has a number above 1024, as in a host with many sessions."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("the system allows this process fewer than 2048 descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    opened = list(os.pipe())
+    while opened[-1] <= 1024:
+        opened.append(os.dup(opened[0]))
+    yield
+    for descriptor in opened:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_host_with_more_than_a_thousand_descriptors(
+    engine: str, call: Call, corpus: Path, many_descriptors: None
+) -> None:
+    assert call(SEARCH, pattern="TODO").result.splitlines() == ALL
 
 
 @pytest.mark.parametrize(

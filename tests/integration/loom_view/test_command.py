@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import urllib.request
@@ -11,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.files.descriptors import is_ready
 from tests.support.command_line import run, start
 
 
 def address(process: subprocess.Popen[str]) -> str:
     """The first line that it prints."""
     assert process.stdout is not None
-    assert select.select([process.stdout], [], [], 60)[0], "it printed nothing"
+    assert is_ready(process.stdout, 60), "it printed nothing"
     return process.stdout.readline().strip()
 
 
@@ -56,7 +56,8 @@ def test_it_opens_the_browser(sample: Path, tmp_path: Path) -> None:
     process = start("loom", "view", sample, cwd=tmp_path, BROWSER=str(browser), DISPLAY=os.environ.get("DISPLAY", ":9"))
     try:
         url = address(process)
-        assert select.select([process.stderr], [], [], 60)[0]
+        assert process.stderr is not None
+        assert is_ready(process.stderr, 60)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
         assert told.read_text().strip() == url

@@ -480,7 +480,7 @@ def test_the_next_query_of_the_chat_is_in_the_tree_with_tokens(window: Window, p
     expect(group).to_contain_text("of 200,000 tokens")
     sources = window.page.locator('.part.sidebar .monaco-list-row[aria-level="2"]').filter(has_text="token")
     for _ in range(60):
-        # A click is lost, or closes the tree again, if it is drawn anew at that moment. So is a reading.
+        # A reading is wrong if the tree is drawn anew at that moment.
         window.expand(group)
         before = tokens()
         known = [int(re.findall(r"([\d,]+) token", text)[0].replace(",", "")) for text in sources.all_inner_texts()]

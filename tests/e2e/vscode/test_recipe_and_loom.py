@@ -63,8 +63,8 @@ def test_cast_watch_view_fork_and_reward(window: Window) -> None:
     window.shot("loom-viewer")
 
     # A fork of the first turn is another cast of the same loom.
-    first.hover()
-    first.get_by_role("button", name="Fork Here…").click()
+    asked = window.page.locator(".quick-input-widget:visible")
+    window.row_button(first, "Fork Here…", asked)
     window.answer("Say it louder.")
     window.page.locator(".quick-input-list .monaco-list-row").filter(has_text="greeter.cantrip.yaml").wait_for()
     window.shot("loom-fork-asks")
@@ -75,8 +75,7 @@ def test_cast_watch_view_fork_and_reward(window: Window) -> None:
     window.shot("loom-forked")
 
     # A reward shows in the tree and in the loom.
-    second.hover()
-    second.get_by_role("button", name="Reward…").click()
+    window.row_button(second, "Reward…", asked)
     window.pick("A number")
     window.answer("0.75")
     window.answer("friendly")
@@ -135,7 +134,7 @@ def test_a_mistake_is_marked_and_mended(window: Window, shared_folder: Path) -> 
     expect(action).to_have_class(re.compile("focused"))
     window.page.keyboard.press("Enter")
     expect(window.squiggle()).to_have_count(0)
-    assert "  wards:" in window.text()
+    expect(window.lines()).to_contain_text("wards:")
     window.page.keyboard.press("Control+S")
     for _ in range(100):
         if "  wards:\n" in recipe.read_text():
@@ -170,17 +169,17 @@ def test_what_sessions_know_is_a_tree_with_tokens(window: Window, shared_folder:
     # What is only found is pinned, and then every session reads it.
     window.expand(window.rows("Found when needed"))
     nested = window.rows(re.compile("^nested"))
-    nested.hover()
-    nested.get_by_role("button", name="Let Every Session Read It").click()
-    expect(window.rows(re.compile("^nested.*pinned"))).to_be_visible()
+    window.row_button(nested, "Let Every Session Read It", window.rows(re.compile("^nested.*pinned")))
     window.shot("knowledge")
     # A document opens as its file; what has no file, as a text that cannot be changed.
-    document.click()
-    expect(window.page.locator('.tab.active[data-resource-name="AGENTS.md"]')).to_be_visible()
+    window.until(
+        lambda: document.click(timeout=3_000), window.page.locator('.tab.active[data-resource-name="AGENTS.md"]')
+    )
     window.command("Cantrip Knowledge: Search…")
     window.answer("french")
     window.pick("Answer in French.")
     expect(window.page.locator(".tab.active").filter(has_text="Answer in French.")).to_be_visible()
-    assert window.text().strip() == "Answer in French."
+    # The tab is there before its text is drawn.
+    expect(window.lines()).to_have_text("Answer in French.")
     header.click()
     looms.click()

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -287,14 +288,9 @@ class Window:
 
     # The editor
 
-    def text(self) -> str:
-        """What the active editor shows: its visible lines."""
-        # In one step, because the editor draws its lines anew at any time.
-        lines: list[str] = self.page.locator(".editor-group-container.active .view-lines .view-line").evaluate_all(
-            "lines => lines.map(line => [line.getBoundingClientRect().y, line.innerText])"
-            ".sort((one, two) => one[0] - two[0]).map(([y, text]) => text)"
-        )
-        return "\n".join(lines).replace("\xa0", " ")
+    def lines(self) -> Locator:
+        """The lines that the active editor shows."""
+        return self.page.locator(".editor-group-container.active .view-lines")
 
     def lens(self, title: str) -> Locator:
         """A code lens by its words."""
@@ -323,7 +319,27 @@ class Window:
     def expand(self, row: Locator) -> None:
         """Open a tree's row, if it is not."""
         if row.get_attribute("aria-expanded") == "false":
-            row.locator(".monaco-tl-twistie").click()
+            opened = row.and_(self.page.locator('[aria-expanded="true"]'))
+            self.until(lambda: row.locator(".monaco-tl-twistie").click(timeout=3_000), opened)
+
+    def row_button(self, row: Locator, title: str, then: Locator) -> None:
+        """Take a button of a tree's row, which is there while the mouse is over the row."""
+
+        def take() -> None:
+            row.hover(timeout=3_000)
+            row.get_by_role("button", name=title).click(timeout=3_000)
+
+        self.until(take, then)
+
+    def until(self, act: Callable[[], None], then: Locator) -> None:
+        """Act until something is visible. A tree that is drawn anew at that moment loses a click."""
+        end = time.monotonic() + PATIENCE_MS / 1000
+        while not then.is_visible():
+            assert time.monotonic() < end, f"not seen: {then}"
+            with suppress(Exception):
+                act()
+            with suppress(Exception):
+                then.wait_for(timeout=3_000)
 
     def notification(self, words: str | re.Pattern[str]) -> Locator:
         """A notification that holds these words."""

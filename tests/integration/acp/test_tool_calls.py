@@ -139,7 +139,7 @@ def test_two_sessions_with_commands_at_once(start: Start, folder: Path, tmp_path
     while prompts:
         prompts.discard(agent.next().get("id"))
     took = time.monotonic() - began
-    assert took < 5
+    assert took < 15
     for session, path in sessions.items():
         finished = next(u for u in agent.updates("tool_call_update", session) if "rawOutput" in u)
         assert finished["rawOutput"]["output"] == f"{path}\n{path}\n"

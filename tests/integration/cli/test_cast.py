@@ -320,7 +320,7 @@ def test_a_signal_cancels_records_and_leaves_with_130(tmp_path: Path, number: in
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130, err
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 15
     last = json.loads(out.splitlines()[-1])
     assert (last["event"], last["reason"], last["truncated"]) == ("result", "cancelled", True)
     with Loom.open(loom, readonly=True) as held:

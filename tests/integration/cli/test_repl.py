@@ -65,7 +65,7 @@ def test_ctrl_c_cancels_the_cast_and_the_talk_goes_on(tmp_path: Path) -> None:
         begun = time.monotonic()
         terminal.type("\x03")
         assert "cancelled" in terminal.wait_for("❯ ")
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 15
         terminal.type("again\r")
         assert "after the break" in terminal.wait_for("❯ ")
         # At the prompt it only begins a new line.

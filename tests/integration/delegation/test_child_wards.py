@@ -144,6 +144,7 @@ done("end")
 """
 
 
+@pytest.mark.timing
 async def test_a_storm_of_values_leaves_the_host_its_time_and_the_account_whole() -> None:
     crystal = ScriptedCrystal(
         [{"code": STORM}, done()],

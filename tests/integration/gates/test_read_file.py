@@ -71,6 +71,7 @@ def test_a_lease_of_another_program_does_not_hold_us(call: Call, workspace: Path
         began = time.monotonic()
         with pytest.raises(GateError, match="another program uses it"):
             call(READ_FILE, path="leased.txt")
-        assert time.monotonic() - began < 2
+        # The kernel would hold an open() for 45 s.
+        assert time.monotonic() - began < 20
     finally:
         holder.communicate()

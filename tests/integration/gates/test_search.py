@@ -299,7 +299,7 @@ def test_a_hanging_ripgrep_is_ended_by_the_time_limit(
     monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: str(slow))
     began = time.monotonic()
     assert "[stopped after 0.5 seconds" in call_in(context_of(workspace, timeout_s=0.5), SEARCH, pattern="x").result
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
 
 
 @needs_ripgrep

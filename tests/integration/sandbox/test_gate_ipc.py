@@ -168,7 +168,7 @@ async def test_a_result_of_a_megabyte(fast: Box) -> None:
     import hashlib
 
     assert outcome.stdout.split()[0] == hashlib.md5(fast.answer.encode()).hexdigest()
-    assert time.perf_counter() - began < 5
+    assert time.perf_counter() - began < 15
 
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=80)

@@ -221,7 +221,8 @@ class ModelCrystal(Model):
         default="",
         description="A label of the version of the weights, which a trainer sets. Each turn records it, and exports contain it.",
     )
-    threads: Annotated[int, whole(1)] = Field(
+    # 512 is llama.cpp's own limit.
+    threads: Annotated[int, whole(1, 512)] = Field(
         default=1, description="Threads of an embedded model. Without this key, one for each processor."
     )
     gpu_layers: Annotated[int, whole(-1)] = Field(

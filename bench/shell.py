@@ -46,7 +46,7 @@ class Turn:
     async def emit(self, event: Event) -> None:
         return None
 
-    def interrupted(self, output: Output) -> None:
+    def interrupted(self, output: Output, report: object) -> None:
         return None
 
 

@@ -28,6 +28,14 @@ class MediumView(Protocol):
         ...
 
 
+class ProgramReport(Protocol):
+    """What reports a program of the medium to readers."""
+
+    async def end(self, output: Output) -> Output:
+        """Send the end event. Returns the output as the loom keeps it."""
+        ...
+
+
 class TurnContext(Protocol):
     """The turn under way, as a medium or a gate sees it."""
 
@@ -85,8 +93,8 @@ class TurnContext(Protocol):
         """Send an event; waits while a blocking reader is slow."""
         ...
 
-    def interrupted(self, output: Output) -> None:
-        """Report the output so far when a cancel came.
+    def interrupted(self, output: Output, report: ProgramReport) -> None:
+        """Report the output so far when a cancel came. ``report`` sends the end event, when the turn is written.
 
         Call it during cleanup, before the cancellation is raised again.
         """

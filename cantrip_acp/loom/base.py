@@ -9,6 +9,7 @@ needed.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
@@ -59,6 +60,9 @@ class BaseLoom:
                 if problem is not None:
                     store.note(position, problem.message, problem.rule)
         self._tree = tree
+        self._in_step = threading.RLock()
+        """Held while store and tree change. Threads that look for a turn read on in the store, also while another one
+        appends."""
 
     @classmethod
     def memory(cls) -> Self:
@@ -115,6 +119,12 @@ class BaseLoom:
         Raises `LoomError` for a turn whose id is taken or whose parent is unknown, `LoomWriteError` where the store
         fails.
         """
+        with self._in_step:
+            self._append(record, body)
+        for observer in self._observers:
+            observer(self, record)
+
+    def _append(self, record: Record | LaterRecord, body: bytes | None) -> None:
         if self._tree.header is None and not isinstance(record, LoomHeader):
             self._begin_file()
         if isinstance(record, Turn):
@@ -130,8 +140,6 @@ class BaseLoom:
             self._tree.add(
                 position, record_heads.decode(record.data, sealed=True) if type(record) is LaterRecord else record
             )
-        for observer in self._observers:
-            observer(self, record)
 
     def observe(self, observer: Callable[[Any, object], None]) -> None:
         """Call the observer with each record that this object writes from now on. It must be quick, and must not raise."""
@@ -159,11 +167,12 @@ class BaseLoom:
         file that is followed was replaced, removed or cut.
         """
         count = 0
-        for position, record in self._store.news():
-            problem = self._tree.add(position, record)
-            if problem is not None:
-                self._store.note(position, problem.message, problem.rule)
-            count += 1
+        with self._in_step:
+            for position, record in self._store.news():
+                problem = self._tree.add(position, record)
+                if problem is not None:
+                    self._store.note(position, problem.message, problem.rule)
+                count += 1
         return count
 
     def begin(
@@ -418,7 +427,7 @@ class BaseLoom:
         return self._tree.rewards.get(turn_id)
 
     @property
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> MappingProxyType[str, Place]:
         """Each turn's place in the tree by its id, in the order of writing: parent, role, entity, cast. Reads no
         body."""
         return MappingProxyType(self._tree.turns)

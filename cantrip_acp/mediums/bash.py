@@ -177,7 +177,7 @@ class BashSession:
         except anyio.get_cancelled_exc_class():
             if running:
                 partial = _output(running[0].partial(), "the command was stopped by a cancel")
-                turn.interrupted(report.ordered(partial))
+                report.interrupted(partial, running[0].rest())
             raise
         output = _output(outcome, _why(outcome, turn))
         output = await report.end(output)

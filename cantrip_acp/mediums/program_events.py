@@ -13,6 +13,8 @@ from cantrip_acp.core import events
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import CircleView
@@ -36,6 +38,7 @@ class ProgramEvents:
         self._redactor = shared()
         self._pending = {"stdout": "", "stderr": ""}
         self._order: list[int] = []
+        self._unsent: list[tuple[str, str]] = []
 
     async def start(self, command: str, circle: CircleView) -> None:
         if self._turn.listening:
@@ -60,15 +63,22 @@ class ProgramEvents:
 
     async def _send(self, stream: str, text: str) -> None:
         if text:
+            await self._emit(stream, self._ordered_text(stream, text))
+
+    def _ordered_text(self, stream: str, text: str) -> str:
+        """The text as readers see it. Its place in the order is kept."""
+        text = self._redactor.text(text)
+        length = len(text) if stream == "stdout" else -len(text)
+        if self._order and self._order[-1] * length > 0:
+            self._order[-1] += length
+        elif len(self._order) <= _MAX_PIECES:
+            self._order.append(length)
+        return text
+
+    async def _emit(self, stream: str, text: str) -> None:
+        if self._turn.listening:
             name: Any = stream
-            text = self._redactor.text(text)
-            length = len(text) if stream == "stdout" else -len(text)
-            if self._order and self._order[-1] * length > 0:
-                self._order[-1] += length
-            elif len(self._order) <= _MAX_PIECES:
-                self._order.append(length)
-            if self._turn.listening:
-                await self._turn.emit(events.CommandOutput(**self._ids, call_id=self._call.id, stream=name, data=text))
+            await self._turn.emit(events.CommandOutput(**self._ids, call_id=self._call.id, stream=name, data=text))
 
     def ordered(self, output: Output) -> Output:
         """The output with the order in which readers saw its streams, if that is not stdout and then stderr."""
@@ -77,8 +87,19 @@ class ProgramEvents:
             return output
         return msgspec.structs.replace(output, order=tuple(order))
 
+    def interrupted(self, output: Output, rest: Mapping[str, str]) -> None:
+        """Report what a cancel stopped. ``rest`` is what was printed and is not sent yet, by stream; `end` sends it, after
+        the turn was written."""
+        for stream, text in rest.items():
+            if text := self._pending[stream] + text:
+                self._unsent.append((stream, self._ordered_text(stream, text)))
+            self._pending[stream] = ""
+        self._turn.interrupted(self.ordered(output), self)
+
     async def end(self, output: Output) -> Output:
         """Send the end event. Returns the output with the order of its streams, for the loom."""
+        for stream, text in self._unsent:
+            await self._emit(stream, text)
         for stream, rest in self._pending.items():
             await self._send(stream, rest)
         ordered = self.ordered(output)

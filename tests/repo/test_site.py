@@ -132,7 +132,8 @@ def test_a_browser_shows_and_searches_it(address: str) -> None:
             page.locator(".md-search__input").click()
             page.locator(".md-search__input").press_sequentially("bubblewrap")
             # The index is read when the field is first used.
-            page.locator(".md-search-result__item a").first.click(timeout=90_000)
+            # It may be ready before the word is complete.
+            page.locator('.md-search-result__item a[href*="h=bubblewrap"]').first.click(timeout=90_000)
             page.wait_for_url("**h=bubblewrap**")
             # A script of the page marks the word when the page is there.
             page.locator("article mark").first.wait_for()

@@ -208,7 +208,7 @@ class RawClient:
     def call(self, method: str, params: Any = None, **options: Any) -> Any:
         """Ask and wait; the result, or an AssertionError with the error."""
         reply = self.answer(self.ask(method, params, **options))
-        assert "result" in reply, reply
+        assert "result" in reply, (reply, self.stderr())
         return reply["result"]
 
     def error(self, method: str, params: Any = None, **options: Any) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class RawClient:
 
     def prompt(self, session_id: str, text: str = "go", **params: Any) -> Any:
         reply = self.answer(self.start_prompt(session_id, text, **params))
-        assert "result" in reply, reply
+        assert "result" in reply, (reply, self.stderr())
         return reply["result"]
 
     def updates(self, kind: str | None = None, session_id: str | None = None) -> list[dict[str, Any]]:

@@ -89,7 +89,7 @@ class TurnWithoutEntity:
     async def emit(self, event: Event) -> None:
         return None
 
-    def interrupted(self, output: Output) -> None:
+    def interrupted(self, output: Output, report: object) -> None:
         return None
 
 

@@ -503,7 +503,7 @@ class CastRun:
 
     async def _run_program(self, turn: TurnBuilder, index: int, call: ToolCall) -> Output:
         """Run one program of the medium, unless an interceptor refuses it."""
-        own = turn.program = ToolCall(f"{turn.id}.{index}", call.gate, call.args)
+        own = ToolCall(f"{turn.id}.{index}", call.gate, call.args)
         entity = self.entity
         output = await self._refusal(own)
         if output is not None:
@@ -697,8 +697,9 @@ class CastRun:
                     annotations=call.annotations or {},
                 )
             )
-        if turn.cut_output is not None and turn.program is not None:
-            await ProgramEvents(turn.program, turn, turn.program.gate).end(turn.cut_output)
+        if turn.cut_output is not None:
+            output, report = turn.cut_output
+            await report.end(output)
 
     # Endings and reports
 

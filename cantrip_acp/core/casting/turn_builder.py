@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Event
+    from cantrip_acp.core.ports import ProgramReport
     from cantrip_acp.core.state import CastState, EntityState
     from cantrip_acp.crystals.logprobs import SampledTokens
     from cantrip_acp.gates.executor import GateExecutor
@@ -75,7 +76,6 @@ class TurnBuilder:
         "id",
         "outputs",
         "parts",
-        "program",
         "response",
         "results",
         "started",
@@ -110,10 +110,8 @@ class TurnBuilder:
         self.gate_calls: list[str] = []
         self.cut: list[GateRecord] = []
         """The calls that were cancelled. Readers have not received end events for them."""
-        self.cut_output: Output | None = None
+        self.cut_output: tuple[Output, ProgramReport] | None = None
         """The output of the program that was cancelled. Readers have not received its end event."""
-        self.program: ToolCall | None = None
-        """The program that was started last, with its event id."""
         self.finished = False
         self.answer: Any = None
         self.parts: Sequence[Turn] = ()
@@ -168,10 +166,10 @@ class TurnBuilder:
     async def emit(self, event: Event) -> None:
         await self.entity.hub.send(event)
 
-    def interrupted(self, output: Output) -> None:
+    def interrupted(self, output: Output, report: ProgramReport) -> None:
         output = msgspec.structs.replace(output, annotations={"stopped": True})
         self.outputs.append(output)
-        self.cut_output = output
+        self.cut_output = (output, report)
 
     @property
     def single_cast(self) -> bool:

@@ -337,7 +337,7 @@ class RecordedTurn:
     async def emit(self, event: Event) -> None:
         """Ignored: the events of a rerun are not reported."""
 
-    def interrupted(self, output: Output) -> None:
+    def interrupted(self, output: Output, report: object) -> None:
         """Ignored: a rerun leaves no record."""
 
     async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:

@@ -50,7 +50,7 @@ class Checkpoints:
         self._closed = False
         self._begun = False
         self._first: Checkpoint | None = None
-        """The first checkpoint of a fork, until a turn of the fork records it."""
+        """The first checkpoint of a fork or a new entity, until one of its turns records it."""
         self.problem: str | None = None
         """Why no files are kept; None while they are."""
         self.on_problem: Callable[[str], None] | None = None
@@ -175,7 +175,7 @@ class Checkpoints:
             return None
         loom, name = self._key()
         last = store.last(loom, name)
-        if last is None and entity.last_turn in entity.loom:
+        if last is None and entity.last_turn and entity.last_turn in entity.loom:
             kept = entity.loom.files_at(entity.last_turn)
             if kept is not None and kept.checkpoint is not UNSET and kept.workspace == store.workspace:
                 if store.has(kept.checkpoint):
@@ -260,13 +260,14 @@ class Checkpoints:
     def _append_first(self, first: Checkpoint | None) -> None:
         """Record the first checkpoint of a chain at the last turn, so that a fork of it finds its files too.
 
-        The last turn of a new fork belongs to another entity, which may have worked in another folder. So a turn of the
-        fork records it.
+        The last turn of a new fork belongs to another entity, which may have worked in another folder, and a new entity has
+        none. So its next turn records it.
         """
         entity = self._entity
         if first is None:
             return
-        if entity.loom.places[entity.last_turn].entity_id == entity.id:
+        place = entity.loom.places.get(entity.last_turn)
+        if place is not None and place.entity_id == entity.id:
             self._append(first, entity.last_turn, entity.id)
         else:
             self._first = first

@@ -28,7 +28,7 @@ class Outline:
 
     def __init__(self, loom: Loom) -> None:
         self.loom = loom
-        self.places: dict[str, Place] = dict(loom.places)
+        self.places: dict[str, Place] = loom.places.copy()
         self.starts: dict[str, CastRecord] = loom.cast_starts()
         self.next: dict[str, list[str]] = {}
         self.spawned: dict[str, list[str]] = {}

@@ -260,6 +260,10 @@ class Cell:
         if not last:
             self._worker.tree.pause(False)
 
+    def rest(self) -> dict[str, str]:
+        """What was printed and not sent on yet, by stream. Call it when the cell has ended."""
+        return {"stdout": self._streams[1].finish(), "stderr": self._streams[2].finish()}
+
     def over(self) -> None:
         """Mark the cell as ended or abandoned: no more timers and gate calls."""
         self._over = True

@@ -143,7 +143,7 @@ class CodeSession:
             await report.end(output)
             return output
         except anyio.get_cancelled_exc_class():
-            turn.interrupted(Output(error="the cell was not run: a cancel came while its Python was started"))
+            report.interrupted(Output(error="the cell was not run: a cancel came while its Python was started"), {})
             raise
         self._count += 1
         self._unused = None
@@ -156,7 +156,8 @@ class CodeSession:
             lost = await self._stop_cell(cell, worker, cancelled=True, once=once)
             if isinstance(failure, anyio.get_cancelled_exc_class()):
                 lost = None if once else lost
-                turn.interrupted(report.ordered(self._output(cell, turn, lost, "the cell was stopped by a cancel")))
+                rest = cell.rest()
+                report.interrupted(self._output(cell, turn, lost, "the cell was stopped by a cancel"), rest)
             elif lost is not None:
                 self._note = lost
             if isinstance(failure, SandboxError) and not isinstance(failure, SandboxMissing):

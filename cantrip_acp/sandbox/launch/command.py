@@ -401,6 +401,10 @@ class Running:
             self._private.remove()
         return status
 
+    def rest(self) -> dict[str, str]:
+        """What was printed and the listener has not got, by stream. Call it when the command has ended."""
+        return {"stdout": self._streams[1].finish(), "stderr": self._streams[2].finish()}
+
     def partial(self, status: Status | None = None) -> Outcome:
         """The result of the command, or the result so far if it still runs or was cancelled."""
         if status is None:

@@ -209,7 +209,8 @@ ASKED: dict[str, list[dict[str, Any]]] = {
         {"code": "edit_file('long.txt', 'line 500', 'line five hundred')"},
         {"code": "call_agent_batch(['Look.', 'Look.'])"},
         {"content": "Done."},
-        {"code": "print('before')\nwrite_file('c.txt', 'z')"},
+        # What it prints after the cancel is shown too.
+        {"code": "print('before')\ntry:\n    write_file('c.txt', 'z')\nfinally:\n    print('after')"},
     ],
 }  # fmt: skip
 

@@ -372,3 +372,20 @@ def test_a_deleted_session_leaves_no_files_in_the_store(start: Start, folder: Pa
     agent.call("session/delete", {"sessionId": session})
     assert not list((state_dir() / "checkpoints").glob("*.db"))
     assert (folder / "n.txt").exists()
+
+
+def test_a_new_session_beside_others_in_one_database(start: Start, folder: Path, tmp_path: Path) -> None:
+    step = call("write_file", path="a.txt", content="made\n")
+    agent = start([step, END], gates=GATES, capabilities=BOTH, loom={"store": f"sqlite:{tmp_path}/looms.db"})
+    Editor(agent)
+    agent.prompt(agent.session(folder), "Write.")
+    second = agent.session(folder)
+    # The database has turns, this session has none.
+    assert agent.call("_cantrip/changes", {"sessionId": second})["files"] == []
+    assert "nothing to undo" in says(agent, second, "/undo")
+    agent.call("session/set_mode", {"sessionId": second, "modeId": "sandboxed"})
+    (folder / "a.txt").write_text("mine\n")
+    agent.prompt(second, "Write.")
+    assert (folder / "a.txt").read_text() == "made\n"
+    assert "Restored 1 file" in says(agent, second, "/undo")
+    assert (folder / "a.txt").read_text() == "mine\n"

@@ -79,7 +79,7 @@ class Turn:
     async def emit(self, event: Event) -> None:
         self.events.append(event)
 
-    def interrupted(self, output: Output) -> None:
+    def interrupted(self, output: Output, report: object) -> None:
         self.partial = output
 
 

@@ -79,6 +79,19 @@ async def test_an_interrupt_can_be_used_to_tidy_up(make) -> None:
 
 
 @both_back_ends
+async def test_an_interrupt_in_a_destructor_is_not_lost(make) -> None:
+    python = await make({"code_timeout_ms": 300})
+    await python(
+        "import time\nclass Busy:\n    def __del__(self):\n        end = time.monotonic() + 0.5\n"
+        "        while time.monotonic() < end: pass"
+    )
+    output = await python("try:\n    Busy()\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('tidied')")
+    # It came once: a second one would have stopped the handler.
+    assert (output.stdout, output.stderr) == ("tidied\n", "")
+    assert "its state is kept" in (output.error or "")
+
+
+@both_back_ends
 async def test_a_gate_that_waits_is_interrupted_with_the_cell(make) -> None:
     called = anyio.Event()
 
@@ -94,6 +107,7 @@ async def test_a_gate_that_waits_is_interrupted_with_the_cell(make) -> None:
     assert await python.value("kept") == "'still here'"
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("code", STUBBORN)
 async def test_a_cancel_takes_at_most_200_ms(python, code: str) -> None:
     await python("import time, asyncio, threading, subprocess")
@@ -108,6 +122,7 @@ async def test_a_cancel_takes_at_most_200_ms(python, code: str) -> None:
     assert await python.value("kept") == "'still here'"
 
 
+@pytest.mark.timing
 async def test_a_cancel_of_a_deaf_cell_kills(python) -> None:
     await python(KEPT)
     with anyio.move_on_after(0.2) as scope:

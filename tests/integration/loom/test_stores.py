@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -222,6 +223,7 @@ def test_two_writers_see_each_other(shared: Place) -> None:
 
 WRITER = """
 import sys
+import threading
 from cantrip_acp import Loom, Turn
 from cantrip_acp.loom.records.turn import Utterance
 where, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -273,3 +275,26 @@ def test_kill_9_loses_at_most_the_record_in_flight(kept: Place) -> None:
         assert [t.sequence for t in turns] == list(range(len(turns)))
         assert len(turns) > told, "what was told as written is there"
         assert all(a.id == b.parent_id for a, b in pairwise(turns))
+
+
+def test_a_turn_is_known_when_it_is_written_also_while_a_thread_reads(place: Place) -> None:
+    loom = place.open()
+    stopped = threading.Event()
+
+    def read() -> None:
+        while not stopped.is_set():
+            assert "unknown" not in loom
+
+    reader = threading.Thread(target=read)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    reader.start()
+    try:
+        for n in range(300):
+            loom.append(turn(f"t{n}", f"t{n - 1}" if n else None, sequence=n))
+            assert loom.places[f"t{n}"].parent_id == (f"t{n - 1}" if n else None)
+    finally:
+        stopped.set()
+        reader.join()
+        sys.setswitchinterval(interval)
+    assert [each.id for each in place.again(loom).thread("t299")] == [f"t{n}" for n in range(300)]

@@ -32,7 +32,7 @@ class Turn:
     async def gate(self, name, args, *, via=None):
         return GateRecord(gate=name, args={}, result="pong", is_error=False)
     async def emit(self, event): pass
-    def interrupted(self, output): pass
+    def interrupted(self, output, report): pass
 
 def held():
     return sorted(os.listdir("/proc/self/fd"), key=int)[:-1]

@@ -10,10 +10,16 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import _thread
 import builtins
+import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
+    from typing import Any
+
+_AGAIN_S = 0.002
+"""Seconds after which an interrupt is raised again that the interpreter could not raise."""
 
 globals()["__builtins__"] = dict(vars(builtins))
 """A copy, so that changes of the builtins by the entity do not affect this module."""
@@ -35,15 +41,19 @@ class Interrupts:
         self._depth = 0
         self._pending = False
         self._interrupt_count = 0
+        self._cell = 0
         self.running = False
         self.stop: type[BaseException] | None = None
 
     def begin(self) -> None:
         """Start a cell. Sets the signal handler again, because the entity may have replaced it."""
         self._interrupt_count = 0
+        self._cell += 1
         self._pending = False
         self.stop = None
         _signal.signal(_signal.SIGINT, self._on_signal)
+        if sys.unraisablehook is sys.__unraisablehook__:
+            sys.unraisablehook = self._on_unraisable
 
     def end(self) -> None:
         self.running = False
@@ -75,6 +85,19 @@ class Interrupts:
             self._pending = True
             return
         self._raise()
+
+    def _on_unraisable(self, unraisable: Any) -> None:
+        """Raise an interrupt again that came in a callback or a ``__del__``, where Python prints and forgets it."""
+        if not (self.running and self.in_main and issubclass(unraisable.exc_type, (KeyboardInterrupt, Done))):
+            sys.__unraisablehook__(unraisable)
+            return
+        self._interrupt_count -= 1
+        _thread.start_new_thread(self._interrupt_again, (self._cell,))
+
+    def _interrupt_again(self, cell: int) -> None:
+        time.sleep(_AGAIN_S)
+        if self.running and self._cell == cell:
+            _signal.pthread_kill(self._main, _signal.SIGINT)
 
     def _raise(self) -> None:
         self._interrupt_count += 1

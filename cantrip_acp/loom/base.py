@@ -61,8 +61,8 @@ class BaseLoom:
                     store.note(position, problem.message, problem.rule)
         self._tree = tree
         self._in_step = threading.RLock()
-        """Held while store and tree change. Threads that look for a turn read on in the store, also while another one
-        appends."""
+        """Held while store and tree change, and while the whole tree is read. Threads that look for a turn read on in the
+        store, also while another one appends."""
 
     @classmethod
     def memory(cls) -> Self:
@@ -429,7 +429,7 @@ class BaseLoom:
     @property
     def places(self) -> MappingProxyType[str, Place]:
         """Each turn's place in the tree by its id, in the order of writing: parent, role, entity, cast. Reads no
-        body."""
+        body. Copy it to iterate over it in a thread, because turns may be added meanwhile."""
         return MappingProxyType(self._tree.turns)
 
     def bodies(self, turn_ids: Iterable[str]) -> list[Turn]:
@@ -478,26 +478,30 @@ class BaseLoom:
     def has_entity(self, entity_id: str) -> bool:
         """Whether any record here belongs to an entity with this id."""
         self.refresh()
-        if entity_id in self._tree.forks or any(p.entity_id == entity_id for p in self._tree.turns.values()):
-            return True
+        with self._in_step:
+            if entity_id in self._tree.forks or any(p.entity_id == entity_id for p in self._tree.turns.values()):
+                return True
         return any(start.entity_id == entity_id for start in self.cast_starts().values())
 
     def last_turn(self, entity_id: str) -> str | None:
         """The id of the last turn that an entity wrote, folds included; None if it wrote none."""
         self.refresh()
-        for turn_id, place in reversed(self._tree.turns.items()):
-            if place.entity_id == entity_id and place.role != "call":
-                return turn_id
+        with self._in_step:
+            for turn_id, place in reversed(self._tree.turns.items()):
+                if place.entity_id == entity_id and place.role != "call":
+                    return turn_id
         return None
 
     def leaves(self) -> list[str]:
         """Ids of the turns without children, in order of writing. A ``call`` turn without children does not count."""
-        parents = {place.parent_id for place in self._tree.turns.values()}
-        return [i for i, place in self._tree.turns.items() if i not in parents and place.role != "call"]
+        with self._in_step:
+            parents = {place.parent_id for place in self._tree.turns.values()}
+            return [i for i, place in self._tree.turns.items() if i not in parents and place.role != "call"]
 
     def children(self, turn_id: str) -> list[str]:
         """Ids of the turns whose parent this is, in order of writing."""
-        return [i for i, head in self._tree.turns.items() if head.parent_id == turn_id]
+        with self._in_step:
+            return [i for i, head in self._tree.turns.items() if head.parent_id == turn_id]
 
     def path(self, leaf_id: str) -> list[str]:
         """Ids from the root to a turn."""
@@ -526,7 +530,8 @@ class BaseLoom:
     @property
     def has_children(self) -> bool:
         """Whether any entity of this loom is the child of another one."""
-        return any(place.role == "call" and place.parent_id is not None for place in self._tree.turns.values())
+        with self._in_step:
+            return any(place.role == "call" and place.parent_id is not None for place in self._tree.turns.values())
 
     def children_until(self, leaf_id: str) -> tuple[int, int]:
         """On the path to a turn: the number of children that its entity spawned, and the number of casts of children

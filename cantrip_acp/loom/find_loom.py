@@ -73,7 +73,7 @@ def find_turn(loom: Loom, wanted: str | None) -> str:
     if wanted in loom:
         return wanted
     begin = wanted if wanted.startswith("t_") else f"t_{wanted}"
-    found = [i for i in loom.places if i.startswith((begin, wanted))]
+    found = [i for i in loom.places.copy() if i.startswith((begin, wanted))]
     if len(found) == 1:
         return found[0]
     if not found:

@@ -502,7 +502,7 @@ def _descendants(loom: Loom, above: set[str]) -> tuple[set[str], set[str]]:
     """The casts and turns of the children that these turns spawned, and of their children."""
     cast_turns: dict[str, list[str]] = {}
     entity_turns: dict[str, list[str]] = {}
-    for each, place in loom.places.items():
+    for each, place in loom.places.copy().items():
         if place.cast_id is not None:
             cast_turns.setdefault(place.cast_id, []).append(each)
         if place.role == "call" and place.parent_id is not None:

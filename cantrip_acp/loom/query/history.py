@@ -85,7 +85,7 @@ def entity_casts(
     if parts is None:
         parts = casts_of(loom, last_turn, entity_id) if last_turn and last_turn in loom else ()
     known = {part.id: part for part in parts}
-    with_turns = {place.cast_id for place in loom.places.values()}
+    with_turns = {place.cast_id for place in loom.places.copy().values()}
     ordered = [part for part in parts if part.id is None]
     for cast_id in loom.cast_ids:
         part = known.get(cast_id)

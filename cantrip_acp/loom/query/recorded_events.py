@@ -204,7 +204,7 @@ class RecordedEvents:
     @cached_property
     def _turns_of_casts(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for turn_id, place in self._loom.places.items():
+        for turn_id, place in self._loom.places.copy().items():
             if place.cast_id is not None and place.role == "crystal":
                 found.setdefault(place.cast_id, []).append(turn_id)
         return found

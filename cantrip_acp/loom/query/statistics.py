@@ -72,7 +72,7 @@ class Statistics:
         running = loom.running_casts()
         for cast_id in began:
             self._casts[cast_ending(None, running=cast_id in running).outcome] += 1
-        for turn_id in loom.places:
+        for turn_id in loom.places.copy():
             given = loom.reward(turn_id)
             if given is not None:
                 self._values.append(given)

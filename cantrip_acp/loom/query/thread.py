@@ -60,7 +60,7 @@ class Endings:
         """The last turn of each entity."""
         self._last_of: dict[str, str] = {}
         """The last turn of each cast."""
-        for turn_id, place in loom.places.items():
+        for turn_id, place in loom.places.copy().items():
             if place.role != "call":
                 self._last_turn[place.entity_id] = turn_id
                 if place.cast_id is not None:

@@ -280,12 +280,15 @@ def test_kill_9_loses_at_most_the_record_in_flight(kept: Place) -> None:
 def test_a_turn_is_known_when_it_is_written_also_while_a_thread_reads(place: Place) -> None:
     loom = place.open()
     stopped = threading.Event()
+    read: list[int] = []
 
-    def read() -> None:
+    def look() -> None:
         while not stopped.is_set():
             assert "unknown" not in loom
+            loom.leaves()
+            read.append(len(loom.threads()))
 
-    reader = threading.Thread(target=read)
+    reader = threading.Thread(target=look)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     reader.start()
@@ -297,4 +300,5 @@ def test_a_turn_is_known_when_it_is_written_also_while_a_thread_reads(place: Pla
         stopped.set()
         reader.join()
         sys.setswitchinterval(interval)
+    assert read == sorted(read) != []
     assert [each.id for each in place.again(loom).thread("t299")] == [f"t{n}" for n in range(300)]

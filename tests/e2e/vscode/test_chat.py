@@ -185,7 +185,10 @@ def test_a_stop_fork_command_and_reload(window: Window, chat: Chat) -> None:
     assert "Please count." not in chat.words()
     chat.say("And otherwise?")
     frame.locator(".agent-item", has_text="Another answer.").wait_for()
+    frame.locator("body:not(.running)").wait_for()
 
+    # The window writes which session it shows within a second.
+    window.page.wait_for_timeout(1_500)
     window.page.reload()
     window.page.wait_for_selector(".monaco-workbench")
     chat.find()

@@ -8,6 +8,7 @@ Needs `cantrip models pull smollm2`.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import signal
@@ -167,17 +168,18 @@ def end_servers(folder: str) -> None:
             continue
         if b"cantrip_acp.crystals.embedded.server_process" in words and folder in json.loads(words[3])["socket"]:
             os.kill(int(entry.name), signal.SIGTERM)
-    while list(Path(folder).rglob("model.sock")) and _answering(folder):
+    while _answering(folder):
         time.sleep(0.05)
 
 
 def _answering(folder: str) -> bool:
     import socket
 
-    for path in Path(folder).rglob("model.sock"):
+    # Unlike `rglob`, it passes over folders that are removed meanwhile.
+    for path in glob.iglob(f"{folder}/**/model.sock", recursive=True):
         with socket.socket(socket.AF_UNIX) as connection:
             try:
-                connection.connect(str(path))
+                connection.connect(path)
             except OSError:
                 continue
             return True

@@ -101,13 +101,20 @@ class OpenAISdk:
         import openai
 
         client = self._clients.get()
-        # A server may close an idle connection at the moment in which it is used again. Such a request changes nothing, so
-        # it is sent again.
-        options: Any = {"follow_redirects": False, "max_retries": 2}
-        try:
+
+        async def send(retries: int) -> Any:
+            options: Any = {"follow_redirects": False, "max_retries": retries}
             if body is None:
                 return await client.get(path, cast_to=object, options=options)
             return await client.post(path, cast_to=object, body=dict(body), options=options)
+
+        try:
+            try:
+                return await send(0)
+            except (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError):
+                # A server may close an idle connection at the moment in which it is used again. Such a request changes
+                # nothing, so send it again: at once, and then as the SDK does it, which waits half a second first.
+                return await send(2)
         except openai.OpenAIError as error:
             raise self.failure(error) from None
 
@@ -367,7 +374,7 @@ def _http(endpoint: Endpoint, url: str, socket: str | None) -> Any:
         if socket is not None:
             # The SDK's HTTP library: httpx or its successor.
             library = importlib.import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
-            options["transport"] = library.AsyncHTTPTransport(uds=socket)
+            options["transport"] = library.AsyncHTTPTransport(uds=socket, verify=options["verify"])
     else:
         options = {"verify": tls_context()}
     return openai.DefaultAsyncHttpxClient(

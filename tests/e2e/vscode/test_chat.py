@@ -362,6 +362,8 @@ def test_a_fork_offers_to_restore_files(window: Window, project: Project, chat: 
     chat.ended()
     chat.say("Make greet return its text.")
     chat.ended(2)
+    # The agent answers what was changed.
+    expect(frame.locator(".changed .strip-bar .toggle")).to_contain_text("1 file changed")
     frame.locator(".fork").first.click()
     expect(window.page.locator(".monaco-dialog-box")).to_contain_text("greet.py")
     window.shot("chat-fork")

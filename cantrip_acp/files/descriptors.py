@@ -3,17 +3,16 @@
 Never `select.select`: it refuses a descriptor with a number of 1024 or more, which a host with many sessions has.
 """
 
+from __future__ import annotations
+
 import select
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 
-class HasDescriptor(Protocol):
-    """A file, a socket: what has a file descriptor."""
-
-    def fileno(self) -> int: ...
-
-
-def is_ready(descriptor: int | HasDescriptor, seconds: float | None = 0, event: int = select.POLLIN) -> bool:
+def is_ready(descriptor: FileDescriptorLike, seconds: float | None = 0, event: int = select.POLLIN) -> bool:
     """Whether the event happens within that time (None: wait for ever). An end or an error of the descriptor counts too.
 
     A pidfd is readable when its process has ended.

@@ -90,7 +90,7 @@ _sharing = threading.Lock()
 
 
 @atexit.register
-def _close_shared() -> None:
+def _close_at_exit() -> None:
     """Close them when the process ends, after all that was registered later.
 
     Without that, SQLite's log of changes stays. Each later process would read it when it opens the file, and make it longer.

@@ -138,10 +138,12 @@ class Entity(Generic[Value]):
 
     @property
     def id(self) -> str:
+        """The id of the entity, which its turns and casts name."""
         return self.state.id
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called. A closed entity casts no more; its record stays in the loom."""
         return self.state.closed
 
     @property
@@ -151,10 +153,12 @@ class Entity(Generic[Value]):
 
     @property
     def cantrip_id(self) -> str:
+        """The id of the cantrip in the loom, which each turn names."""
         return self.state.cantrip.id
 
     @property
     def call(self) -> Call:
+        """The system prompt and the parameters of every query."""
         return self.state.cantrip.call
 
     @property
@@ -169,34 +173,42 @@ class Entity(Generic[Value]):
 
     @property
     def retry(self) -> RetryPolicy:
+        """How failed queries are repeated."""
         return self.state.retry
 
     @property
     def folding(self) -> Folding:
+        """When earlier turns are folded into a summary."""
         return self.state.folding
 
     @property
     def crystal(self) -> Crystal:
+        """The model that answers the next query (`use_crystal` changes it)."""
         return self.state.crystal
 
     @property
     def loom(self) -> Loom:
+        """The loom that records the entity."""
         return self.state.loom
 
     @property
     def hub(self) -> EventHub:
+        """Where the events of this entity and its children go. Read them with `subscribe` or `stream`."""
         return self.state.hub
 
     @property
     def redactor(self) -> Redactor:
+        """Masks known secrets in everything that is recorded or reported."""
         return self.state.redactor
 
     @property
     def context(self) -> Context:
+        """The messages of the next query."""
         return self.state.context
 
     @property
     def depth(self) -> int:
+        """0 for the root of the tree of entities, 1 for its children, and so on."""
         return self.state.depth
 
     @property
@@ -206,10 +218,12 @@ class Entity(Generic[Value]):
 
     @property
     def sequence(self) -> int:
+        """The number of the last turn: 0 before the first one."""
         return self.state.sequence
 
     @property
     def last_turn(self) -> str:
+        """The id of the last turn, from which the next one continues."""
         return self.state.last_turn
 
     @property

@@ -412,13 +412,19 @@ class Crystal(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the provider, such as ``openai``."""
+        ...
 
     @property
-    def model(self) -> str: ...
+    def model(self) -> str:
+        """The name of the model at its provider."""
+        ...
 
     @property
-    def context_window(self) -> int | None: ...
+    def context_window(self) -> int | None:
+        """How many tokens a query and its answer may have together; None if that is not known."""
+        ...
 
     async def query(self, query: Query, emit: Emit) -> Response:
         """Answer a query. Raises `CrystalError`. If the response was cut off, ``stop_reason`` says so (CRYSTAL-2)."""

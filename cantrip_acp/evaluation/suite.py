@@ -337,7 +337,7 @@ class _Loader:
 
     def _dataset(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
-            # Only at line feeds: a text in JSON may have other separators.
+            # Split only at line feeds, because a JSON string may contain U+2028 and the like.
             lines = self._files.read(path).decode().split("\n")
         except (DefinitionError, UnicodeDecodeError) as error:
             raise self._error(self._document, ("dataset",), str(error)) from None

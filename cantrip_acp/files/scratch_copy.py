@@ -41,8 +41,8 @@ def copy_folders(roots: Iterable[str], folder: str, first: int = 0) -> dict[str,
     size = sum(_size(root) for root in outer)
     if size > LARGEST_COPY:
         raise SandboxError(
-            f"the writable folders have {size >> 20:,} MiB, but code runs again only in a copy of them, which may "
-            f"have at most {LARGEST_COPY >> 20:,} MiB"
+            f"a replay runs code in a copy of the writable folders. They have {size >> 20:,} MiB, and the limit is "
+            f"{LARGEST_COPY >> 20:,} MiB: move large files out, or make fewer folders writable"
         )
     made: dict[str, str] = {}
     for number, root in enumerate(outer, first):

@@ -265,6 +265,7 @@ class Gate:
 
     @property
     def required(self) -> tuple[str, ...]:
+        """The names of the arguments that a call must have."""
         return tuple(self.parameters.get("required", ()))
 
     def signature(self) -> str:

@@ -143,7 +143,7 @@ def _turn(loom: BaseLoom, record: UtteranceRecord) -> Turn:
         continues=record.continues,
         utterance=record.utterance,
         observation=Observation(results, together(outputs), outputs if len(outputs) > 1 else msgspec.UNSET),
-        # The turn part that delegated has already named the gate of that call.
+        # A call that was cut off by a delegation is already listed in the part of the turn before it.
         gate_calls=tuple(each.gate for each in results if each.result != CUT_OFF),
         metadata=_metadata(loom, record),
         truncated=True,

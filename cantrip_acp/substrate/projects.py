@@ -246,7 +246,7 @@ def pin(substrate: Substrate, project: Project, name: str, *, remove: bool = Fal
 
 
 def session_id(entity_id: str) -> str:
-    """The id of the chunk of an entity's session."""
+    """The id of the substrate chunk that stands for this entity's session."""
     return f"session:{entity_id}"
 
 

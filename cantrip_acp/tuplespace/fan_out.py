@@ -94,7 +94,9 @@ class FanOut:
     def path(self, index: int) -> tuple[int, ...]:
         """The branch at each level, from the root to a leaf. Raises IndexError."""
         if not 0 <= index < len(self):
-            raise IndexError(f"leaf {index} of {len(self)}")
+            raise IndexError(
+                f"leaf {index} does not exist: the fan-out has {len(self):,} leaves, 0 to {len(self) - 1:,}"
+            )
         digits = []
         for _ in range(self.depth):
             index, digit = divmod(index, self.branching)

@@ -121,7 +121,7 @@ def show(name: str, limit: int, at: int | None, as_json: bool, cwd: Path) -> int
 @click.option(
     "--everywhere",
     is_flag=True,
-    help="Search in all projects; each hit names its folders.  [default: as sessions here]",
+    help="Search in all projects; each hit names its folders.  [default: only what sessions in this folder can find]",
 )
 @at_option
 @lines_option

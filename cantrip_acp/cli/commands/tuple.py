@@ -114,7 +114,7 @@ def _documents(text: str) -> list[tuple[int, str]]:
     try:
         json.loads(text)
     except (ValueError, RecursionError):
-        # Only at line feeds: a text in JSON may have other separators.
+        # Split only at line feeds, because a JSON string may contain U+2028 and the like.
         return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     return [(1, text)]
 

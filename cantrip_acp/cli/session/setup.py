@@ -38,7 +38,7 @@ cwd_option = click.option(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path(),
     metavar="DIR",
-    help="The folder that the entity works in.  [default: here]",
+    help="The folder to work in.  [default: here]",
 )
 loom_option = click.option(
     "--loom",

@@ -74,7 +74,7 @@ class Checkpoints:
         """Keep the files as a turn leaves them, if it changed any. This also happens while a cast is being cancelled."""
         if turn.observation.output is None and not any(_may_change(name, circle) for name in turn.gate_calls):
             if not self._begun and self._entity.cantrip.loom_settings.get("files") is True:
-                # Who asks for files by name wants to fork this turn with them, although it changed nothing.
+                # With ``files: true`` in the recipe, the user wants files for every turn, also for one that changed nothing.
                 first = await self._run(self._open)
                 if first is not None:
                     self._append(first, turn.id, turn.entity_id)

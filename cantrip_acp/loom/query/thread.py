@@ -52,7 +52,10 @@ def cast_ending(end: CastRecord | None, *, running: bool, cast_id: str | None = 
 
 
 class Endings:
-    """The states of a loom's threads at the time of creation. Reads each cast's start, and an end when it is needed."""
+    """How a loom's threads and casts had ended at the time of creation.
+
+    All start records are read at once, and an end record only when somebody asks for it.
+    """
 
     def __init__(self, loom: BaseLoom, starts: Mapping[str, CastRecord] | None = None) -> None:
         self._loom = loom
@@ -118,6 +121,7 @@ class Thread(Sequence[Turn]):
 
     @property
     def leaf(self) -> Turn:
+        """The last turn."""
         return self.turns[-1]
 
     @property
@@ -127,7 +131,7 @@ class Thread(Sequence[Turn]):
 
     @property
     def state(self) -> State:
-        """The state when the thread was read; see `Endings`."""
+        """active, interrupted, terminated (by `done` or a last text) or truncated: as it was when the thread was read."""
         return self.ending.state
 
     @property

@@ -66,7 +66,7 @@ class WorkerProcesses:
             return True
 
     def has_no_children(self) -> bool:
-        """Whether there is no other living process. The result stays true only while the worker is stopped."""
+        """Whether the worker is the only living process of the sandbox. Only true for sure while the worker is stopped."""
         try:
             below = _children(self._first, self._first)
             for thread in os.listdir(f"/proc/{self._worker}/task"):

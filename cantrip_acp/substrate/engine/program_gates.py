@@ -211,7 +211,9 @@ def parameters_of(types: list[Chunk]) -> dict[str, Any]:
     for each in types:
         schema = each.body.get("schema", {})
         if not isinstance(schema, Mapping):
-            raise DefinitionError(f"the schema of the type {each.name} is not a mapping of names to schemas")
+            raise DefinitionError(
+                f"type {each.name}: body.schema must be an object that maps each argument to its JSON Schema"
+            )
         properties |= schema
         required += [name for name in each.spec.required if name not in required]
     for name in required:

@@ -141,7 +141,7 @@ _OWN = frozenset({"agent", "env", "errors", "group", "id", "info", "masked", "ta
 
 
 def read(where: str, data: dict[str, Any], report: Report) -> list[Trace]:
-    """The traces of a line: those of an episode, or the line itself. Notes the fields that `Trace` lacks.
+    """The traces of a line: those of an episode, or the line itself. Adds the fields that `Trace` has no place for to the report.
 
     Raises `ImportProblem` for an invalid trace.
     """

@@ -244,7 +244,7 @@ class TupleStore(Protocol):
         """Make a budget, or change its limits. What was spent stays spent."""
 
     def budgets(self, name: str | None = None) -> list[Budget]:
-        """All budgets by name, or this one."""
+        """All budgets, sorted by name. With ``name``, only that budget."""
 
     def put_artifact(self, body: bytes, excerpt: str) -> str:
         """Store a body, and return its id (``sha256:…``). The same body again is stored once, and is new again."""

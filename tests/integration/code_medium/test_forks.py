@@ -312,6 +312,6 @@ async def test_a_copy_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     cantrip = writer(place, *WRITING, loom=loom)
     await cantrip.cast("go")
     monkeypatch.setattr("cantrip_acp.files.scratch_copy.LARGEST_COPY", 1)
-    with pytest.raises(SandboxError, match="code runs again only in a copy of them, which may have at most 0 MiB"):
+    with pytest.raises(SandboxError, match="the limit is 0 MiB: move large files out"):
         await cantrip.fork(turns(loom)[0].id, state="auto")
     assert (place / "count.txt").read_text() == "1"

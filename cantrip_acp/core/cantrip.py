@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self, overload
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, overload
 from typing import cast as typed
-
-import anyio
 
 from cantrip_acp.core.casting.result import CastResult, ForkGroup, Value
 from cantrip_acp.core.definition.call import Call
@@ -20,7 +19,7 @@ from cantrip_acp.core.definition.circle import NOTHING, Circle, GateLike
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.entity import Entity, check_new
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.core.streams import Batch, EventStream, refuse_event_loop
+from cantrip_acp.core.streams import Batch, EventStream, refuse_event_loop, run_sync
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.casting.cast_control import CastStream
     from cantrip_acp.core.context_block import Contributor
     from cantrip_acp.core.folding.policy import Folding
+    from cantrip_acp.core.forking.earlier_casts import EarlierCasts
     from cantrip_acp.core.forking.fork import State
     from cantrip_acp.core.scoring import Scorer
     from cantrip_acp.crystals.contract import Crystal
@@ -41,18 +41,47 @@ if TYPE_CHECKING:
 
     Other = TypeVar("Other", default=Any)
 
+Arguments = ParamSpec("Arguments")
+
 _PARTS = ("gates", "medium", "wards", "max_turns", "workspace", "score", "data")
 """The arguments of `Cantrip` that describe its circle."""
 
+_OF_MODEL = ("base_url", "api_key_env", "price", "tools", "effort", "context_window")
+"""The arguments of `Cantrip` that stand beside ``model``."""
+
 _RECIPES = "cantrip_acp.recipes.python_api"
 """Makes cantrips from recipes, crystals from texts, sources from MCP servers. It is above this module: found by its name."""
+
+
+def _known_arguments(init: Callable[Arguments, None]) -> Callable[Arguments, None]:
+    """The constructor, which says of an unknown argument which one was probably meant."""
+    known = tuple(inspect.signature(init).parameters)[1:]
+
+    @wraps(init)
+    def checked(*args: Arguments.args, **given: Arguments.kwargs) -> None:
+        check_keys(given, known, "Cantrip", what="argument")
+        init(*args, **given)
+
+    return checked
 
 
 class Cantrip(CantripDefinition, Generic[Value]):
     """A crystal, a call and a circle together. It is a value that can be cast any number of times.
 
     The crystal is a text as in a recipe (``"anthropic:claude-sonnet-5-5"``, ``"ollama:qwen3"``, ``"embedded"``,
-    ``"gguf:FILE"``, ``"scripted:FILE"``) or a `Crystal`. The circle is a `Circle`, or it is made of ``gates``, ``medium``,
+    ``"gguf:FILE"``, ``"scripted:FILE"``), a mapping with the keys of a recipe's ``crystal:``, or a `Crystal`.
+    ``model`` takes its place, with these options beside it:
+
+    - ``base_url``: the address of a server that speaks Chat Completions, such as ``http://127.0.0.1:8000/v1``. The name of the
+      model then needs no provider.
+    - ``api_key_env``: the name of the environment variable with the key for ``base_url``.
+    - ``price``: ``{"input": 0.5, "output": 1.5}``, US dollars for a million tokens, also ``cached``, ``cache_write``,
+      ``above`` and ``long``. The ward ``max_cost_usd`` needs it for a model that the catalog does not have.
+    - ``tools``: ``"native"``, or ``"text"`` for a model that writes its calls as text.
+    - ``effort``: how much the model thinks (``"none"`` to ``"max"``).
+    - ``context_window``: its size in tokens.
+
+    The circle is a `Circle`, or it is made of ``gates``, ``medium``,
     ``wards``, ``max_turns``, ``workspace``, ``data`` and ``score``; the gate ``done`` is then added. ``system_prompt`` stands for a
     `Call` with nothing else. ``result_type`` is the type of results. ``sources`` may have `McpServer`s. The other
     arguments are those of `CantripDefinition`.
@@ -75,12 +104,20 @@ class Cantrip(CantripDefinition, Generic[Value]):
 
     __slots__ = ()
 
+    @_known_arguments
     def __init__(
         self,
-        crystal: Crystal | str | None = None,
+        crystal: Crystal | str | Mapping[str, Any] | None = None,
         call: Call | Mapping[str, Any] | None = ABSENT,
         circle: Circle | None = None,
         *,
+        model: str | None = None,
+        base_url: str | None = None,
+        api_key_env: str | None = None,
+        price: Mapping[str, Any] | None = None,
+        tools: Literal["auto", "native", "text"] | None = None,
+        effort: str | None = None,
+        context_window: int | None = None,
         gates: Iterable[GateLike] | None = None,
         medium: str | Medium | None = None,
         wards: Wards | Mapping[str, Any] | Iterable[Mapping[str, Any]] | None = None,
@@ -97,7 +134,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
         name: str | None = None,
         loom_settings: Mapping[str, Any] | None = None,
         folding: Folding | Mapping[str, Any] | None = None,
-        crystals: Mapping[str, Crystal | str] | None = None,
+        crystals: Mapping[str, Crystal | str | Mapping[str, Any]] | None = None,
         sources: Sequence[GateSource | McpServer] = (),
         scores: bool = True,
     ) -> None:
@@ -110,11 +147,13 @@ class Cantrip(CantripDefinition, Generic[Value]):
                 raise DefinitionError("cantrip got a call and also system_prompt: put it into the call")
             call = Call(system_prompt=system_prompt)
         circle = _circle(None, parts, circle)
+        options = (base_url, api_key_env, price, tools, effort, context_window)
+        of_model = {key: value for key, value in zip(_OF_MODEL, options, strict=True) if value is not None}
         named: Mapping[str, Any] | None = crystals
         if isinstance(named, dict):
             named = {key: _crystal(each, f"cantrip.crystals[{key!r}]", circle) for key, each in named.items()}
         super().__init__(
-            _crystal(crystal, "cantrip.crystal", circle),
+            _chosen(crystal, model, of_model, circle),
             call,
             circle,
             loom=loom,
@@ -136,7 +175,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
         recipe: str | PathLike[str],
         *,
         workspace: str | PathLike[str] = ".",
-        crystal: Crystal | str | None = None,
+        crystal: Crystal | str | Mapping[str, Any] | None = None,
         result_type: TypeForm[Other] | None = ABSENT,
         loom: Loom | None = None,
     ) -> Cantrip[Other]:
@@ -333,7 +372,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
     def cast_sync(self, intent: str, **options: Any) -> CastResult[Any]:
         """`cast` for scripts without an event loop. Raises RuntimeError inside a running event loop."""
         refuse_event_loop("cast_sync", "await cantrip.cast(…)")
-        return anyio.run(partial(self.cast, intent, **options))
+        return run_sync(partial(self.cast, intent, **options))
 
     def cast_stream(self, intent: str, **options: Any) -> EventStream[Value]:
         """Run one cast as a stream of events. ``options`` are those of `Entity.stream`.
@@ -356,13 +395,20 @@ class Cantrip(CantripDefinition, Generic[Value]):
         references: Sequence[Any] = (),
         concurrency: int = 8,
         progress: bool = False,
+        resume: bool | Literal["failed"] = False,
+        result_type: Any = None,
         **options: Any,
     ) -> Batch[Value]:
         """Many casts, at most ``concurrency`` at once. Await the batch, or iterate over it (`Batch`).
 
         Awaited, it gives the results in the order of the intents. A cast that fails puts its exception in its place; the
         others go on. Iterated with ``async for``, or in a script with ``for``, it gives each cast as it finishes.
-        ``progress`` shows a line on stderr while they run, if that is a terminal.
+        ``progress`` shows a line while they run: on stderr if that is a terminal, and in a notebook.
+
+        ``resume=True`` takes what the cantrip's loom has of an earlier run: casts that ended are not cast again, also those that
+        a ward ended, and those that were interrupted or failed go on from their last turn. ``resume="failed"`` casts again what
+        ended without a result. Earlier casts are those with the same call, circle, crystal, intent and reference. Give the
+        cantrip a loom that lasts: ``loom=Loom.open("batch.loom.jsonl")``.
 
         Every cast has its own entity (CANTRIP-2). ``references`` are the expected answers, one for each intent, or none.
         ``options`` are those of `Entity.cast`.
@@ -371,18 +417,75 @@ class Cantrip(CantripDefinition, Generic[Value]):
             raise DefinitionError(
                 f"{len(references)} references for {len(intents)} intents: give one for each, or none"
             )
+        if result_type is not None:
+            return self.with_result_type(result_type).cast_batch(
+                intents,
+                references=references,
+                concurrency=concurrency,
+                progress=progress,
+                resume=resume,
+                **options,
+            )
+        if resume not in (True, False, "failed"):
+            raise DefinitionError(f'cast_batch: resume must be True, False or "failed", not {resume!r}')
         own = [{**options, "reference": each} for each in references] or [options] * len(intents)
-        casts = [(intent, partial(self.cast, intent, **own[number])) for number, intent in enumerate(intents)]
+        casts = [(intent, partial(self._cast_new, intent, own[number])) for number, intent in enumerate(intents)]
+        if resume:
+            if self.loom.location is None and not len(self.loom):
+                raise DefinitionError(
+                    "cast_batch: resume looks for earlier casts in the cantrip's loom, and this loom is in memory and empty; "
+                    'give the cantrip one that lasts, such as loom=Loom.open("batch.loom.jsonl")'
+                )
+            from cantrip_acp.core.forking.earlier_casts import EarlierCasts
+
+            wanted = [(intent, own[number].get("reference")) for number, intent in enumerate(intents)]
+            earlier = EarlierCasts(self, wanted, again=resume == "failed")
+            casts = [
+                (intent, partial(self._cast_or_take, earlier, number, intent, own[number]))
+                for number, intent in enumerate(intents)
+            ]
         return Batch(casts, concurrency, progress)
 
+    async def _cast_new(self, intent: str, options: Mapping[str, Any]) -> tuple[CastResult[Value], bool]:
+        return await self.cast(intent, **options), False
 
-def _crystal(given: Crystal | str | None, where: str, circle: Circle | None = None) -> Crystal | None:
-    """The crystal of a text as in a recipe."""
-    if not isinstance(given, str):
+    async def _cast_or_take(
+        self, earlier: EarlierCasts, number: int, intent: str, options: Mapping[str, Any]
+    ) -> tuple[CastResult[Value], bool]:
+        trace = {key: value for key, value in options.items() if key in ("trace_id", "trace")}
+        result, known = await earlier.result(number, **trace)
+        return (result, known) if result is not None else await self._cast_new(intent, options)
+
+
+def _crystal(
+    given: Crystal | str | Mapping[str, Any] | None, where: str, circle: Circle | None = None
+) -> Crystal | None:
+    """The crystal of a text or a mapping as in a recipe."""
+    if not isinstance(given, str | Mapping):
         return given
-    limited = isinstance(circle, Circle) and circle.wards.max_cost_usd is not None
-    made: Crystal = _recipes().crystal(given, where, limited)
+    made: Crystal = _recipes().crystal(given, where, _limits_cost(circle))
     return made
+
+
+def _chosen(
+    crystal: Crystal | str | Mapping[str, Any] | None,
+    model: str | None,
+    options: Mapping[str, Any],
+    circle: Circle | None,
+) -> Crystal | None:
+    """The crystal of the argument ``crystal``, or of ``model`` and its options."""
+    if model is None:
+        if options:
+            raise DefinitionError(f'cantrip got {", ".join(options)} without model: give model="PROVIDER:NAME" too')
+        return _crystal(crystal, "cantrip.crystal", circle)
+    if crystal is not None:
+        raise DefinitionError("cantrip got a crystal and also model: give one of them")
+    made: Crystal = _recipes().model(model, options, "cantrip", _limits_cost(circle))
+    return made
+
+
+def _limits_cost(circle: Circle | None) -> bool:
+    return isinstance(circle, Circle) and circle.wards.max_cost_usd is not None
 
 
 def _sources(given: Any) -> Any:

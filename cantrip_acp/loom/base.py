@@ -457,6 +457,11 @@ class BaseLoom:
             raise LoomError(f"loom {self.location}: byte {position} has no snapshot; another program changed the file")
         return record
 
+    @property
+    def cantrip_ids(self) -> tuple[str, ...]:
+        """The ids of the distinct calls and circles, in the order of writing."""
+        return tuple(self._tree.cantrips)
+
     def cantrip(self, cantrip_id: str) -> CantripRecord | None:
         """The call and circle for a ``cantrip_id``."""
         record = self._tree.cantrips.get(cantrip_id)

@@ -1,4 +1,4 @@
-"""What `Cantrip` needs of recipes: the crystal of a text, MCP servers as sources of gates, and the cantrip of a recipe.
+"""What `Cantrip` needs of recipes: crystals of texts and mappings, MCP servers as sources of gates, and the cantrip of a recipe.
 
 `core.cantrip` finds this module by its name.
 """
@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal
@@ -20,13 +20,54 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
 
 
-def crystal(text: str, where: str, cost_limited: bool = False) -> Crystal:
-    """The crystal of a text such as ``ollama:qwen3``. ``where`` is the argument that has the text, for errors."""
+def crystal(given: str | Mapping[str, Any], where: str, cost_limited: bool = False) -> Crystal:
+    """The crystal of a text such as ``ollama:qwen3``, or of a mapping as a recipe has it.
+
+    ``where`` is the argument, for errors. Paths are relative to the folder in which the program started.
+    """
     from cantrip_acp.recipes.build import crystals
 
-    if not text.strip():
-        raise DefinitionError("is empty; write PROVIDER:MODEL, such as ollama:qwen3", where=where)
-    return crystals.crystal_named(text, None, where, cost_limited=cost_limited)
+    if isinstance(given, str):
+        if not given.strip():
+            raise DefinitionError("is empty; write PROVIDER:MODEL, such as ollama:qwen3", where=where)
+        return crystals.crystal_named(given, None, where, cost_limited=cost_limited)
+    from cantrip_acp.recipes.build.crystal_factory import FactoryContext, options_of
+    from cantrip_acp.recipes.build.python_files import Files
+    from cantrip_acp.recipes.parse import check
+    from cantrip_acp.recipes.parse.source_map import KeyPath, dotted
+
+    def error(path: KeyPath, message: str) -> DefinitionError:
+        return DefinitionError(message, where=f"{where}.{dotted(path)}" if path else where)
+
+    data = check.crystal(dict(given), error)
+    return crystals.make_crystal(options_of(data), FactoryContext(Path.cwd(), Files(), None, error, cost_limited))
+
+
+def model(name: str, options: Mapping[str, Any], where: str, cost_limited: bool = False) -> Crystal:
+    """The crystal of the argument ``model`` and of the options beside it, such as ``base_url`` and ``price``.
+
+    A name without a provider is that of a model at ``base_url``.
+    """
+    from cantrip_acp.recipes.build.crystal_factory import BUILT_IN, available, options_of
+
+    if not isinstance(name, str) or not name.strip():
+        raise DefinitionError('must be a name such as "openai:gpt-4o" or "ollama:qwen3"', where=f"{where}.model")
+    provider = name.partition(":")[0]
+    known = provider in BUILT_IN or provider in available()
+    if "base_url" in options and not known:
+        return crystal({"provider": "local", "model": name, **options}, where, cost_limited)
+    if not options or not known:
+        return crystal(name, f"{where}.model", cost_limited)
+    return crystal({**_complete(options_of(name)), **options}, where, cost_limited)
+
+
+def _complete(options: dict[str, Any]) -> dict[str, Any]:
+    """With the default model of a provider if only the provider is named."""
+    if options.get("model") == "":
+        from cantrip_acp.crystals.catalog import lookup
+
+        options["model"] = lookup.default(options["provider"]) or ""
+    return options
 
 
 def sources(given: Sequence[GateSource | McpServer]) -> Sequence[GateSource]:

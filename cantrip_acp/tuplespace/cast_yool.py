@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from cantrip_acp.tuplespace.budget import Budget
 
 
-_CUT_OFF = ("error", "cancelled", "parent_terminated")
-"""Reasons of casts that did not end by themselves or by a ward. They can go on."""
-
-
 class _QuotaExceeded(Exception):
     """A step used more disk than its tuple allows."""
 
@@ -95,33 +91,16 @@ class CastYool:
 
     def _resumed(self, cantrip: Cantrip, entity_id: str) -> tuple[Entity, dict[str, Any] | None]:
         """Blocks: it reads the loom. Raises `StepFailed` while the process of the earlier attempt holds the cast."""
+        from cantrip_acp.core.forking.earlier_casts import recorded_result
         from cantrip_acp.core.forking.resume import resume_entity
-        from cantrip_acp.loom.query.thread import answer
 
         loom = self.loom
-        casts = [start.id for start in loom.cast_starts().values() if start.entity_id == entity_id]
-        if loom.running_casts(set(casts)):
+        casts = [start for start in loom.cast_starts().values() if start.entity_id == entity_id]
+        if loom.running_casts({start.id for start in casts}):
             raise StepFailed(f"the cast of entity {entity_id} still runs in another process", tried=False)
         entity = resume_entity(cantrip, loom, entity_id).entity
-        end = loom.cast_end(casts[-1]) if casts else None
-        if end is not None and end.reason not in _CUT_OFF:
-            ending = {
-                "result": end.result,
-                "terminated": end.terminated,
-                "truncated": end.truncated,
-                "reason": end.reason,
-            }
-            turns = end.turns
-        else:
-            last = loom.turn(entity.last_turn) if entity.last_turn else None
-            if last is None or not last.terminated:
-                return entity, None
-            ending = {"result": answer(last), "terminated": True, "truncated": False, "reason": last.reason}
-            turns = last.sequence
-        return entity, {
-            **ending, "usage": entity.usage.record(), "entity_id": entity_id, "cast_id": casts[-1],
-            "turns": turns, "loom": loom.location,
-        }  # fmt: skip
+        ended = recorded_result(loom, entity_id, casts)
+        return entity, None if ended is None else replace(ended, usage=entity.usage, children_usage=None).record()
 
     async def _cast(self, call: StepCall, entity: Entity, intent: str) -> CastResult:
         """Cast, or go on with the cast of an earlier attempt, and save the cost after each turn."""

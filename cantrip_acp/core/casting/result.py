@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from html import escape
 from typing import TYPE_CHECKING, Any, Generic
 
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.text.dataclass import dataclass
-from cantrip_acp.text.json_data import plain
+from cantrip_acp.text.json_data import plain, thaw
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -30,6 +32,19 @@ def without_calls(text: str) -> str:
     'I look.'
     """
     return " ".join(_CALL.sub(" ", text).split())
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(thaw(plain(value)), indent=2, ensure_ascii=False)
+
+
+_SHORT = 200
+"""The most characters of an answer in a repr."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +76,25 @@ class CastResult(Generic[Value]):
     loom: str | None = None
     children_usage: Usage | None = None
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<CastResult {self._ending()}: {_shortened(self.result)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the whole answer, and how the cast ended.
+
+        It is text and never markup: an image in a model's answer could send what it read to an address of its choice.
+        """
+        shown = self.result if isinstance(self.result, str) else _as_json(self.result)
+        parts = [shown if self.result is not None else self.summary or "no result", *self.warnings]
+        texts = "".join(f'<pre style="white-space: pre-wrap">{escape(part)}</pre>' for part in parts)
+        return f"{texts}<small>{escape(self._ending())}</small>"
+
+    def _ending(self) -> str:
+        """How the cast ended, in a few words: ``done, 3 turns, 1,204 tokens, $0.01``."""
+        cost = [] if self.usage.cost is None else [f"${self.usage.cost:.4g}"]
+        turns = "1 turn" if self.turns == 1 else f"{self.turns} turns"
+        return ", ".join([self.reason, turns, f"{self.usage.total_tokens:,} tokens", *cost])
 
     @property
     def own_usage(self) -> Usage:

@@ -136,7 +136,10 @@ class CantripDefinition(Definition):
         result_type: Any = None,
     ) -> None:
         if crystal is None:
-            raise DefinitionError("cantrip requires a crystal: the model that is to act (CANTRIP-1)", rule="CANTRIP-1")
+            raise DefinitionError(
+                'cantrip requires a crystal: the model that is to act, such as model="ollama:qwen3" (CANTRIP-1)',
+                rule="CANTRIP-1",
+            )
         if not isinstance(crystal, Crystal):
             raise DefinitionError(
                 f"cantrip requires a crystal with name, model, context_window and query, not {type(crystal).__name__}",
@@ -149,7 +152,8 @@ class CantripDefinition(Definition):
         called = Call() if call is ABSENT else Call.of(call)
         if circle is None:
             raise DefinitionError(
-                "cantrip requires a circle: a medium, gates and wards, such as gates=[…], max_turns=10 (CANTRIP-1)",
+                'cantrip requires a circle: give max_turns=10, and what it may use, such as gates=[…] or medium="code" '
+                "(CANTRIP-1)",
                 rule="CANTRIP-1",
             )
         if not isinstance(circle, Circle):
@@ -297,7 +301,7 @@ def _validate(circle: Circle, require_done: bool) -> None:
         raise DefinitionError("the done gate must accept at least one argument, the answer (CIRCLE-8)", rule="CIRCLE-8")
     if circle.wards.max_turns is None:
         raise DefinitionError(
-            "cantrip must have at least one truncation ward: add max_turns to the circle's wards, "
-            "such as {max_turns: 10}; in Python max_turns=10 (CIRCLE-2, LOOP-2)",
+            "cantrip must have at least one truncation ward: in Python give max_turns=10, in a recipe add "
+            "{max_turns: 10} to the circle's wards (CIRCLE-2, LOOP-2)",
             rule="CIRCLE-2",
         )

@@ -92,7 +92,8 @@ def available() -> list[str]:
 def options_of(crystal: Any) -> dict[str, Any]:
     """The options of a recipe's crystal, as a mapping. A text such as ``scripted:FILE`` is converted to a mapping."""
     if not isinstance(crystal, str):
-        return dict(crystal)
+        without_model = crystal["provider"] == "embedded" and "model" not in crystal
+        return {**crystal, "model": weights.DEFAULT} if without_model else dict(crystal)
     provider, _, rest = crystal.partition(":")
     if provider == "embedded" and not rest.strip():
         return {"provider": provider, "model": weights.DEFAULT}

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
+from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.recipes.models.field_types import (
     Arguments,
     Flag,
@@ -164,7 +165,10 @@ class ModelCrystal(Model):
 
     noun = "crystal"
     provider: Annotated[str, one_of(names.MODEL_PROVIDERS, "provider", known=names.provider_names())]
-    model: Line
+    model: Line = Field(
+        default="",
+        description=f"The name of the model. The provider embedded needs none: its default is {weights.DEFAULT}.",
+    )
     base_url: Annotated[
         str, text("an address that begins with http:// or https://", pattern=r"^https?://[^ \t\r\n]")
     ] = Field(default="", description="The address for requests, in place of the provider's own address.")

@@ -26,6 +26,7 @@ def recipe_schema() -> dict[str, Any]:
     parts = schema.pop("$defs")
     parts["Call"]["allOf"] = cross_field.BOTH_CALL
     parts["ScriptedCrystal"] |= cross_field.SCRIPTED
+    parts["ModelCrystal"] |= cross_field.MODEL
     parts["McpServer"] |= cross_field.SERVERS
     parts["Circle"] |= cross_field.OF_CODE
     parts["Circle"]["properties"]["gates"] |= cross_field.gates_schema()

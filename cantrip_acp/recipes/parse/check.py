@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
@@ -16,12 +17,12 @@ from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.recipes.models import field_types
-from cantrip_acp.recipes.models.crystal import Script
+from cantrip_acp.recipes.models.crystal import Crystal, Script
 from cantrip_acp.recipes.models.field_types import TAG, nearest, show_value
 from cantrip_acp.recipes.models.recipe import Recipe
 from cantrip_acp.recipes.parse import cross_field
 from cantrip_acp.recipes.parse.document import Document
-from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Problem
+from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Places, Problem
 
 _ABSENT = {
     "circle": "cantrip requires a circle: add the key circle with a medium, gates and wards",
@@ -82,6 +83,28 @@ def script(document: Document) -> dict[str, Any]:
     return {"responses": held} if isinstance(held, list) else held
 
 
+def crystal(given: dict[str, Any], error: Callable[[KeyPath, str], Exception]) -> dict[str, Any]:
+    """The canonical data of a crystal's mapping that was written in Python. ``error`` makes the error to raise."""
+    document = Document("", Path(), {"crystal": given}, Places())
+    known: dict[int, tuple[str, tuple[str, ...]]] = {}
+    try:
+        read = _HasCrystal.model_validate(document.data, context=known)
+    except ValidationError as invalid:
+        first = invalid.errors(include_url=False)[0]
+        at: KeyPath = tuple(p for p in first["loc"] if not (isinstance(p, str) and p.startswith(TAG)))
+        missing = first["type"] == "missing"
+        raise error(at[1:-1] if missing else at[1:], next(_translate(document, invalid, known)).message) from None
+    for breach in cross_field.breaches(document.data):
+        if breach.path[0] == "crystal":
+            raise error(breach.path[1:], breach.message)
+    data: dict[str, Any] = _plain(read)["crystal"]
+    return data
+
+
+class _HasCrystal(BaseModel):
+    crystal: Crystal
+
+
 def data_of(document: Document, model: type[BaseModel]) -> dict[str, Any]:
     """The data of another kind of file, such as a suite of tasks. Raises `RecipeError` with every problem."""
     known: dict[int, tuple[str, tuple[str, ...]]] = {}
@@ -133,7 +156,7 @@ def _translate(
                 part = missing in _ABSENT and noun == "recipe"
                 where = "" if noun == "recipe" else f" in {noun}"
                 text = _ABSENT[missing] if part else f"missing required key {missing!r}{where}"
-                mend = Mend(missing) if part else Mend("add-model") if (noun, missing) == ("crystal", "model") else None
+                mend = Mend(missing) if part else None
                 rule = "CANTRIP-1" if part else "schema"
                 yield document.problem(path[:-1], text, at_key=True, rule=rule, mend=mend)
         else:

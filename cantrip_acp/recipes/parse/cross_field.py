@@ -93,6 +93,12 @@ def _crystal(crystal: Any, path: KeyPath) -> Iterator[Breach]:
         if "responses" not in crystal and "script" not in crystal:
             yield Breach(path, "a scripted crystal needs responses, or script (a file with responses)", True, "schema")
         yield from _both(crystal, path, "responses", "script")
+    elif isinstance(crystal, dict) and "model" not in crystal and crystal.get("provider") in _NEED_A_MODEL:
+        yield Breach(path, "missing required key 'model' in crystal", True, "schema", Mend("add-model"))
+
+
+_NEED_A_MODEL = tuple(name for name in names.MODEL_PROVIDERS if name != "embedded")
+MODEL = {"if": {"not": {"properties": {"provider": {"const": "embedded"}}}}, "then": {"required": ["model"]}}
 
 
 SCRIPTED = {"oneOf": [{"required": ["responses"]}, {"required": ["script"]}]}

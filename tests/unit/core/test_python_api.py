@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,65 @@ def test_a_text_names_the_crystal_that_it_names_in_a_recipe(
     same = build(load(path), workspace=tmp_path).crystal
     assert type(made) is type(same)
     assert (made.name, made.model, made.context_window) == (same.name, same.model, same.context_window)
+
+
+SERVER = "http://127.0.0.1:8000/v1"
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"model": "ollama:qwen3", "effort": "low"}, {"provider": "ollama", "model": "qwen3", "effort": "low"}),
+        ({"model": "qwen3:8b", "base_url": SERVER}, {"provider": "local", "model": "qwen3:8b", "base_url": SERVER}),
+        (
+            {"model": "local:m", "base_url": SERVER, "price": {"input": 0.5, "output": 1}, "context_window": 9000},
+            {
+                "provider": "local",
+                "model": "m",
+                "base_url": SERVER,
+                "price": {"input": 0.5, "output": 1},
+                "context_window": 9000,
+            },
+        ),
+        (
+            {"model": "openai:gpt-5", "base_url": SERVER, "api_key_env": "OPENAI_API_KEY"},
+            {"provider": "openai", "model": "gpt-5", "base_url": SERVER, "api_key_env": "OPENAI_API_KEY"},
+        ),
+        ({"model": "embedded", "tools": "text"}, {"provider": "embedded", "tools": "text"}),
+        ({"model": "ollama:qwen3"}, "ollama:qwen3"),
+    ],
+)
+def test_a_model_with_options_is_the_crystal_that_a_recipe_has(
+    given: dict[str, Any], wanted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    named = Cantrip(**given, max_turns=3).crystal
+    mapped = Cantrip(wanted, max_turns=3).crystal
+    circle = "circle: {gates: [done], wards: [{max_turns: 3}]}\n"
+    path = write(tmp_path, f"crystal: {json.dumps(wanted)}\n{circle}")
+    assert endpoint(named) == endpoint(mapped) == endpoint(build(load(path), workspace=tmp_path).crystal)
+
+
+def endpoint(crystal: Any) -> Any:
+    """What a crystal sends its queries to, and how."""
+    end = crystal.endpoint
+    return (
+        type(crystal),
+        end.provider,
+        end.model,
+        end.base_url,
+        end.api_key and end.api_key.reveal(),
+        end.info,
+        dict(end.options),
+    )
+
+
+def test_a_price_makes_a_limit_of_cost_possible() -> None:
+    here: dict[str, Any] = {"model": "m", "base_url": SERVER, "wards": {"max_cost_usd": 1}, "max_turns": 3}
+    with pytest.raises(DefinitionError, match="give the crystal a price"):
+        Cantrip(**here)
+    price = endpoint(Cantrip(**here, price={"input": 2, "output": 8}).crystal)[5].price
+    assert (price.input, price.output) == (2, 8)
 
 
 def test_children_may_have_crystals_by_name() -> None:
@@ -122,7 +182,7 @@ async def test_in_a_coroutine_it_is_awaited(anyio_backend: str) -> None:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({}, "cantrip requires a circle: .*such as gates=.*max_turns=10"),
+        ({}, "cantrip requires a circle: give max_turns=10, .*such as gates="),
         ({"gates": ["echo"]}, "max_turns=10"),
         (
             {"circle": Circle(wards={"max_turns": 1}), "max_turns": 2},
@@ -132,6 +192,15 @@ async def test_in_a_coroutine_it_is_awaited(anyio_backend: str) -> None:
             {"circle": Circle(wards={"max_turns": 1}), "gates": [], "medium": "bash"},
             "a circle and also gates, medium: put them into the circle",
         ),
+        ({"max_turn": 2}, "unknown argument 'max_turn' in Cantrip; did you mean 'max_turns'"),
+        ({"max_turns": 2, "model": "ollama:qwen3"}, "a crystal and also model: give one of them"),
+        ({"max_turns": 2, "base_url": SERVER}, "base_url without model: give model="),
+        (
+            {"max_turns": 2, "crystal": {"provider": "locl"}},
+            "cantrip.crystal.provider: unknown provider 'locl'; did you mean 'local'",
+        ),
+        ({"max_turns": 2, "crystal": {"provider": "vllm"}}, "cantrip.crystal: missing required key 'model'"),
+        ({"max_turns": 2, "crystal": {"provider": "local", "model": "m", "base_ur": "x"}}, "did you mean 'base_url'"),
         ({"call": Call(), "system_prompt": "x", "max_turns": 2}, "a call and also system_prompt: put it into the call"),
         (
             {"crystal": "olama:qwen3", "max_turns": 2},

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_acp import Cantrip, CrystalError, ScriptedCrystal, events
+from cantrip_acp import Cantrip, CrystalError, DefinitionError, Loom, ScriptedCrystal, events
 from tests.support.fixtures.core import INSTANT, done
 
 
@@ -159,3 +159,96 @@ async def test_the_error_of_a_cast_is_raised_after_its_events(anyio_backend: str
     assert isinstance(seen[-1], events.CastEnded)
     with pytest.raises(RuntimeError, match="has not ended"):
         _ = stream.result
+
+
+def counted(loom: Loom, *responses: dict[str, Any], **more: Any) -> Cantrip[Any]:
+    return Cantrip(ScriptedCrystal(responses, **more), max_turns=1, retry=INSTANT, loom=loom)
+
+
+async def test_a_batch_takes_what_an_earlier_run_had(anyio_backend: str) -> None:
+    loom = Loom.memory()
+    await counted(loom, slow("one", "1"), slow("two", "2")).cast_batch(["one", "two"])
+    again = counted(loom, slow("three", "3"))
+    items = [item async for item in again.cast_batch(["three", "two", "one"], resume=True)]
+    assert {(item.intent, item.answer, item.earlier) for item in items} == {
+        ("one", "1", True),
+        ("two", "2", True),
+        ("three", "3", False),
+    }
+    assert len(loom.casts()) == 3
+    results = await again.cast_batch(["one", "two", "three"], resume=True)
+    assert [result.result for result in results if not isinstance(result, Exception)] == ["1", "2", "3"]
+    assert len(loom.casts()) == 3
+
+
+async def test_only_the_same_cast_is_taken(anyio_backend: str) -> None:
+    loom = Loom.memory()
+    await counted(loom, done("old")).cast_batch(["one"], references=[1])
+
+    async def answers(cantrip: Cantrip[Any], *intents: str, **more: Any) -> list[Any]:
+        results = await cantrip.cast_batch(intents, resume=True, **more)
+        return [result.result for result in results if not isinstance(result, Exception)]
+
+    assert await answers(counted(loom, done("new")), "one", references=[1]) == ["old"]
+    assert await answers(counted(loom, done("new")), "one", references=[2]) == ["new"], "another reference"
+    assert await answers(counted(loom, done("new"), model="other"), "one", references=[1]) == ["new"], "another model"
+    more = Cantrip(ScriptedCrystal([done("new")]), max_turns=2, loom=loom)
+    assert await answers(more, "one", references=[1]) == ["new"], "another circle"
+    # The second sample of an intent is a cast of its own.
+    twice = counted(loom, done("second"))
+    assert await answers(twice, "one", "one", references=[1, 1]) == ["old", "second"]
+
+
+async def test_what_was_cut_off_goes_on_and_what_failed_can_be_cast_again(anyio_backend: str) -> None:
+    loom = Loom.memory()
+    failing = {"error": {"status": 400, "message": "no"}, "when": "fails"}
+    first = counted(
+        loom, failing, {"tool_calls": [], "content": "", "when": "limit", "repeat": True}, slow("good", "1")
+    )
+    await first.cast_batch(["fails", "good"], concurrency=1)
+    # An error of the provider is no result: the cast goes on.
+    items = await counted(loom, done("now")).cast_batch(["fails", "good"], resume=True)
+    assert [item.result for item in items if not isinstance(item, Exception)] == ["now", "1"]
+    assert len({start.entity_id for start, _ in loom.casts()}) == 2
+
+    cut = Cantrip(
+        ScriptedCrystal([{"tool_calls": [{"gate": "echo", "args": {"text": "x"}}]}, done("late")]),
+        gates=["echo"],
+        max_turns=1,
+        loom=Loom.memory(),
+    )
+    (limited,) = await cut.cast_batch(["a"])
+    assert not isinstance(limited, Exception)
+    assert limited.reason == "max_turns"
+    (same,) = await cut.cast_batch(["a"], resume=True)
+    assert not isinstance(same, Exception)
+    assert (same.cast_id, same.reason, same.usage) == (limited.cast_id, "max_turns", limited.usage)
+    (other,) = await cut.cast_batch(["a"], resume="failed")
+    assert not isinstance(other, Exception)
+    assert other.result == "late"
+
+
+async def test_an_earlier_answer_has_its_type_again(anyio_backend: str) -> None:
+    loom = Loom.memory()
+    typed = counted(loom, done([1, 2])).with_result_type(tuple[int, int])
+    await typed.cast_batch(["a"])
+    (result,) = await typed.cast_batch(["a"], resume=True)
+    assert not isinstance(result, Exception)
+    assert result.result == (1, 2)
+
+
+def test_a_loom_in_memory_has_nothing_to_resume() -> None:
+    with pytest.raises(DefinitionError, match=r"such as loom=Loom\.open"):
+        batch(done("1")).cast_batch(["a"], resume=True)
+
+
+def test_a_result_is_short_in_a_repr_and_whole_in_a_notebook() -> None:
+    long = "<img src=http://elsewhere.example>" * 20
+    result = batch(done(long)).cast_sync("a")
+    assert len(repr(result)) < 300
+    assert repr(result).startswith("<CastResult done, 1 turn, ")
+    page = result._repr_html_()
+    assert "<img" not in page
+    assert page.count("elsewhere.example") == 20
+    data = batch(done({"verdict": "good"})).cast_sync("a")
+    assert "&quot;verdict&quot;: &quot;good&quot;" in data._repr_html_()

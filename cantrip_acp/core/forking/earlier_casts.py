@@ -1,0 +1,158 @@
+"""Casts that a loom has of an earlier run: which of them a batch need not do again, and which of them it goes on with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+from msgspec import UNSET
+
+from cantrip_acp.core.casting.result import CastResult
+from cantrip_acp.core.definition.result_type import typed_result
+from cantrip_acp.core.errors import LoomError
+from cantrip_acp.core.forking.resume import resume_entity
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
+from cantrip_acp.loom.query.thread import answer
+from cantrip_acp.text.json_data import plain
+from cantrip_acp.text.redaction import shared
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.records.turn import CastRecord
+
+CUT_OFF = ("error", "cancelled", "parent_terminated")
+"""How a cast ends that may go on: not by an answer and not by a ward."""
+
+
+def recorded_result(loom: Loom, entity_id: str, casts: Sequence[CastRecord]) -> CastResult[Any] | None:
+    """How the last of an entity's casts ended. None if it was cut off, so that it may go on.
+
+    ``casts`` are the starts of all of them. The usage is that of all of them.
+    """
+    if not casts:
+        return None
+    end = loom.cast_end(casts[-1].id)
+    ends = [found for each in casts if (found := loom.cast_end(each.id)) is not None and found.usage]
+    below = [_children(each) for each in ends if "children" in each.usage]
+    about: dict[str, Any] = {
+        "usage": sum((Usage.of_record(each.usage).counted() for each in ends), NO_USAGE),
+        "children_usage": sum(below, NO_USAGE) if below else None,
+        "entity_id": entity_id,
+        "cast_id": casts[-1].id,
+        "trace_id": casts[-1].trace_id or "",
+        "loom": loom.location,
+    }
+    if end is not None and end.reason not in CUT_OFF:
+        return CastResult(
+            end.result,
+            end.terminated,
+            end.truncated,
+            end.reason or "",
+            turns=end.turns,
+            summary=end.summary,
+            warnings=end.warnings or (),
+            **about,
+        )
+    last = loom.last_turn(entity_id)
+    turn = loom.turn(last) if last is not None else None
+    if turn is None or not turn.terminated:
+        return None
+    # The process ended between the last turn and the end of the cast.
+    return CastResult(answer(turn), True, False, turn.reason or "", turns=turn.sequence, **about)
+
+
+def _children(end: CastRecord) -> Usage:
+    return Usage.of_record(end.usage["children"]).counted()
+
+
+class EarlierCasts:
+    """What a loom has of the casts of a batch, for `Cantrip.cast_batch`.
+
+    A cast is the same if its cantrip (call and circle), crystal, intent and reference are. The same intent twice is two
+    casts of it, in the order in which they began. Children and forks do not count.
+
+    ``casts`` are the intents with their references. ``again``: what ended without a result is not taken.
+    """
+
+    def __init__(self, cantrip: CantripDefinition, casts: Sequence[tuple[str, Any]], *, again: bool) -> None:
+        self._cantrip = cantrip
+        self._casts = casts
+        self._again = again
+        self._found: list[list[CastRecord]] | None = None
+        self._lock = anyio.Lock()
+
+    async def result(self, number: int, **trace: Any) -> tuple[CastResult[Any] | None, bool]:
+        """The result of a cast of the batch, and whether an earlier run had it. None if it must be cast.
+
+        What was cut off goes on from its last turn; ``trace`` are the options of `Entity.resume`. Raises `LoomError` while
+        another process runs it.
+        """
+        async with self._lock:
+            if self._found is None:
+                self._found = await anyio.to_thread.run_sync(self._search)
+        casts, loom = self._found[number], self._cantrip.loom
+        if not casts:
+            return None, False
+        entity_id = casts[-1].entity_id
+        ended = await anyio.to_thread.run_sync(recorded_result, loom, entity_id, casts)
+        if ended is not None:
+            if self._again and not ended.terminated:
+                return None, False
+            return typed_result(ended, self._cantrip.result_type), True
+        if loom.running_casts({each.id for each in casts}):
+            raise LoomError(f"the cast {casts[-1].id} of an earlier run still runs in another process")
+        resumed = await anyio.to_thread.run_sync(resume_entity, self._cantrip, loom, entity_id)
+        async with resumed.entity as entity:
+            result = await entity.resume(**trace)
+            return replace(result, usage=entity.usage, children_usage=self._children(casts, result)), False
+
+    def _children(self, casts: Sequence[CastRecord], result: CastResult[Any]) -> Usage | None:
+        """The usage of the children of a cast and of those that it continued."""
+        ends = (self._cantrip.loom.cast_end(each.id) for each in casts)
+        below = [_children(each) for each in ends if each is not None and "children" in each.usage]
+        below += [] if result.children_usage is None else [result.children_usage]
+        return sum(below, NO_USAGE) if below else None
+
+    def _search(self) -> list[list[CastRecord]]:
+        """For each cast of the batch the starts of its earlier casts: one, and those that continued it. Blocks."""
+        loom, crystal = self._cantrip.loom, self._cantrip.crystal
+        forks = {each.entity_id for each in loom.forks()}
+        same = {each for each in loom.cantrip_ids if self._is_same(each)}
+        entities: dict[str, list[CastRecord]] = {}
+        for start in loom.cast_starts().values():
+            if start.parent_turn_id is None and start.entity_id not in forks:
+                entities.setdefault(start.entity_id, []).append(start)
+        known: dict[str, list[list[CastRecord]]] = {}
+        for casts in entities.values():
+            own = casts[0]
+            model = (own.attributes.get("crystal"), own.attributes.get("model"))
+            # An entity with further intents is a conversation, not a cast of a batch.
+            single = all(each.resumes is not UNSET for each in casts[1:])
+            if own.cantrip_id in same and model == (crystal.name, crystal.model) and single:
+                known.setdefault(_key(own.intent, own.reference), []).append(casts)
+        found: list[list[CastRecord]] = []
+        for intent, reference in self._casts:
+            wanted = _key(shared().text(intent), UNSET if reference is None else shared().data(reference))
+            found.append(known[wanted].pop(0) if known.get(wanted) else [])
+        return found
+
+    def _is_same(self, cantrip_id: str) -> bool:
+        """Whether a recorded cantrip is this one. Sources, such as MCP servers, add gates when an entity begins."""
+        cantrip = self._cantrip
+        if not cantrip.sources:
+            return cantrip_id == cantrip.id
+        record = cantrip.loom.cantrip(cantrip_id)
+        if record is None:
+            return False
+        call, circle = cantrip.records
+        there, here = dict(record.circle), dict(circle)
+        gates = there.pop("gates", ())
+        return record.call == call and all(gate in gates for gate in here.pop("gates")) and there == here
+
+
+def _key(intent: str | None, reference: Any) -> str:
+    return repr((intent, None if reference is UNSET else plain(reference)))

@@ -56,6 +56,13 @@ FAILING = [
     {"error": {"message": "no connection, or it was lost: refused"}},
     done("It works now."),
 ]
+STREAMED = "Run `ls` first:\n\n```bash\nls -la && echo hi\n```\n\nThen `len` is the end: abcdefghijklmnEND7."
+STREAMING = {
+    "when": "Stream it",
+    "chunks": [STREAMED[at : at + 12] for at in range(0, len(STREAMED), 12)],
+    "delay_ms": 10,
+    "repeat": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +70,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     work = ({"when": "Do the work", **each} for each in WORK)
     failing = ({"when": "Hello", **each} for each in FAILING)
     project = Project.make(
-        tmp_path_factory.mktemp("chat"), (*EDITING, *WRITING, *work, *failing, *WAITING, *BOTH, *PLANNING, *REST)
+        tmp_path_factory.mktemp("chat"),
+        (*EDITING, *WRITING, *work, *failing, *WAITING, *BOTH, *PLANNING, STREAMING, *REST),
     )
     (project.folder / "long.txt").write_text(LONG)
     (project.folder / "broken.cantrip.yaml").write_text("name: broken\ncristal: {provider: human}\n")
@@ -130,6 +138,17 @@ def test_an_edit_is_shown_allowed_and_made(window: Window, project: Project, cha
     frame.locator('.agent-item a:text-is("greet.py")').click()
     window.page.locator('.tab.active[data-resource-name="greet.py"]').wait_for()
     expect(window.page.locator(".editor-instance .view-lines:visible").first).to_contain_text("{name}!")
+
+
+def test_a_streamed_answer_is_whole(chat: Chat) -> None:
+    """Its last piece comes just before the reply, and the page draws what was sent, in one piece."""
+    for number in range(1, 9):
+        chat.say("Stream it")
+        chat.ended(number)
+        answer = chat.frame.locator(".agent-item .markdown").nth(number - 1)
+        assert answer.locator(":scope > *").count() == 3
+        assert answer.locator("pre").inner_text() == "ls -la && echo hi"
+        assert answer.locator("p").last.inner_text() == "Then len is the end: abcdefghijklmnEND7."
 
 
 def test_what_is_not_saved_is_seen_and_what_is_written_can_be_undone(

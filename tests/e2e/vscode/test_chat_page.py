@@ -118,6 +118,33 @@ def test_markdown_that_grows_is_that_which_is_whole(page: Any) -> None:
     assert grown == whole
 
 
+GROWING = (
+    "# Title\n\nSome *words* and `len`, see [a](b.py).\n\n- a\n  - b\n\n- c\n\n  more of c\n\n1. one\n\n2. two\n\n"
+    "> said\n> again\n\n```bash\nls -la && echo hi\n\n# end\n```\n\n| x | y |\n|--|--|\n| 1 | 2 |\n\n---\n\nThe end, *END7*."
+)
+
+
+def test_a_late_piece_continues_its_block(page: Any) -> None:
+    """Wherever a text is cut, and although the answer has ended meanwhile (or another item has come): the same as in one piece."""
+    cuts = range(len(GROWING) + 1)
+    add(page, type="agent", id="whole", text=GROWING)
+    for cut in cuts:
+        add(page, type="agent", id=f"cut{cut}", text=GROWING[:cut])
+    page.evaluate("tell({ type: 'state', state: { ...state, running: false } })")
+    ops = [{"op": "text", "id": f"cut{cut}", "text": GROWING[cut:]} for cut in cuts if cut < len(GROWING)]
+    page.evaluate("(ops) => tell({ type: 'ops', ops })", ops)
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    made = page.evaluate("[...document.querySelectorAll('.agent-item .markdown')].map((each) => each.innerHTML)")
+    assert len(made) == len(cuts) + 1
+    assert [cut for cut, html in enumerate(made[1:]) if html != made[0]] == []
+    # A block that is copied or inserted is whole, too.
+    block = page.locator(f"[data-id=cut{GROWING.index('ls -la') + 1}]").get_by_role(
+        "button", name="Insert at the cursor"
+    )
+    block.click()
+    assert page.evaluate("said.at(-1)") == {"type": "insert", "text": "ls -la && echo hi\n\n# end"}
+
+
 @pytest.mark.timing
 def test_ten_thousand_messages_stay_fluid(page: Any) -> None:
     took = page.evaluate(

@@ -9,34 +9,38 @@ const LARGE_PAUSE_MS = 300
 const SEPARATED = /(?<=[\w.][/\\_.:@=-])(?=\w{3})/
 
 /**
- * Growing Markdown. All blocks except the last are created once; only the last block is created again while it
- * grows. HTML is shown as text, pictures are links, and links go to the extension host, which opens only pages and files.
+ * Growing Markdown. The last two blocks are created again while it grows, all others once. (Two, because a list goes on
+ * after a blank line, and the first character of its next item still looks like a paragraph.) HTML is shown as
+ * text, pictures are links, and links go to the extension host, which opens only pages and files.
  */
 export class MarkdownView {
   readonly element = el('div', { class: 'markdown' })
   private tail = ''
-  private last: HTMLElement | undefined
+  private open: HTMLElement[] = []
   private frame = 0
   private timer = 0
+  private finished: boolean
 
   constructor(text = '', streaming = false) {
     this.tail = text
-    this.render(!streaming)
+    this.finished = !streaming
+    this.render()
   }
 
+  /** Add text at the end, also after `finish`: a late piece belongs to the block that it continues. */
   append(text: string): void {
     this.tail += text
     if (this.tail.length > LARGE) {
       if (!this.timer) {
         this.timer = window.setTimeout(() => {
           this.timer = 0
-          this.render(false)
+          this.render()
         }, LARGE_PAUSE_MS)
       }
     } else if (!this.frame) {
       this.frame = requestAnimationFrame(() => {
         this.frame = 0
-        this.render(false)
+        this.render()
       })
     }
   }
@@ -46,30 +50,26 @@ export class MarkdownView {
     cancelAnimationFrame(this.frame)
     window.clearTimeout(this.timer)
     this.frame = this.timer = 0
-    this.render(true)
+    this.finished = true
+    this.render()
   }
 
-  private render(final: boolean): void {
+  private render(): void {
     const tokens = marked.lexer(this.tail)
-    this.last?.remove()
-    this.last = undefined
-    let settled = 0
+    for (const each of this.open) each.remove()
+    this.open = []
+    const written = [...tokens.keys()].filter((at) => tokens[at]?.type !== 'space')
+    const last = written.at(-1) ?? 0
+    const first = written.at(-2) ?? last
     for (const [at, token] of tokens.entries()) {
-      const isLast = at === tokens.length - 1
-      const made = block(token, final || !isLast)
+      const made = block(token, this.finished || at !== last)
       if (made) this.element.append(made)
-      if (isLast) this.last = made
-      else settled += token.raw.length
+      if (made && at >= first) this.open.push(made)
     }
     // Tabs and line ends that the lexer changed would shift this; then everything is created again next time.
-    const prefix = tokens.slice(0, -1).map((token) => token.raw).join('')
-    if (this.tail.startsWith(prefix)) {
-      this.tail = this.tail.slice(settled)
-    } else {
-      this.tail = tokens.map((token) => token.raw).join('').slice(settled)
-    }
-    if (final) this.last = undefined
-    if (final) this.tail = ''
+    const settled = tokens.slice(0, first).map((token) => token.raw).join('')
+    const text = this.tail.startsWith(settled) ? this.tail : tokens.map((token) => token.raw).join('')
+    this.tail = text.slice(settled.length)
   }
 }
 

@@ -6,8 +6,9 @@ import { Signal, type Subscription } from "../acp/signal";
 import { conflictWords, doneWords, plannedWords, type RestoreResult } from "../acp/changes";
 import type { Approvals } from "./approvals";
 import { contentOf, fileAttached } from "./attachments";
+import { PageChannel } from "./channel";
 import type { Conversation } from "./conversation";
-import type { Attachment, Op } from "./items";
+import type { Attachment } from "./items";
 import { follow, reveal } from "./links";
 import type { Mentions } from "./mentions";
 import { parseWebviewMessage, type WebviewMessage, type State, type HostMessage } from "./messages";
@@ -17,7 +18,6 @@ import type { RestoreOptions } from "./review";
 import { choices, formatUsage } from "./state";
 
 const AT_ONCE = 120;
-const BATCH_MS = 25;
 
 export interface PanelActions {
   readonly setUp: () => Promise<unknown>;
@@ -38,8 +38,11 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
   private view: vscode.WebviewView | vscode.WebviewPanel | undefined;
   private ready = false;
   private waiting: HostMessage[] = [];
-  private ops: Op[] = [];
-  private timer: NodeJS.Timeout | undefined;
+  private readonly channel = new PageChannel(
+    (message) => { this.post(message); },
+    4 * AT_ONCE,
+    () => { this.reset(this.service.current, true); },
+  );
   private following: Subscription[] = [];
   private readonly parts: Subscription[] = [];
 
@@ -117,13 +120,17 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
   }
 
   dispose(): void {
-    clearTimeout(this.timer);
+    this.channel.clear();
     for (const each of [...this.parts, ...this.following]) each.dispose();
   }
 
   // --- to the panel
 
   private send(message: HostMessage): void {
+    this.channel.send(message);
+  }
+
+  private post(message: HostMessage): void {
     if (!this.ready || this.view === undefined) {
       if (message.type === "attach" || message.type === "focus" || message.type === "showSessions" || message.type === "showServers") this.waiting.push(message);
       return;
@@ -133,9 +140,8 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
 
   private follow(conversation: Conversation): void {
     for (const each of this.following) each.dispose();
-    this.ops = [];
     this.following = [
-      conversation.transcript.ops.on((op) => { this.queue(op); }),
+      conversation.transcript.ops.on((op) => { this.channel.queue(op); }),
       conversation.transcript.planned.on(() => { this.postState(); }),
       conversation.changed.on(() => { this.postState(); }),
       conversation.queueChanged.on(() => { this.postState(); }),
@@ -149,34 +155,13 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     const { items } = conversation.transcript;
     const state = this.state();
     this.shown.fire(state);
+    this.channel.clear();
     this.send({ type: "reset", items: items.slice(-AT_ONCE), more: items.length > AT_ONCE, same, state });
     this.postChanges(conversation);
   }
 
   private postChanges({ review }: Conversation): void {
     this.send({ type: "changes", files: review.files, canRedo: review.canRedo });
-  }
-
-  /** Send ops that follow each other closely as one message, and join texts that continue each other. */
-  private queue(op: Op): void {
-    const last = this.ops.at(-1);
-    if (op.op === "text" || op.op === "output") {
-      if (last?.op === op.op && last.id === op.id) this.ops[this.ops.length - 1] = { ...last, text: last.text + op.text };
-      else this.ops.push(op);
-    } else {
-      // A copy of the current state: later additions are separate ops.
-      const now = { ...op, item: { ...op.item } };
-      if (last?.op === "set" && op.op === "set" && last.item.id === op.item.id) this.ops[this.ops.length - 1] = now;
-      else this.ops.push(now);
-    }
-    this.timer ??= setTimeout(() => {
-      this.timer = undefined;
-      const ops = this.ops;
-      this.ops = [];
-      if (ops.length === 0) return;
-      if (ops.length > 4 * AT_ONCE) this.reset(this.service.current, true);
-      else this.send({ type: "ops", ops });
-    }, BATCH_MS);
   }
 
   private state(): State {

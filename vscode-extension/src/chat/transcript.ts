@@ -28,7 +28,7 @@ export class Transcript {
   /** Tool calls by the ids of their terminals. */
   private readonly terminals = new Map<string, ToolItem>();
   private readonly diffs = new Map<string, acp.Diff>();
-  /** Message items by message id. */
+  /** The messages and thoughts of the agent, by kind and message id. */
   private readonly messages = new Map<string, WordsItem>();
   private speaking: { item: WordsItem | UserItem; messageId: string | undefined } | undefined;
   private turn: string | undefined;
@@ -242,14 +242,17 @@ export class Transcript {
     const text = textOf(update.content);
     if (!text) return;
     if (type === "agent") this.said = true;
-    if (this.speaking?.item.type === type && this.speaking.messageId === messageId) {
-      this.speaking.item.text += text;
-      this.ops.fire({ op: "text", id: this.speaking.item.id, text });
+    // A message is one text, whatever comes between its pieces (a notice, a message of the user, the end of the answer).
+    const key = messageId === undefined ? undefined : `${type} ${messageId}`;
+    const known = key === undefined ? (this.speaking?.messageId === undefined ? this.speaking?.item : undefined) : this.messages.get(key);
+    if (known?.type === type) {
+      known.text += text;
+      this.ops.fire({ op: "text", id: known.id, text });
       return;
     }
     // The blank line before a later message is for clients that ignore messageId.
     const item = this.add<WordsItem>(type, { text: text.replace(/^\n+/, "") });
-    if (messageId !== undefined) this.messages.set(messageId, item);
+    if (key !== undefined) this.messages.set(key, item);
     this.speaking = { item, messageId };
   }
 
@@ -257,7 +260,7 @@ export class Transcript {
   private void(meta: unknown): void {
     const id = (meta as { cantrip?: { void?: unknown } } | null | undefined)?.cantrip?.void;
     if (typeof id !== "string") return;
-    for (const key of [id, `${id}:thought`]) {
+    for (const key of [`agent ${id}`, `thought ${id}:thought`]) {
       const item = this.messages.get(key);
       if (item === undefined) continue;
       item.text = "";

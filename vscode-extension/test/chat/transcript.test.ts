@@ -29,13 +29,13 @@ const chunk = (kind: "agent_message_chunk" | "agent_thought_chunk" | "user_messa
 });
 
 describe("a transcript", () => {
-  it("joins what belongs to one message, and nothing else", () => {
+  it("joins what belongs to one message, also around something else, and nothing else", () => {
     const transcript = new Transcript("/p");
     const seen = reader(transcript);
     for (const [text, id] of [["a", "m1"], ["b", "m1"], ["c", "m2"]] as const) transcript.applyUpdate(chunk("agent_message_chunk", text, id));
     transcript.applyUpdate(chunk("agent_thought_chunk", "d", "m2"));
     transcript.applyUpdate(chunk("agent_message_chunk", "e", "m2"));
-    assert.deepEqual(transcript.items.map((item) => "text" in item && item.text), ["ab", "c", "d", "e"]);
+    assert.deepEqual(transcript.items.map((item) => "text" in item && item.text), ["ab", "ce", "d"]);
     assert.deepEqual(seen, transcript.items);
   });
 

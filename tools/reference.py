@@ -213,7 +213,9 @@ def wards() -> str:
     return "\n".join(
         [
             "# Wards\n",
-            "A ward is a limit of a circle. It can only restrict. `max_turns` is the one that every recipe needs:\n",
+            "A ward is a limit of a circle. Most wards take something away. A few, such as `bash_network` and "
+            "`bash_writable_paths`, name what the sandbox opens: without them it is closed. A child, a mode or a second line can "
+            "only make a ward stricter. `max_turns` is the one that every recipe needs:\n",
             block("circle:\n  medium: bash\n  gates: [done]\n  wards: [{max_turns: 10}, {bash_network: [pypi.org]}]", "yaml"),
             "If a child and its parent, or two lines of a recipe, set the same ward, they are combined as the last column says. "
             "Relative paths start from the session's folder; the word `workspace` means this folder.\n",

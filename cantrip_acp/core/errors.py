@@ -4,6 +4,7 @@
     ├── DefinitionError            a cantrip, recipe, gate or ward that is not valid (CANTRIP-1, CANTRIP-3)
     │   ├── Immutable              code tried to change a call, a circle or a cantrip (CALL-1)
     │   ├── RecipeError            a recipe file that is not valid; lists every problem
+    │   ├── MissingVariable        a recipe names an environment variable that is not set
     │   ├── UntrustedRecipe        a workspace's recipe asks for what only a trusted one may have
     │   └── MissingKey             no crystal is available: no provider key and no script
     ├── IntentRequired             a cast without an intent (INTENT-1)
@@ -85,6 +86,10 @@ class RecipeError(DefinitionError):
         self.problems = tuple(problems)
         self.places = tuple(places) or tuple(map(str, problems))
         super().__init__("\n".join(self.places), rule=self.problems[0].rule if self.problems else "schema")
+
+
+class MissingVariable(RecipeError):
+    """A recipe names an environment variable that is not set. The recipe itself may be right."""
 
 
 class UntrustedRecipe(RecipeError):

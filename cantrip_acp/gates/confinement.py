@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
 from cantrip_acp.core.errors import GateError, SandboxError
-from cantrip_acp.files import paths, scratch_copy
+from cantrip_acp.files import hidden_paths, paths, scratch_copy
 from cantrip_acp.files.protected_paths import is_git_config, plain, why_hidden, why_protected, without_credentials
 from cantrip_acp.loom.records.turn import Location
 
@@ -44,7 +44,7 @@ class Root:
     may replace files: the workspace, and the folders that wards make writable.
     """
 
-    __slots__ = ("_absolute_is_root", "_allowed", "_others", "_own", "base", "inner", "path")
+    __slots__ = ("_absolute_is_root", "_allowed", "_hidden", "_others", "_own", "base", "inner", "path")
 
     def __init__(
         self,
@@ -55,16 +55,18 @@ class Root:
         others: Sequence[str] = (),
         own: tuple[frozenset[str], str] | None = None,
         allowed: tuple[str, ...] = (),
+        hidden: tuple[str, ...] = (),
     ) -> None:
         """``others`` are more root folders, for absolute paths inside them. ``own`` is `paths.own()`. ``allowed`` is the
-        ward ``allow_protected``."""
+        ward ``allow_protected``, ``hidden`` the ward ``hidden_paths``."""
         self._allowed = allowed
+        self._hidden = hidden
         self.path = _plain(path)
         above = [folder for folder in map(_plain, changeable) if _below(self.path, folder) is not None]
         self.base = min(above, key=len, default=self.path)
         self.inner = tuple(_below(self.path, self.base) or ())
         self._absolute_is_root = absolute_is_root
-        self._others = tuple(Root(other, changeable, own=own, allowed=allowed) for other in others)
+        self._others = tuple(Root(other, changeable, own=own, allowed=allowed, hidden=hidden) for other in others)
         # A root inside this program's own folders is allowed, for example for the files of a fork.
         real = _real(self.path)
         states, config = own if own is not None else paths.own()
@@ -98,7 +100,7 @@ class Root:
                 f"the root {root!r} of this gate is relative, and there is no workspace that it could be in"
             )
         absolute_is_root = bool(dependencies.get("absolute_is_root"))
-        return _root(root, changeable, absolute_is_root, others, paths.own(), wards.allow_protected)
+        return _root(root, changeable, absolute_is_root, others, paths.own(), wards.allow_protected, wards.hidden_paths)
 
     def check(self) -> None:
         """Raise `GateError` if the root does not exist or cannot be opened."""
@@ -254,6 +256,8 @@ class Root:
         inner = (*self.inner, *parts)
         mode = status.st_mode if status is not None else None
         why = why_hidden(inner, mode) or self._why_own_folder(parts, writing)
+        if why is None and self.hides(inner):
+            why = "is hidden by the ward hidden_paths. Work without it"
         for link in links:
             # A link named .env points to a file with secrets, even if that file has another name.
             why = why or (why_hidden((link,), mode) if mode is None or stat.S_ISREG(mode) else None)
@@ -262,6 +266,10 @@ class Root:
         if why is not None:
             raise GateError(f"{quoted_path(path)} {why}.")
         return PathHandle(self, path, parts, folder, name or parts[-1], status, tuple(missing))
+
+    def hides(self, inner: Sequence[str]) -> bool:
+        """Whether the ward ``hidden_paths`` hides the file or folder with these names below ``base``."""
+        return bool(self._hidden) and hidden_paths.hides(self._hidden, os.path.join(self.base, *inner))
 
     def _why_own_folder(self, parts: Sequence[str], writing: bool) -> str | None:
         """Say why a path in this program's own folders is refused: files there decide what is allowed. None if it is not."""
@@ -350,8 +358,11 @@ def _root(
     others: tuple[str, ...],
     own: tuple[frozenset[str], str],
     allowed: tuple[str, ...],
+    hidden: tuple[str, ...],
 ) -> Root:
-    return Root(path, changeable, absolute_is_root=absolute_is_root, others=others, own=own, allowed=allowed)
+    return Root(
+        path, changeable, absolute_is_root=absolute_is_root, others=others, own=own, allowed=allowed, hidden=hidden
+    )
 
 
 def display_path(path: str, context: GateContext, line: int | None = None) -> tuple[str, tuple[Location, ...]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.core.errors import CrystalError, DefinitionError, RecipeError
+from cantrip_acp.core.errors import CrystalError, DefinitionError, MissingKey, MissingVariable, RecipeError
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.recipes import trust
 from cantrip_acp.recipes.build import build, crystal_factory, crystals
@@ -54,44 +56,79 @@ def _check(path: Path, shown: str, source: Source, workspace: Path | None) -> Re
         return Report(shown, error.places)
     except DefinitionError as error:
         return Report(shown, (str(error),))
-    notes = tuple(str(recipe.problem(at, message)) for at, message in build.lacking(recipe))
     problems: list[str] = []
-    try:
-        build._call(recipe)
-    except RecipeError as error:
-        problems += error.places
+    notes: list[str] = []
+    for at, message in build.lacking(recipe):
+        # What pip can install, the machine lacks and not the recipe.
+        (notes if at[0] in ("loom", "mcp_servers") else problems).append(str(recipe.problem(at, message)))
+    for at, makes in _parts(recipe):
+        _try(recipe, at, makes, problems, notes)
     for index, gate in enumerate(recipe.data["circle"]["gates"]):
         if isinstance(gate, dict) and "python" in gate:
-            problems += _file_problems(recipe, ("circle", "gates", index, "python"), gate["python"])
+            at = ("circle", "gates", index, "python")
+            problems += _file_problems(recipe, at, gate["python"], "the file of gates", ("gate", "GATES", "Gate"))
     score = recipe.data["circle"].get("score")
     if score is not None:
-        problems += _file_problems(
-            recipe, ("circle", "score", "python"), score["python"], "the scoring function's file"
-        )
-    if workspace is not None and "code_python" in recipe.data["circle"] and not notes:
-        unfit = build.unfit(recipe, build._circle(recipe, workspace, gate_files=False))
-        notes += unfit.places if unfit is not None else ()
-    given = recipe.data.get("crystal")
-    # A script is part of the recipe, so an invalid one is a problem. A missing provider key is not: it is not in the recipe.
-    if given is not None and crystal_factory.options_of(given)["provider"] == "scripted":
-        try:
-            crystals.crystal_for(recipe)
-        except RecipeError as error:
-            problems += error.places
-        except DefinitionError as error:
-            problems.append(str(error))
-    for name, each in recipe.data.get("crystals", {}).items():
-        if crystal_factory.options_of(each)["provider"] == "scripted":
-            try:
-                crystals.make_named_crystal(recipe, name)
-            except RecipeError as error:
-                problems += error.places
-            except DefinitionError as error:
-                problems.append(str(error))
+        at = ("circle", "score", "python")
+        problems += _file_problems(recipe, at, score["python"], "the scoring function's file", ("score",))
+    if not problems:
+        problems, notes = _circle_problems(recipe, workspace, problems, notes)
     for at, weights_missing, is_problem in _weights(recipe):
         text = str(recipe.problem(at, weights_missing))
-        problems, notes = ([*problems, text], notes) if is_problem else (problems, (*notes, text))
-    return Report(shown, tuple(problems), (*notes, *_models(recipe)))
+        (problems if is_problem else notes).append(text)
+    # The crystal and the folding may name the same problem.
+    return Report(shown, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys((*notes, *_models(recipe)))))
+
+
+def _parts(recipe: Recipe) -> Iterator[tuple[KeyPath, Callable[[], object]]]:
+    """The parts that a cast makes of the recipe, with their keys. None of them runs code of the recipe or uses the network."""
+    yield ("call",), lambda: build._call(recipe)
+    if recipe.data.get("crystal") is not None:
+        yield ("crystal",), lambda: crystals.crystal_for(recipe)
+    for name in recipe.data.get("crystals", {}):
+        yield ("crystals", name), partial(crystals.make_named_crystal, recipe, name)
+    yield ("retry",), lambda: build._retry(recipe)
+    yield ("folding",), lambda: build._folding(recipe)
+    for index, server in enumerate(recipe.data.get("mcp_servers", ())):
+        yield ("mcp_servers", index), partial(build._server, recipe, index, server)
+
+
+def _try(recipe: Recipe, at: KeyPath, makes: Callable[[], object], problems: list[str], notes: list[str]) -> None:
+    """Make a part, and add what is wrong with it. What only the environment lacks (a key, a variable) is a note."""
+    try:
+        makes()
+    except (MissingKey, MissingVariable) as error:
+        notes.append(str(error) if isinstance(error, RecipeError) else str(recipe.problem(at, str(error))))
+    except RecipeError as error:
+        problems += error.places
+    except DefinitionError as error:
+        problems.append(str(recipe.problem(at, str(error))))
+
+
+def _circle_problems(
+    recipe: Recipe, workspace: Path | None, problems: list[str], notes: list[str]
+) -> tuple[list[str], list[str]]:
+    """What is wrong with the circle and its wards. What is missing only in the workspace is a note."""
+    place: KeyPath = ("circle", "wards")
+    try:
+        circle = build._circle(recipe, workspace, gate_files=False)
+    except RecipeError as error:
+        return [*problems, *error.places], notes
+    except DefinitionError as error:
+        return [*problems, str(recipe.problem(place, str(error)))], notes
+    if workspace is None:
+        return problems, notes
+    if "code_python" in recipe.data["circle"]:
+        unfit = build.unfit(recipe, circle)
+        notes = [*notes, *(unfit.places if unfit is not None else ())]
+    # The sandbox's parts are imported only here: the language server reads recipes too.
+    from cantrip_acp.mediums.ward_paths import ward_problems
+
+    for ward, message, missing in ward_problems(circle.wards, workspace, circle.medium.name):
+        index = next((i for i, each in enumerate(recipe.data["circle"]["wards"]) if ward in each), None)
+        at = place if index is None else (*place, index, ward)
+        (notes if missing else problems).append(str(recipe.problem(at, message)))
+    return problems, notes
 
 
 def _weights(recipe: Recipe) -> Iterator[tuple[KeyPath, str, bool]]:
@@ -135,16 +172,26 @@ def _models(recipe: Recipe) -> Iterator[str]:
                 yield str(recipe.problem(at if isinstance(crystal, str) else (*at, "model"), remark))
 
 
-def _file_problems(recipe: Recipe, place: KeyPath, file: str, what: str = "the file of gates") -> list[str]:
-    """Problems of a Python file that can be found without running it."""
+def _file_problems(recipe: Recipe, place: KeyPath, file: str, what: str, words: tuple[str, ...]) -> list[str]:
+    """Problems of a Python file that can be found without running it. It must have at least one of these words."""
     path = recipe.path_of(file)
     try:
-        compile(recipe.files.read(path), str(path), "exec", dont_inherit=True)
+        tree = compile(recipe.files.read(path), str(path), "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     except DefinitionError as error:
         return [str(recipe.problem(place, f"{what}: {error}"))]
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         return [f"{path}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}"]
+    names = {
+        name
+        for node in ast.walk(tree)
+        for name in (getattr(node, "id", None), getattr(node, "attr", None), getattr(node, "name", None))
+    }
+    if names.isdisjoint((*words, "__all__", "*")):
+        missing = {"score": "it defines no function with the name score; write: def score(turn): ..."}.get(
+            words[0], "it exports no gate: list functions in GATES = [...], or put @gate before them"
+        )
+        return [str(recipe.problem(place, f"{what}: {path}: {missing}"))]
     return []
 
 

@@ -98,8 +98,8 @@ _LONGEST = 2_000
 def check(targets: tuple[str, ...], as_json: bool, cwd: Path) -> int:
     """Check recipes, and report every error with file, line, column and key.
 
-    For a folder, all recipes in it and in its .cantrip folder are checked. If a recipe has valid features that this
-    version of Cantrip lacks, the command reports them as notes.
+    For a folder, all recipes in it and in its .cantrip folder are checked. What `cantrip cast` refuses is refused
+    here. What only this machine lacks, such as a key, is reported as a note.
 
     Exit status: 0 all recipes are valid, 2 at least one is not.
     """

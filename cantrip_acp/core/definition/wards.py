@@ -1,7 +1,8 @@
 """Wards: limits that a circle sets, and how two sets of them combine (§4.4, WARD-1, D-009).
 
-A ward can only restrict. `Wards` holds the value in force of every ward, including defaults. `compose` combines a
-parent's wards with its child's; no field of the result is looser than in either. All functions here are pure.
+Most wards take something away; a few name what the sandbox opens, which is closed without them. `Wards` holds the value in
+force of every ward, including defaults. `compose` combines a parent's wards with its child's; no field of the result is
+looser than in either. All functions here are pure.
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ class Wards:
     )
     code_readable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", meaning="what cells may read")
     code_writable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", meaning="what cells may write")
+    hidden_paths: tuple[str, ...] = _ward(
+        (),
+        "deny",
+        kind="paths",
+        meaning="files and folders that commands, cells and gates do not see, such as private or *.key",
+    )
     child_medium_allowlist: tuple[str, ...] | None = _ward(None, "allow", kind="names", meaning="mediums for children")
     child_gate_allowlist: tuple[str, ...] | None = _ward(None, "allow", kind="names", meaning="gates children may have")
 
@@ -133,7 +140,7 @@ class Wards:
 
     def moved(self, there: Callable[[str], str]) -> Wards:
         """A copy with ``there`` applied to every path, for a circle that moves to another folder."""
-        named = [name for name, about in WARDS.items() if about["rule"] == "paths" and getattr(self, name) is not None]
+        named = [name for name, about in WARDS.items() if about["kind"] == "paths" and getattr(self, name) is not None]
         paths: dict[str, Any] = {name: tuple(map(there, getattr(self, name))) for name in named}
         return replace(self, **paths)
 

@@ -167,7 +167,7 @@ class _Listing:
         except OSError:
             return None
         assert status is not None
-        if _is_placeholder(name, status):
+        if _is_placeholder(name, status) or self.root.hides((*self.root.inner, *self.inside, *parts)):
             return None
         if stat.S_ISLNK(status.st_mode):
             try:

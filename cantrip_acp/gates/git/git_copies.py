@@ -43,7 +43,7 @@ class GitWorkspace:
         self.repository = found
         below = os.path.relpath(self.folder, found.top)
         self.below: tuple[str, ...] = () if below == "." else tuple(below.split("/"))
-        self.root = Root(str(context.workspace), (str(context.workspace),))
+        self.root = Root(str(context.workspace), (str(context.workspace),), hidden=context.wards.hidden_paths)
 
     @property
     def scope(self) -> list[str]:
@@ -63,6 +63,8 @@ class GitWorkspace:
             if ".git" in parts:
                 raise GateError(f"{quoted_path(path)} belongs to git; it is not a file of the project")
             why = why_hidden(parts, None)
+            if why is None and self.root.hides(parts):
+                why = "is hidden by the ward hidden_paths"
             if why is not None:
                 raise GateError(f"{quoted_path(path)} {why}.")
             found.append("/".join((*self.below, *parts)) or ".")
@@ -76,7 +78,7 @@ class GitWorkspace:
     def is_hidden(self, name: str) -> bool:
         """Whether the file is hidden from entities."""
         parts = name.split("/")[len(self.below) :]
-        return why_hidden(parts, None) is not None
+        return why_hidden(parts, None) is not None or self.root.hides(parts)
 
     def names(self, out: bytes) -> list[str]:
         """Parse git's NUL-separated names, without hidden ones and those outside the workspace."""

@@ -110,7 +110,10 @@ class ModuleWorker:
         found = interpreter.find(chosen, runner.machine(), base)
         reached = code_paths(circle.wards, circle.workspace)
         host = found.on(runner.machine())
-        return Sandbox(reached.wards, reached.workspace, host=host, more_readable=reached.readable), found
+        made = Sandbox(
+            reached.wards, reached.workspace, host=host, more_readable=reached.readable, folder=reached.folder
+        )
+        return made, found
 
     def _on_message(self, message: messages.Message) -> None:
         worker = self._worker

@@ -238,6 +238,8 @@ def _below(
     for _, name, is_folder in sorted(entries):
         check_time(search)
         place = (*parts, name)
+        if search.root.hides((*search.root.inner, *place)):
+            continue
         if name.lower() in VERSION_CONTROL_FOLDERS or not _is_selected(globs, level, place, is_folder):
             continue
         if is_folder:

@@ -97,6 +97,7 @@ class CodeSession:
             wire=self._wire,
             host=self._interpreter.on(sandbox.machine()),
             more_readable=reached.readable,
+            folder=reached.folder,
         )
 
     async def warm(self) -> None:
@@ -353,6 +354,15 @@ class CodeSession:
         worker = self._worker
         if worker is not None and (worker.broken is not None or worker.tree.exited):
             self._note = self._lose(worker)
+            worker = None
+        if worker is not None and not self.sandbox.hides_what(worker.taken_away):
+            # Its mounts were made before: it would see what is hidden now.
+            self._end_worker(worker)
+            self._context_cast, self._folded, self._names = None, 0, []
+            self._note = (
+                "the variables of earlier cells are gone: a file or folder appeared that the ward hidden_paths hides, and "
+                "only a new Python does not see it"
+            )
             worker = None
         if worker is None:
             worker = self._worker = self._unused = await self._start()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.core.errors import DefinitionError, RecipeError
+from cantrip_acp.core.errors import DefinitionError, MissingVariable, RecipeError
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
@@ -81,6 +81,8 @@ def build(
             crystals=crystals.NamedCrystals(recipe),
             sources=(*_servers(recipe), *known),
         )
+    except RecipeError:
+        raise
     except DefinitionError as error:
         raise recipe.error(("circle",), str(error), at_key=True, rule=error.rule) from None
 
@@ -363,5 +365,5 @@ def _server(recipe: Recipe, place: int, data: dict[str, Any]) -> McpServer:
 def _variable(recipe: Recipe, name: str, place: KeyPath) -> str:
     value = os.environ.get(name)
     if value is None:
-        raise recipe.error(place, f"the environment variable {name} is not set")
+        raise MissingVariable(problems=[recipe.problem(place, f"the environment variable {name} is not set")])
     return value

@@ -262,6 +262,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
         "bash_submit": _YES,
         "bash_writable_paths": [["workspace"]],
         "allow_protected": [[".pre-commit-config.yaml"]],
+        "hidden_paths": [["private", "secrets/*.json"]],
         "code_readable_paths": [["data"]],
         "code_writable_paths": [["out"]],
         "child_medium_allowlist": [["code"]],

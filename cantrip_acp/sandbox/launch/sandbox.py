@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ import anyio.to_thread
 
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, SandboxError
+from cantrip_acp.files import hidden_paths, scratch_copy
 from cantrip_acp.files import paths as folders
-from cantrip_acp.files import scratch_copy
 from cantrip_acp.files.scratch_copy import copy_folders, source_of
 from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
 from cantrip_acp.sandbox.launch import availability, bubblewrap, process_tree, seatbelt, seccomp
@@ -50,7 +51,8 @@ class Sandbox:
 
     ``wire``: its gate commands. ``home_source``: a host folder for a home that lasts longer than a turn.
     ``private``: our own folders to hide. ``more_readable``: paths outside the workspace to show.
-    ``unix_sockets``: its programs may make Unix sockets.
+    ``unix_sockets``: its programs may make Unix sockets. ``folder``: where commands start if they do not see the whole
+    workspace; something in it must be visible.
     Raises `DefinitionError` for wards or a workspace that cannot be enforced, and `SandboxMissing`.
     """
 
@@ -65,6 +67,7 @@ class Sandbox:
         private: tuple[str, ...] = (),
         more_readable: tuple[str, ...] = (),
         unix_sockets: bool = False,
+        folder: str | None = None,
     ) -> None:
         self.host = host if host is not None else machine()
         self.workspace = _workspace(workspace)
@@ -75,6 +78,7 @@ class Sandbox:
         self._home_source = home_source
         self._private = private
         self._more_readable = more_readable
+        self._folder = folder
         self._program = availability.find_program()
         self._seatbelt = availability.back_end() == "seatbelt"
         self._filter = b"" if self._seatbelt else seccomp.program(os.uname().machine, unix_sockets=unix_sockets)
@@ -159,6 +163,7 @@ class Sandbox:
             else git_repositories.Unfetched()
         )
         private = (*self._private, *_own_folders(roots))
+        taken_away = self.taken_away()
         home, instead = self._home_source, self._copies
         if self._shared is not None:
             if self._seatbelt:
@@ -166,7 +171,9 @@ class Sandbox:
             self._shared.add((*writable, *((home,) if home is not None else ())))
             instead = {**self._shared.made, **self._copies}
             home = source_of(home, instead) if home is not None else None
-        key = (tuple(findings.values()), existing, linked, closed, settings, unfetched, private, tuple(instead.items()))
+        key = (
+            tuple(findings.values()), existing, linked, closed, settings, unfetched, private, tuple(instead.items()), taken_away
+        )  # fmt: skip
         if self._prepared is not None and self._prepared.key == key:
             return self._prepared
         # A root may be inside another root. Then the findings of the outer root must also contain the protected names
@@ -189,6 +196,9 @@ class Sandbox:
             replaced=[(path, mine.write_once(text)) for path in configs if (text := redacted_config(path)) is not None],
             closed=closed,
             unfetched=unfetched,
+            taken_away=taken_away,
+            # On macOS a folder of which only a part may be read cannot be entered.
+            folder=None if self._seatbelt else self._folder,
         )
         if self._seatbelt:
             real = seatbelt.real_paths(policy)
@@ -201,6 +211,23 @@ class Sandbox:
             key, policy, options, bubblewrap.encode(options), self.host, self._program, self._filter
         )
         return self._prepared
+
+    def taken_away(self) -> tuple[str, ...]:
+        """The real paths that the ward ``hidden_paths`` names and that exist now."""
+        base = self.workspace or "/"
+        return hidden_paths.existing(os.path.join(base, pattern) for pattern in self._wards.hidden_paths)
+
+    def hides_what(self, known: frozenset[tuple[str, int]]) -> bool:
+        """Whether a process that began when `identities` were ``known`` still sees nothing that is hidden now."""
+        return self.identities() <= known
+
+    def identities(self) -> frozenset[tuple[str, int]]:
+        """What is taken away now, each with its inode: a file that replaced another one is not covered by its mount."""
+        found = set()
+        for path in self.taken_away():
+            with suppress(OSError):
+                found.add((path, os.stat(path).st_ino))
+        return frozenset(found)
 
     def _survey(self, root: str) -> Survey:
         return self._surveys.setdefault(root, Survey(root, frozenset(self._wards.allow_protected)))

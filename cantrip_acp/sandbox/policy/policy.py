@@ -97,11 +97,11 @@ def reasons(policy: Policy) -> dict[str, str]:
 def check_roots(writable: Iterable[str], workspace: str | None, home: str, more_readable: Iterable[str] = ()) -> None:
     """Raise `DefinitionError` for a path that may never be written or shown. Call it before searching in the path."""
     for root in _outermost(writable):
-        _check_root(root, home, "bash_writable_paths", writing=True)
+        check_root(root, home, "bash_writable_paths", writing=True)
     if workspace is not None:
-        _check_root(workspace, home, "the workspace", writing=False)
+        check_root(workspace, home, "the workspace", writing=False)
     for root in more_readable:
-        _check_root(root, home, "code_readable_paths", writing=False)
+        check_root(root, home, "code_readable_paths", writing=False)
 
 
 def compose(
@@ -120,6 +120,8 @@ def compose(
     replaced: Iterable[tuple[str, str]] = (),
     closed: Iterable[str] = (),
     unfetched: Unfetched = _ALL_FETCHED,
+    taken_away: Iterable[str] = (),
+    folder: str | None = None,
 ) -> Policy:
     """Make the policy of one circle from its wards, its workspace and the protected paths found there.
 
@@ -127,13 +129,18 @@ def compose(
     ``existing``: paths of `NEVER_MADE` names that exist. ``private``: our own folders that must stay hidden.
     ``repositories``: git folders outside the workspace (of worktrees). ``more_readable``: files and folders outside
     the workspace to show. ``replaced``: see `Policy`. ``closed``: writable folders in which this user cannot create
-    entries. ``unfetched``: submodule folders without a repository. Raises `DefinitionError` for wards that cannot be
+    entries. ``unfetched``: submodule folders without a repository. ``taken_away``: the real
+    paths that the ward ``hidden_paths`` names: nothing in them is visible, whatever else says so. ``folder``: where commands
+    start, if it is not the workspace. Raises `DefinitionError` for wards that cannot be
     enforced, and `SandboxError` if a protected path is a symbolic link.
     """
     network = wards.bash_network
     hosts = AllowedHosts.of(network) if isinstance(network, tuple) else AllowedHosts((), ())
-    writable = _outermost(wards.bash_writable_paths)
-    more_readable = tuple(more_readable)
+    taken_away = tuple(taken_away)
+    if workspace is not None and within_any(workspace, taken_away):
+        raise DefinitionError(f"{workspace} is the workspace itself; name what to hide in it", where="hidden_paths")
+    writable = tuple(p for p in _outermost(wards.bash_writable_paths) if not within_any(p, taken_away))
+    more_readable = tuple(p for p in more_readable if not within_any(p, taken_away))
     check_roots(writable, workspace, host.home, more_readable)
     readable: tuple[str, ...] = (workspace,) if workspace is not None else ()
     for root in more_readable:
@@ -156,6 +163,10 @@ def compose(
             )
     protected.update(p for p in unfetched.empty if within_any(p, writable) and p not in writable)
     hidden.update(p for p in private if within_any(p, (*readable, *writable)))
+    # A mount below a hidden folder would show through it.
+    protected = {p for p in protected if not within_any(p, taken_away)}
+    hidden = {p for p in hidden if not within_any(p, taken_away)}
+    hidden.update(p for p in taken_away if within_any(p, (*readable, *writable)))
     protected -= hidden
     present, shut = set(existing), set(closed)
     absent = {
@@ -175,21 +186,21 @@ def compose(
         for parent in _between(path, root)
     }
     shown = (*readable, *writable)
-    tools = tuple(t for t in host.tools if not within_any(t, shown))
+    tools = tuple(t for t in host.tools if not within_any(t, (*shown, *taken_away)))
     home = host.home if host.home and not within_any(host.home, shown) and host.home not in _HOMELESS else "/home/user"
     return Policy(
-        folder=workspace or "/tmp",
+        folder=workspace or folder or "/tmp",
         workspace=workspace,
         system=host.system,
         tools=tools,
         links=tuple(link for link in host.links if not within_any(link[0], shown)),
-        readable=tuple(sorted({*readable, *(r for r in repositories if not within_any(r, shown))})),
+        readable=tuple(sorted({*readable, *(r for r in repositories if not within_any(r, (*shown, *taken_away)))})),
         writable=writable,
         protected=tuple(sorted(protected)),
         pinned=tuple(sorted(pinned - set(writable))),
         absent=tuple(sorted(absent)),
         hidden=tuple(sorted(hidden)),
-        replaced=tuple(sorted(replaced)),
+        replaced=tuple(sorted(each for each in replaced if not within_any(each[0], taken_away))),
         home=home,
         home_source=home_source,
         gates=gates,
@@ -213,7 +224,8 @@ _FORBIDDEN = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/
 _TOO_WIDE = frozenset({"/", "/home", "/root", "/var", "/run", "/opt", "/srv", "/mnt", "/media", "/Users"})
 
 
-def _check_root(root: str, home: str, what: str, *, writing: bool) -> None:
+def check_root(root: str, home: str, what: str, *, writing: bool) -> None:
+    """Raise `DefinitionError` for a real path that is too wide, or of the system. ``what`` is the ward that names it."""
     verb = "written" if writing else "shown"
     if any(ord(c) < 32 for c in root):
         raise DefinitionError(
@@ -280,11 +292,15 @@ def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CodePaths:
-    """Real paths that code cells can use, and the sandbox wards for them. ``workspace`` is None if cells do not see it."""
+    """Real paths that code cells can use, and the sandbox wards for them. ``workspace`` is None if cells do not see it.
+
+    ``folder`` is the workspace if cells see a part of it: relative paths start there.
+    """
 
     readable: tuple[str, ...]
     writable: tuple[str, ...]
     workspace: str | None
+    folder: str | None
     wards: Wards
 
 
@@ -303,6 +319,7 @@ def code_paths(wards: Wards, workspace: Path | str | None) -> CodePaths:
         readable=tuple(p for p in readable if p != seen),
         writable=writable,
         workspace=seen,
+        folder=own if own is not None and any(within(p, own) for p in (*readable, *writable)) else None,
         wards=replace(
             wards,
             bash_writable_paths=writable,

@@ -84,6 +84,8 @@ class Worker:
     program = "worker"
 
     def __init__(self, sandbox: Sandbox, interpreter: Interpreter, memory_mb: int, listening: WorkerCallbacks) -> None:
+        self.taken_away = sandbox.identities()
+        """What the ward ``hidden_paths`` hides from it."""
         found = sandbox.prepared()
         prepared = found.policy
         self._sandbox = sandbox

@@ -115,8 +115,8 @@ def test_check_of_many(tmp_path: Path) -> None:
     assert [line["ok"] for line in lines] == [True, False, True]
 
 
-def test_check_notes_what_this_version_lacks(tmp_path: Path) -> None:
-    """The example of the interface's description is valid, whatever this version can do of it."""
+def test_check_refuses_what_this_version_lacks(tmp_path: Path) -> None:
+    """A cast refuses it, so the check does too. What this machine lacks is a note."""
     recipe(
         tmp_path,
         """
@@ -139,10 +139,11 @@ loom: {store: postgresql://localhost/looms}
 """,
     )
     done = run("recipe", "check", "r.cantrip.yaml", "--json", cwd=tmp_path)
-    assert done.status == 0
+    assert done.status == 2
     (line,) = done.lines
-    assert line["problems"] == []
-    assert any("r.cantrip.yaml:13:17: circle.gates[1]: gate read_context is not" in note for note in line["notes"])
+    (problem,) = line["problems"]
+    assert "r.cantrip.yaml:13:17: circle.gates[1]: gate read_context is not available in this version yet" in problem
+    assert any("no key for anthropic" in note for note in line["notes"])
     cast = run("cast", "r.cantrip.yaml", "x", cwd=tmp_path)
     assert cast.status == 2
     assert "r.cantrip.yaml:13:17: circle.gates[1]: gate read_context is not available in this version yet" in cast.err

@@ -99,7 +99,7 @@ def test_the_key_is_checked(tmp_path: Path, line: str, why: str) -> None:
 
 
 def test_looking_runs_nothing(tmp_path: Path) -> None:
-    path = written(tmp_path, rubric="open('ran', 'w')\nraise SystemExit\n")
+    path = written(tmp_path, rubric="open('ran', 'w')\ndef score(turn): ...\nraise SystemExit\n")
     assert circle_of(load(path), tmp_path).score is None
     assert check(path).problems == ()
     assert not (tmp_path / "ran").exists()

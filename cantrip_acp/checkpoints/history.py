@@ -25,10 +25,12 @@ _MOST_LINES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a restore undoes: the changes of each path, newest first, and the checkpoint whose files result."""
+    """What a restore undoes: the changes of each path, newest first, and the checkpoint whose files result. For a redo also
+    the restore that it takes back."""
 
     undone: Mapping[str, Sequence[Change]]
     to: str
+    takes_back: str = ""
 
 
 class FileHistory:
@@ -60,29 +62,49 @@ class FileHistory:
 
         Raises `CheckpointError` if there is none.
         """
-        effective = self.effective(len(self.chain) - 1)
-        if not effective:
+        place = self._before_last_prompt(len(self.chain) - 1)
+        if place is None:
             raise CheckpointError("there is nothing to undo: no prompt of this session has changed a file")
+        return self._target(place)
+
+    def _before_last_prompt(self, last: int) -> int | None:
+        """The place before the last prompt whose changes are in effect at the place ``last``."""
+        effective = self.effective(last)
+        if not effective:
+            return None
         cast = self.chain[effective[-1]].cast
         first = effective[-1]
         for number in reversed(effective):
             if self.chain[number].cast != cast:
                 break
             first = number
-        return self._target(first - 1)
+        return max(first - 1, 0)
 
     def redo(self) -> Target:
-        """The target "as before the last restore", if nothing but the user has changed files since.
+        """The target "as before the last undo or restore that was not taken back", if nothing but the user has changed files
+        since.
 
-        Raises `CheckpointError` if the entity changed files after it, or if there was none.
+        Raises `CheckpointError` if the entity changed files after it, or if there is none.
         """
+        redone: dict[str, set[str]] = {}
         for number in range(len(self.chain) - 1, -1, -1):
             each = self.chain[number]
-            if each.by == "restore":
-                return Target(combine([each.changes]), self.chain[number - 1].id if each.to else "")
             if each.by == "turn":
                 break
-        raise CheckpointError("there is no restore to undo: the last changes were not made by a restore")
+            if each.by != "restore":
+                continue
+            if each.takes_back:
+                redone.setdefault(each.takes_back, set()).update(each.changes)
+            elif not each.changes.keys() <= redone.get(each.id, set()):
+                # A redo that left files as the user had changed them can be repeated for these.
+                return Target(combine([each.changes]), self.chain[number - 1].id if each.to else "", each.id)
+        raise CheckpointError("there is nothing to redo: the last change of files was not an undo or a restore")
+
+    def undo_takes_back(self, target: Target) -> bool:
+        """Whether `undo` takes a redo back: after it, the last prompt is what the taken back restore had undone."""
+        number = self._place[target.takes_back]
+        place = self._before_last_prompt(number - 1)
+        return place is not None and self.chain[place].id == self.chain[number].to
 
     def effective(self, last: int) -> list[int]:
         """The places in the chain of the turns whose changes are in effect at the place ``last``."""

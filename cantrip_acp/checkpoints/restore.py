@@ -49,6 +49,8 @@ class Plan:
     to: str = ""
     over: Mapping[str, Step] = field(default_factory=dict)
     """For each conflict the step that restores the file over the user's changes."""
+    takes_back: str = ""
+    """The restore that this one takes back, if it is a redo."""
 
     def overwriting(self, agreed: Mapping[str, Step]) -> Plan:
         """This plan with those conflicts decided for the earlier state whose step (`over`) is in ``agreed``.
@@ -62,6 +64,7 @@ class Plan:
             self.left,
             self.to,
             {path: step for path, step in self.over.items() if path not in chosen},
+            self.takes_back,
         )
 
     @property
@@ -116,6 +119,7 @@ def make_plan(
     undone: Mapping[str, Sequence[Change]],
     *,
     to: str = "",
+    takes_back: str = "",
     unsaved: Mapping[str, bytes] | None = None,
     force: bool = False,
 ) -> Plan:
@@ -151,7 +155,7 @@ def make_plan(
             conflicts[path], over[path] = conflict, step
         else:
             steps[path] = step
-    plan = Plan(steps, conflicts, left, to, over)
+    plan = Plan(steps, conflicts, left, to, over, takes_back)
     return plan.overwriting(over) if force else plan
 
 
@@ -204,19 +208,22 @@ def run_plan(store: Store, loom: str, entity: str, plan: Plan, *, write: Write |
         with store.writing():
             if others:
                 parent = store.save(loom, entity, parent, "user", others).id
-            number = store.begin_restore(loom, entity, plan.to, {p: (s.now, s.then) for p, s in plan.steps.items()})
+            changes = {path: (step.now, step.then) for path, step in plan.steps.items()}
+            number = store.begin_restore(loom, entity, plan.to, changes, plan.takes_back)
         return _apply(store, loom, entity, number, plan, write)
 
 
 def finish_restores(store: Store, loom: str, entity: str) -> list[Outcome]:
     """Complete the restores of an entity that a crash interrupted. Files that were changed since are left as they are."""
     outcomes = []
-    for number, _, _ in store.unfinished_restores(loom, entity):
+    for number, *_ in store.unfinished_restores(loom, entity):
         with store.restoring():
-            for again, to, changes in store.unfinished_restores(loom, entity):
+            for again, to, takes_back, changes in store.unfinished_restores(loom, entity):
                 if again == number:
                     steps = {path: Step(now, then, disk=now) for path, (now, then) in changes.items()}
-                    outcomes.append(_apply(store, loom, entity, number, Plan(steps, to=to), None))
+                    outcomes.append(
+                        _apply(store, loom, entity, number, Plan(steps, to=to, takes_back=takes_back), None)
+                    )
     return outcomes
 
 
@@ -252,7 +259,7 @@ def _apply(store: Store, loom: str, entity: str, number: int, plan: Plan, write:
         if done:
             parent = store.last(loom, entity)
             changes = {path: (step.now, step.then) for path, step in done.items()}
-            made = store.save(loom, entity, parent, "restore", changes, to=plan.to)
+            made = store.save(loom, entity, parent, "restore", changes, to=plan.to, takes_back=plan.takes_back)
     return Outcome(done, skipped, made)
 
 

@@ -80,7 +80,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """The files at one moment, as differences to ``parent``.
 
     ``turn`` is the turn that made them, ``cast`` its cast. For a restore, ``to`` is the checkpoint whose files were
-    restored. ``base`` is true for the first one of a chain, whose tree is stored.
+    restored, and ``takes_back`` the restore that it takes back, if it is a redo. ``base`` is true for the first one of a
+    chain, whose tree is stored.
     """
 
     id: str
@@ -92,6 +93,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     to: str = ""
     base: bool = False
     time: float = 0.0
+    takes_back: str = ""
 
 
 def content_hash(data: bytes) -> bytes:
@@ -218,18 +220,19 @@ class Store:
         turn: str = "",
         cast: str = "",
         to: str = "",
+        takes_back: str = "",
         tree: Mapping[str, Entry] | None = None,
     ) -> Checkpoint:
         """Store a checkpoint as the last one of an entity. ``tree`` has all files, for the first one of a chain."""
         now = time.time()
-        made = Checkpoint(
-            f"f_{int(now * 1000):012x}{os.urandom(5).hex()}", parent, by, changes, turn, cast, to, tree is not None, now
-        )
+        name, based = f"f_{int(now * 1000):012x}{os.urandom(5).hex()}", tree is not None
+        made = Checkpoint(name, parent, by, changes, turn, cast, to, based, now, takes_back)
         kept_tree = None if tree is None else self.add(_pack_tree(tree))
         with self.writing() as base:
             base.execute(
                 "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (made.id, parent, by, _pack_changes(changes), turn, cast, to, kept_tree, now),
+                # A restore has no turn of its own, so that column has what it takes back.
+                (made.id, parent, by, _pack_changes(changes), turn or takes_back, cast, to, kept_tree, now),
             )
             base.execute("INSERT OR REPLACE INTO refs VALUES (?, ?, ?)", (loom, entity, made.id))
         return made
@@ -260,8 +263,10 @@ class Store:
                 if row is None:
                     raise CheckpointError(f"the checkpoint {at} is not in {self.path}: cantrip gc has removed it")
                 name, parent, by, changes, turn, cast, to, tree, when = row
+                turn, takes_back = ("", turn) if by == "restore" else (turn, "")
+                based = tree is not None
                 found.append(
-                    Checkpoint(name, parent, by, _read_changes(changes), turn, cast, to, tree is not None, when)
+                    Checkpoint(name, parent, by, _read_changes(changes), turn, cast, to, based, when, takes_back)
                 )
                 at = parent
         return found[::-1]
@@ -329,10 +334,11 @@ class Store:
         finally:
             os.close(lock)
 
-    def begin_restore(self, loom: str, entity: str, to: str, changes: Changes) -> int:
+    def begin_restore(self, loom: str, entity: str, to: str, changes: Changes, takes_back: str = "") -> int:
         """Write down what a restore will do, before it does any of it. Returns its number."""
         with self.writing() as base:
-            row = (loom, entity, to, _pack_changes(changes))
+            # Ids have no blank.
+            row = (loom, entity, f"{to} {takes_back}".rstrip() if takes_back else to, _pack_changes(changes))
             made = base.execute("INSERT INTO restores (loom, entity, target, changes) VALUES (?, ?, ?, ?)", row)
             return made.lastrowid or 0
 
@@ -341,13 +347,17 @@ class Store:
         with self.writing() as base:
             base.execute("DELETE FROM restores WHERE number = ?", (number,))
 
-    def unfinished_restores(self, loom: str, entity: str) -> list[tuple[int, str, Changes]]:
-        """Restores of an entity that were interrupted: number, target, and what they were to do."""
+    def unfinished_restores(self, loom: str, entity: str) -> list[tuple[int, str, str, Changes]]:
+        """Restores of an entity that were interrupted: number, target, what they take back, and what they were to do."""
         with self._reading() as base:
             rows = base.execute(
                 "SELECT number, target, changes FROM restores WHERE loom = ? AND entity = ?", (loom, entity)
             ).fetchall()
-        return [(number, to, _read_changes(changes)) for number, to, changes in rows]
+        return [
+            (number, to, takes_back, _read_changes(changes))
+            for number, target, changes in rows
+            for to, _, takes_back in [target.partition(" ")]
+        ]
 
     # --- removing
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -99,8 +101,14 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
+        if name not in COMMANDS and is_intent(name):
+            from cantrip_acp.recipes import DEFAULT
+
+            # What has a blank in it is no misspelled command. Any other word is never cast.
+            args = ["cast", name, *args[1:]] if len(args) == 1 or args[1].startswith("-") else ["cast", DEFAULT, *args]
+            name = "cast"
         if name and name not in COMMANDS and not name.startswith("-"):
-            raise click.UsageError(unknown_name("command", name, list(COMMANDS)), ctx)
+            raise click.UsageError(unknown_name("command", name, list(COMMANDS), OTHER_NAMES), ctx)
         from cantrip_acp.cli.settings import check_settings, use_settings
 
         use_settings(ctx, list(COMMANDS))
@@ -128,9 +136,24 @@ class SuggestingGroup(click.Group):
         return found
 
 
-def unknown_name(what: str, name: str, known: list[str]) -> str:
-    """The error text for an unknown name: suggests the nearest known name, or lists all of them."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+OTHER_NAMES = {"run": "cast", "exec": "cast", "ask": "cast", "chat": "repl", "shell": "repl", "model": "models"}
+"""What commands of this kind are called in other programs, and our names."""
+
+
+def is_intent(word: str) -> bool:
+    """Whether the first word of the command line is an intent for the default agent: `cantrip "fix the bug"`."""
+    return not word.startswith("-") and len(word.split()) > 1
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """The known name that is probably meant, if there is one."""
+    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+
+
+def unknown_name(what: str, name: str, known: list[str], other: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The error text for an unknown name: suggests the nearest known name, or lists all of them. ``other`` are names of other
+    programs for the same things."""
+    near = [other.get(each, each) for each in ([name] if name in other else near_names(name, [*known, *other]))]
     return f"unknown {what} {name!r}" + (f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(known)})")
 
 
@@ -197,6 +220,8 @@ def lsp(arguments: tuple[str, ...]) -> int:
 @click.version_option(__version__, message="cantrip %(version)s")
 def cantrip() -> None:
     """Run language models as entities in sandboxed circles, and record every turn in a loom.
+
+    `cantrip "fix the bug"` lets the default agent work in this folder, and `cantrip repl` talks to it.
 
     Editors start `cantrip-acp` instead. It speaks the Agent Client Protocol.
     """

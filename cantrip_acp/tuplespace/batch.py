@@ -55,9 +55,10 @@ def cast_yool(recipe_name: str) -> str:
     return f"agent.cast.{re.sub(r'[^A-Za-z0-9_-]+', '-', recipe_name) or 'recipe'}"
 
 
-def recipe_digest(recipe: Recipe) -> str:
-    """The hash of a recipe's file: another text is other work."""
-    return "sha256:" + hashlib.sha256(recipe.raw).hexdigest()
+def recipe_digest(recipe: Recipe, model: str = "") -> str:
+    """The hash of a recipe's file: another text is other work. ``model`` takes the place of the recipe's own: other work too."""
+    more = f"\0{model}".encode() if model else b""
+    return "sha256:" + hashlib.sha256(recipe.raw + more).hexdigest()
 
 
 def batch_tuples(

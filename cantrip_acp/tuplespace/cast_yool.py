@@ -14,6 +14,7 @@ from cantrip_acp.core.events import TurnEnded
 from cantrip_acp.files import disk_limit
 from cantrip_acp.files.disk_limit import DiskLimit
 from cantrip_acp.gates.web.named_hosts import NamedHosts
+from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
 from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.tuplespace.errors import LeaseLost
 from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult
@@ -35,14 +36,18 @@ class _QuotaExceeded(Exception):
 class CastYool:
     """Casts one recipe, for each tuple with an entity of its own, into one loom. Refuses work for another text of the recipe.
 
-    Requests may go only to ``hosts``, to the hosts of the recipe and to those that the cast's own intent names.
+    Requests may go only to ``hosts``, to the hosts of the recipe and to those that the cast's own intent names. ``model`` is
+    recorded for each entity: the model that takes the place of the recipe's own, or "".
     """
 
-    def __init__(self, cantrip: Cantrip, loom: Loom, digest: str, *, hosts: Sequence[str] = ()) -> None:
+    def __init__(
+        self, cantrip: Cantrip, loom: Loom, digest: str, *, hosts: Sequence[str] = (), model: str = ""
+    ) -> None:
         self.cantrip = cantrip
         self.loom = loom
         self.digest = digest
         self._hosts = hosts
+        self._model = model
 
     async def __call__(self, call: StepCall) -> StepResult:
         with disk_limit.in_force(None if call.disk_mb is None else DiskLimit(round(call.disk_mb * 1_000_000))):
@@ -55,7 +60,8 @@ class CastYool:
         if call.args.get("recipe") != self.digest:
             return StepResult(
                 exit=65,
-                error="the tuple is for another text of this recipe; give the worker the same file, and emit again",
+                error="the tuple is for another text of this recipe, or for another model; give the worker the same file and "
+                "the same --model, and emit again",
             )
         hosts = NamedHosts()
         hosts.allow(self._hosts)
@@ -86,6 +92,8 @@ class CastYool:
         if isinstance(known, str) and self.loom.has_entity(known):
             return await anyio.to_thread.run_sync(self._resumed, cantrip, known)
         entity = cantrip.invoke(loom=self.loom)
+        if self._model:
+            self.loom.append(ConfigRecord(new_id("g"), entity.id, {"crystal": self._model}, now()))
         await call.save(_place(entity))
         return entity, None
 

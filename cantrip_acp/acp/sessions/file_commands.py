@@ -395,7 +395,10 @@ async def undo_command(session: Session, rest: str) -> str:
 
 async def redo_command(session: Session, rest: str) -> str:
     force, _ = _force(rest)
-    return report(await run_restore(session, (await _history(session)).redo(), force=force), "/redo", redo=False)
+    history = await _history(session)
+    target = history.redo()
+    back = "/undo" if history.undo_takes_back(target) else ""
+    return report(await run_restore(session, target, force=force), "/redo", back=back)
 
 
 async def restore_command(session: Session, rest: str, turn_id: str, *, force: bool) -> str:
@@ -476,8 +479,8 @@ def _of(review: FileReview, hunk: int | None) -> str:
     return f"`{_shown(review.path)}`" if hunk is None else f"hunk {hunk} of `{_shown(review.path)}`"
 
 
-def report(done: dict[str, Any], again: str, *, redo: bool = True) -> str:
-    """What a restore did, for people."""
+def report(done: dict[str, Any], again: str, *, back: str = "/redo") -> str:
+    """What a restore did, for people. ``back`` is the command that takes it back, if there is one."""
     restored, conflicts, left = done["restored"], done["conflicts"], done["left"]
     answer = done.get("answer")
     if answer == _CANCEL:
@@ -498,8 +501,8 @@ def report(done: dict[str, Any], again: str, *, redo: bool = True) -> str:
     if left:
         lines.append("\nNot restored:")
         lines += [f"- `{_shown(each['path'])}`: {each['reason']}" for each in left[:_MOST_NAMED]]
-    if restored:
-        lines.append("\n`/redo` takes this back." if redo else "\n`/redo` undoes it again.")
+    if restored and back:
+        lines.append(f"\n`{back}` takes this back.")
     return "\n".join(lines)
 
 

@@ -224,7 +224,11 @@ async def _wards(session: Session, rest: str, forker: MakeFork) -> str:
     remembered = (
         f'\n\nYour "always" answers in this session (`/wards forget` deletes them):\n{answers}' if answers else ""
     )
-    return f"Mode: **{modes.name_of(session.metadata.mode)}**\n\n| ward | in force |\n|---|---|\n{rows}{remembered}"
+    mode = session.metadata.mode
+    shown = modes.name_of(mode)
+    # Editors show another name for some modes; the documentation and the options have the id.
+    also = "" if shown.lower().replace(" ", "-") == mode else f" (editors show it as “{shown}”)"
+    return f"Mode: **{mode}**{also}\n\n| ward | in force |\n|---|---|\n{rows}{remembered}"
 
 
 def _quoted(pattern: str) -> str:

@@ -24,7 +24,9 @@ from cantrip_acp.cli.session.setup import (
     context_option,
     cwd_option,
     loom_option,
+    model_option,
     open_recipe,
+    piped_input,
     read_context_files,
     state_option,
 )
@@ -45,10 +47,13 @@ if TYPE_CHECKING:
         "echo 'Say hello.' | cantrip cast greeter - --json",
         "seq 100 > notes.txt",
         'cantrip cast greeter "Say hello." --context notes.txt',
+        "printf -- '- content: Hello.\\n' > hello.yaml",
+        'cantrip cast "Say hello." --model scripted:hello.yaml',
     ),
 )
-@click.argument("recipe", shell_complete=complete_recipe)
-@click.argument("intent")
+@click.argument("recipe", required=False, metavar="[RECIPE]", shell_complete=complete_recipe)
+@click.argument("intent", required=False, metavar="INTENT")
+@model_option()
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines; the last one is the result.")
 @cwd_option
 @loom_option
@@ -64,8 +69,9 @@ if TYPE_CHECKING:
 @ask_option
 @allow_host_option
 def cast(
-    recipe: str,
-    intent: str,
+    recipe: str | None,
+    intent: str | None,
+    model: str | None,
     as_json: bool,
     cwd: Path,
     loom_file: str | None,
@@ -81,6 +87,9 @@ def cast(
     RECIPE is a file or a name. A name is searched in .cantrip/ of the folder, then in your configuration folder, then among
     the built-in recipes. A file that you name here is trusted for this run. If INTENT is -, it is read from stdin.
 
+    Without RECIPE the default agent works: `cantrip cast "fix the bug"`, or just `cantrip "fix the bug"`. What is piped into
+    such a command is given to it: `git diff | cantrip "review this"`.
+
     The entity may do everything that the recipe allows. A line on stderr says what the recipe allows. With --ask you
     are asked first. The gate `fetch` sends requests only to hosts that INTENT, the recipe (bash_network) or
     --allow-host names.
@@ -92,15 +101,51 @@ def cast(
     """
     if ask:
         require_terminal()
+    if recipe is None:
+        raise click.UsageError('say what to do: cantrip cast "fix the bug", or cantrip cast RECIPE "fix the bug"')
+    if intent is None:
+        recipe, intent = _of_one_word(recipe, cwd)
+        if intent != "-" and Path("-") not in context_files and piped_input():
+            context_files = (Path("-"), *context_files)
     words = sys.stdin.read() if intent == "-" else intent
     if not words.strip():
         raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
     context, hosts = read_context_files(context_files), named_hosts(allow_hosts)
-    opening = open_recipe(recipe, cwd, loom_file, state_dir)
+    opening = open_recipe(recipe, cwd, loom_file, state_dir, model)
     try:
         return run_opened(opening, words, context, hosts, as_json=as_json, full=full, ask=ask, reference=reference)
     finally:
         opening.loom.close()
+
+
+def _of_one_word(text: str, cwd: Path) -> tuple[str, str]:
+    """Recipe and intent of a command with one argument: the argument is the intent, and the default recipe is used.
+
+    Raises click.UsageError if it may be meant as a recipe: then nothing is cast by mistake.
+    """
+    import shlex
+
+    from cantrip_acp.cli.command_table import near_names
+    from cantrip_acp.recipes import DEFAULT
+    from cantrip_acp.recipes.recipe import is_path, names
+
+    quoted = shlex.quote(text)
+    as_intent = f"cantrip cast {DEFAULT} {quoted}"
+    known = names(cwd.resolve())
+    blank = any(character.isspace() for character in text)
+    if text in known or (is_path(text) and Path(text).is_file()):
+        raise click.UsageError(
+            f'{text!r} is a recipe, so the intent is missing: cantrip cast {quoted} "what to do". If it is the intent, write: '
+            f"{as_intent}"
+        )
+    if not blank and text != "-" and (near := near_names(text, known)):
+        raise click.UsageError(
+            f'unknown recipe {text!r}; did you mean {near[0]!r}? Then write: cantrip cast {near[0]} "what to do". If it is the '
+            f"intent, write: {as_intent}"
+        )
+    if not blank and is_path(text):
+        raise click.UsageError(f"there is no recipe file {text!r}. If it is the intent, write: {as_intent}")
+    return DEFAULT, text
 
 
 def run_opened(
@@ -141,13 +186,14 @@ def _run(
     if not isinstance(output, CastJson):
         output.show_intent(intent)
         screen = output.screen if output.screen.live is not None else None
-    asked = permissions(hosts, screen=screen) if ask else hosts
+    asked = permissions(hosts, opening.workspace, screen=screen) if ask else hosts
     cantrip = context.to(opening.cantrip).for_session((), asked)
     if not isinstance(output, CastJson) and output.screen.terminal and sys.stdin.isatty():
         cantrip = with_answers(cantrip, output.screen)
     hosts.add_from_text(intent)
     print_allowed(cantrip, cantrip.circle, hosts, ask=ask)
     entity = cantrip.invoke(loom=opening.loom)
+    opening.record_model(entity)
     try:
         with run_entity(entity) as run:
             ended = run.cast(intent, output, context.blocks, reference=reference)

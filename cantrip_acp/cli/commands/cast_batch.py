@@ -15,7 +15,14 @@ import click
 
 from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
-from cantrip_acp.cli.session.setup import cache_option, cwd_option, loom_option, open_recipe, state_option
+from cantrip_acp.cli.session.setup import (
+    cache_option,
+    cwd_option,
+    loom_option,
+    model_option,
+    open_recipe,
+    state_option,
+)
 from cantrip_acp.cli.session.tuple_space import (
     cast_yools,
     disk_floor,
@@ -28,6 +35,7 @@ from cantrip_acp.cli.session.tuple_space import (
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
+    from cantrip_acp.recipes.recipe import Recipe
     from cantrip_acp.tuplespace.batch import Intent
     from cantrip_acp.tuplespace.stores.base import TupleStore
     from cantrip_acp.tuplespace.tuples import WorkTuple
@@ -55,6 +63,7 @@ _HINT_S = 20.0
 )
 @click.argument("recipe", shell_complete=complete_recipe)
 @click.argument("intents", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@model_option()
 @click.option("--samples", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Casts of each intent.")
 @click.option(
     "--concurrency",
@@ -121,6 +130,7 @@ _HINT_S = 20.0
 def cast_batch(
     recipe: str,
     intents: str,
+    model: str | None,
     samples: int,
     concurrency: int | None,
     lane: str | None,
@@ -170,7 +180,7 @@ def cast_batch(
         wanted = read_intents(lines, "stdin" if intents == "-" else intents)
     state, workspace = paths.state_dir(state_dir), cwd.resolve()
     found = load(recipe, workspace, state_dir=state)
-    digest = recipe_digest(found)
+    digest = recipe_digest(found, _model_name(found, model))
     store = open_space(space, state_dir)
     opened = None
     try:
@@ -204,14 +214,16 @@ def cast_batch(
         about = {"cantrip.lane": works[0].lane, "cantrip.tuples": len(works)}
         with report.terminal(), emitting(f"cast-batch {found.name}", about) as meta:
             if lane is None:
-                opened = open_recipe(recipe, cwd, loom_file or _batch_loom(state, workspace, digest), state_dir)
+                opened = open_recipe(recipe, cwd, loom_file or _batch_loom(state, workspace, digest), state_dir, model)
                 if intents != "-" and any(each.reference is not None for each in wanted):
                     check_reference([], opened.cantrip.circle, intents)
                 hosts = named_hosts(allow_hosts)
                 print_allowed(opened.cantrip, opened.cantrip.circle, hosts, ask=False)
                 interrupted = _cast_here(store, opened, works, report, at_once, allow_hosts, budget, state_dir, meta)
             else:
-                interrupted = _cast_by_workers(store, works, report, lane, space, most_waiting, recipe, budget, meta)
+                interrupted = _cast_by_workers(
+                    store, works, report, lane, space, most_waiting, (recipe, model), budget, meta
+                )
         report.collect()
         if out is not None:
             report.write(out)
@@ -225,6 +237,15 @@ def cast_batch(
         store.close()
         if opened is not None:
             opened.leave()
+
+
+def _model_name(recipe: Recipe, model: str | None) -> str:
+    """The name of the model that takes the place of the recipe's own, or ""."""
+    if model is None:
+        return ""
+    from cantrip_acp.recipes.build.crystal_choices import name_for_run
+
+    return name_for_run(recipe, model, "--model")
 
 
 def _batch_budget(workspace: Path, file: str, intents: Sequence[Intent], digest: str, lane: str | None) -> str:
@@ -310,7 +331,7 @@ def _cast_by_workers(
     lane: str,
     space: str | None,
     most: int,
-    recipe: str,
+    recipe: tuple[str, str | None],
     budget: str | None,
     meta: Mapping[str, str],
 ) -> bool:
@@ -318,7 +339,8 @@ def _cast_by_workers(
     from cantrip_acp.tuplespace.errors import SpaceFull
 
     begun, hinted, position = time.monotonic(), False, 0
-    where = f" --space {space}" if space else ""
+    named, model = recipe
+    where = (f" --model {model}" if model else "") + (f" --space {space}" if space else "")
     try:
         while not report.all_ended():
             try:
@@ -337,7 +359,7 @@ def _cast_by_workers(
             if not hinted and time.monotonic() - begun > _HINT_S and not report.any_progress():
                 hinted = True
                 click.echo(
-                    f"cantrip: no worker has taken a cast yet. Start one: cantrip worker {recipe} --lane {lane}{where}",
+                    f"cantrip: no worker has taken a cast yet. Start one: cantrip worker {named} --lane {lane}{where}",
                     err=True,
                 )
             time.sleep(_PAUSE_S)

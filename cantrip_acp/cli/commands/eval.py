@@ -16,7 +16,7 @@ import click
 
 from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
-from cantrip_acp.cli.session.setup import cwd_option, state_option
+from cantrip_acp.cli.session.setup import complete_model, cwd_option, state_option
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.render.table import Cell
@@ -41,12 +41,15 @@ _SHOWN = 10
 )
 @click.argument("suite")
 @click.option(
+    "-m",
+    "--model",
     "--crystal",
     "crystals",
     multiple=True,
-    metavar="CRYSTAL",
-    help="Run the tasks with this crystal (PROVIDER:MODEL, embedded, scripted:FILE). May be repeated. `recorded` plays "
-    "the recorded session of each task. `recipe` is the recipe's own crystal.  [default: recipe]",
+    metavar="MODEL",
+    shell_complete=complete_model,
+    help="Run the tasks with this model (PROVIDER:MODEL, embedded, scripted:FILE). May be repeated. `recorded` plays "
+    "the recorded session of each task. `recipe` is the recipe's own model.  [default: recipe]",
 )
 @click.option(
     "--samples",

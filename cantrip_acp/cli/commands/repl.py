@@ -34,6 +34,7 @@ from cantrip_acp.cli.session.setup import (
     context_option,
     cwd_option,
     loom_option,
+    model_option,
     open_recipe,
     read_context_files,
     state_option,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     **examples("cantrip recipe new greeter", "cantrip repl greeter", "printf 'Say hello.\\n' | cantrip repl greeter"),
 )
 @click.argument("recipe", required=False, shell_complete=complete_recipe)
+@model_option()
 @cwd_option
 @loom_option
 @context_option
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
 @allow_host_option
 def repl(
     recipe: str | None,
+    model: str | None,
     cwd: Path,
     loom_file: str | None,
     context_files: tuple[Path, ...],
@@ -124,9 +127,11 @@ def repl(
             raise click.UsageError("--session and --loom cannot be used together: the session has its own loom")
         from cantrip_acp.cli.session.setup import open_session
 
-        opening, entity = open_session(session_id, recipe, state_dir, hosts, screen, questions=questions, ask=ask)
+        opening, entity = open_session(
+            session_id, recipe, state_dir, hosts, screen, questions=questions, ask=ask, model=model
+        )
     else:
-        opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir)
+        opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir, model)
     try:
         with _quit_on_signal():
             talk = partial(
@@ -193,7 +198,11 @@ def _talk(
     cantrip, context = given_with.to(opening.cantrip), given_with.blocks
     if entity is None:
         first = modes.ASK if ask else modes.TRUSTED
-        asker = permissions(hosts, first, line.screen if line is not None else None) if questions else hosts
+        asker = (
+            permissions(hosts, opening.workspace, first, line.screen if line is not None else None)
+            if questions
+            else hosts
+        )
         cantrip = cantrip.for_session((), asker)
         if asked:
             cantrip = with_answers(cantrip, screen)
@@ -201,6 +210,7 @@ def _talk(
     screen.flush()
     if entity is None:
         entity = cantrip.invoke(loom=opening.loom)
+    opening.record_model(entity)
     read = input if line is None else line.ask
     mode = TerminalMode(entity, output.show_line) if questions else None
     plan = None

@@ -186,7 +186,8 @@ def sandbox() -> None:
 @sandbox.command(
     "run",
     short_help="Run one command in the sandbox.",
-    context_settings={"ignore_unknown_options": True},
+    # What comes after the first word belongs to the command, as in `env` and `docker run`.
+    context_settings={"allow_interspersed_args": False},
     **examples(
         "cantrip sandbox run -- ls -la",
         "cantrip sandbox run --writable . -- 'seq 100 > numbers.txt; tail -5 numbers.txt'",

@@ -13,7 +13,14 @@ import click
 
 from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
-from cantrip_acp.cli.session.setup import cache_option, cwd_option, loom_option, open_recipe, state_option
+from cantrip_acp.cli.session.setup import (
+    cache_option,
+    cwd_option,
+    loom_option,
+    model_option,
+    open_recipe,
+    state_option,
+)
 from cantrip_acp.cli.session.tuple_space import (
     cast_yools,
     disk_floor,
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
 )
 @click.argument("recipes", nargs=-1, required=True, shell_complete=complete_recipe)
 @click.option("--lane", required=True, help="The lane whose tuples this worker takes.")
+@model_option()
 @space_option
 @click.option(
     "--concurrency",
@@ -66,6 +74,7 @@ if TYPE_CHECKING:
 def worker(
     recipes: tuple[str, ...],
     lane: str,
+    model: str | None,
     space: str | None,
     concurrency: int | None,
     lease: float,
@@ -80,7 +89,7 @@ def worker(
     """Take tuples of a lane and cast them with RECIPES. Runs until it is stopped.
 
     A tuple can only name one of RECIPES, and only with the same text: a worker runs nothing else. A recipe that you name by
-    its path is trusted for this run.
+    its path is trusted for this run. Give a worker the --model of the `cast-batch` that it works for.
 
     After the first SIGTERM or Ctrl-C, the worker takes no more tuples and waits for its running casts. After the second
     signal, the worker gives these casts back to other workers. If a worker is killed, others take its tuples when
@@ -103,7 +112,7 @@ def worker(
     exits = ExitStack()
     try:
         for recipe in recipes:
-            each = open_recipe(recipe, cwd, loom_file, state_dir)
+            each = open_recipe(recipe, cwd, loom_file, state_dir, model)
             opened.append(each)
             print_allowed(each.cantrip, each.cantrip.circle, hosts, ask=False)
         store = open_space(space, state_dir)

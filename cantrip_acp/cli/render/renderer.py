@@ -259,7 +259,10 @@ class Renderer:
             self._continue_call(call)
             call.showed_diff = True
             for line, style in unified_diff(
-                self._relative(change.path), change.old_text, change.new_text, limit=None if self._full else 120
+                relative_path(change.path, self._folder),
+                change.old_text,
+                change.new_text,
+                limit=None if self._full else 120,
             ):
                 # Print an unchanged empty line without its white space; keep white space that was added or removed.
                 self._screen.line_with_bar(line if line.strip() else "", style)
@@ -289,7 +292,9 @@ class Renderer:
         kind = call.kind if call.kind != "other" or not title else ""
         parts: list[str | tuple[str, str]] = [(kind, "bold blue"), "  " if kind and title else "", title]
         places = [
-            self._relative(path) + (f":{line}" if line is not None else "") for path, line in call.locations if path
+            relative_path(path, self._folder) + (f":{line}" if line is not None else "")
+            for path, line in call.locations
+            if path
         ]
         unseen = [place for place in places if place.split(":")[0] not in title]
         if unseen:
@@ -371,12 +376,14 @@ class Renderer:
             self._screen.blank()
         self._needs_gap = True
 
-    def _relative(self, path: str) -> str:
-        path = clean_line(path)
-        try:
-            return str(Path(path).relative_to(self._folder))
-        except ValueError:
-            return path
+
+def relative_path(path: str, folder: Path) -> str:
+    """A path in this folder without the folder's own path. Any other path is shown whole."""
+    path = clean_line(path)
+    try:
+        return str(Path(path).relative_to(folder))
+    except ValueError:
+        return path
 
 
 def _close_block(call: _Call) -> None:

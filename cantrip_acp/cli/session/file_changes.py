@@ -85,7 +85,8 @@ class _Files:
         elif command == "/undo":
             self._restore(history.undo(), force)
         elif command == "/redo":
-            self._restore(history.redo(), force)
+            target = history.redo()
+            self._restore(target, force, back="/undo takes this back" if history.undo_takes_back(target) else "")
         else:
             self._restore_turn(history, words, force)
 
@@ -130,7 +131,7 @@ class _Files:
             raise CheckpointError(f"give a turn by its number from 0 to {len(turns)}, or by its id")
         self._restore(target_of_turn(history, entity.loom, entity.last_turn, turn_id), force, turn_id)
 
-    def _restore(self, target: Target, force: bool, turn_id: str = "") -> None:
+    def _restore(self, target: Target, force: bool, turn_id: str = "", *, back: str = "/redo takes this back") -> None:
         plan = self._thread.call(partial(self._checkpoints.plan, target, force=force))
         if self._ask is not None:
             decided = decide_conflicts(plan, self._show, self._ask)
@@ -149,8 +150,8 @@ class _Files:
             self._show(f"left     {clean_line(path)}: {why}", "yellow")
         if plan.empty:
             self._show("the files are already like that", "dim")
-        elif outcome.done:
-            self._show("/redo takes this back", "dim")
+        elif outcome.done and back:
+            self._show(back, "dim")
 
     def _list(self, reviews: list[FileReview]) -> None:
         for each in reviews:

@@ -41,4 +41,4 @@ class TerminalMode:
             self._before_ask = self.name
             self.set(modes.ASK)
         now = next(mode for mode in modes.MODES if mode.id == self.name)
-        self._show(f"mode {now.name}: {now.description}")
+        self._show(f"mode {now.id}: {now.description}")

@@ -22,6 +22,7 @@ from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from cantrip_acp.acp.permissions.interceptor import Answer, Decision, Permissions, Question
     from cantrip_acp.cli.render.terminal import Screen
@@ -200,16 +201,16 @@ def named_hosts(hosts: Sequence[str] = ()) -> NamedHosts:
     return made
 
 
-def permissions(hosts: NamedHosts, mode: str = "ask", screen: Screen | None = None) -> Permissions:
+def permissions(hosts: NamedHosts, folder: Path, mode: str = "ask", screen: Screen | None = None) -> Permissions:
     """An interceptor that asks in the terminal, like a session of an editor in this mode.
 
-    ``screen`` shows the questions; standard error by default.
+    ``screen`` shows the questions; standard error by default. Paths in ``folder`` are shown relative to it.
     """
     from cantrip_acp.acp.permissions.interceptor import Permissions
     from cantrip_acp.acp.sessions.session_store import Grant
     from cantrip_acp.cli.render.terminal import Screen
 
-    made = Permissions(TerminalQuestions(screen or Screen(sys.stderr)).ask, lambda granted: None)
+    made = Permissions(TerminalQuestions(screen or Screen(sys.stderr), folder).ask, lambda granted: None)
     made.mode, made.hosts = mode, hosts
     made.granted = [Grant("fetch", pattern, True) for pattern in sorted(hosts.patterns)]
     return made
@@ -298,10 +299,11 @@ def _join_names(names: Iterable[str]) -> str:
 
 
 class TerminalQuestions:
-    """Asks the user at this process's terminal, one question at a time. ``screen`` shows the questions."""
+    """Asks the user at this process's terminal, one question at a time. ``screen`` shows the questions, with paths relative
+    to ``folder``."""
 
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
+    def __init__(self, screen: Screen, folder: Path) -> None:
+        self._screen, self._folder = screen, folder
         self._one = anyio.Lock()
 
     async def ask(self, question: Question) -> Decision:
@@ -327,7 +329,7 @@ class TerminalQuestions:
 
     def _show(self, question: Question) -> None:
         from cantrip_acp.acp.permissions.request import escape_invisible
-        from cantrip_acp.cli.render.renderer import unified_diff
+        from cantrip_acp.cli.render.renderer import relative_path, unified_diff
         from cantrip_acp.text.redaction import shared
 
         screen, redact = self._screen, shared().text
@@ -342,7 +344,8 @@ class TerminalQuestions:
             screen.line((f"… {len(lines) - _MOST_LINES:,} more lines …", "dim italic"), indent=4)
         for diff in question.diffs:
             old = None if diff.old_text is None else escape_invisible(redact(diff.old_text))
-            for line, style in unified_diff(diff.path, old, escape_invisible(redact(diff.new_text)), limit=_MOST_LINES):
+            path, new = relative_path(diff.path, self._folder), escape_invisible(redact(diff.new_text))
+            for line, style in unified_diff(path, old, new, limit=_MOST_LINES):
                 screen.line_with_bar(line, style, indent=4)
         always = escape_invisible(redact(question.pattern_text))
         screen.line(

@@ -10,7 +10,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -18,6 +18,9 @@ from cantrip_acp.core.errors import DefinitionError, LoomLocked, MissingKey
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from io import BufferedReader
+
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.context_block import ContextBlock
@@ -55,6 +58,27 @@ state_option = click.option(
 )
 
 
+def complete_model(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Complete the name of a model in the shell."""
+    from cantrip_acp.cli.completion import model_names
+
+    return model_names(context, incomplete)
+
+
+def model_option(*, many: bool = False) -> Callable[[Any], Any]:
+    """The option ``-m``: another model than the recipe's own, for one run."""
+    return click.option(
+        "-m",
+        "--model",
+        "models" if many else "model",
+        multiple=many,
+        metavar="MODEL",
+        shell_complete=complete_model,
+        help="Use this model in place of the recipe's own: PROVIDER:MODEL, a model's name alone if only one provider has it, "
+        "embedded, scripted:FILE, or one of the recipe's `crystals`.",
+    )
+
+
 def _switch_cache_off(context: click.Context, parameter: click.Parameter, given: bool) -> None:
     if given:
         os.environ["CANTRIP_NO_CACHE"] = "1"
@@ -71,11 +95,11 @@ cache_option = click.option(
 context_option = click.option(
     "--context",
     "context_files",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Give this file (text, a picture, sound or PDF) to the entity, together with the intent. May be repeated. A text of "
-    "more than 64 KiB is not put into the prompt: the entity reads it from the variable `context` (code), from the file "
+    help="Give this file (text, a picture, sound or PDF; - is stdin) to the entity, together with the intent. May be repeated. A "
+    "text of more than 64 KiB is not put into the prompt: the entity reads it from the variable `context` (code), from the file "
     "$CANTRIP_CONTEXT (bash) or with read_context (conversation).",
 )
 
@@ -84,7 +108,8 @@ context_option = click.option(
 class OpenedRecipe:
     """A built cantrip with its loom and folder, ready for a cast. The caller must call `leave`.
 
-    ``held`` is a file descriptor that locks a session whose loom allows many writers, or -1.
+    ``held`` is a file descriptor that locks a session whose loom allows many writers, or -1. ``model`` is the model that takes
+    the place of the recipe's own, as ``PROVIDER:MODEL``, or "".
     """
 
     recipe: Recipe
@@ -93,15 +118,30 @@ class OpenedRecipe:
     workspace: Path
     state_dir: Path
     held: int = -1
+    model: str = ""
 
     def leave(self) -> None:
         self.loom.close()
         if self.held >= 0:
             os.close(self.held)
 
+    def record_model(self, entity: Entity) -> None:
+        """Record in the loom that another model than the recipe's own answers. Call it once for an entity, before its cast."""
+        if self.model:
+            record_model(entity, self.model)
 
-def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, state_dir: Path | None) -> OpenedRecipe:
-    """Load a recipe, build its cantrip and open its loom.
+
+def record_model(entity: Entity, model: str) -> None:
+    """Record in the loom that an entity has another model from now on, as a session of an editor does."""
+    from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
+
+    entity.loom.append(ConfigRecord(new_id("g"), entity.id, {"crystal": model}, now()))
+
+
+def open_recipe(
+    name_or_path: str, cwd: Path, loom_file: Path | str | None, state_dir: Path | None, model: str | None = None
+) -> OpenedRecipe:
+    """Load a recipe, build its cantrip and open its loom. ``model`` takes the place of the recipe's own model.
 
     A recipe that is named by its path is trusted for this run. A recipe of the workspace that is named without a path is not.
     """
@@ -110,10 +150,25 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, stat
     recipe, workspace, state = load_trusted(name_or_path, cwd, state_dir)
     from cantrip_acp.tuplespace.gate_cache import with_gate_cache
 
-    cantrip = with_gate_cache(build(recipe, workspace=workspace), state)
+    crystal, named = model_for_run(recipe, model)
+    cantrip = with_gate_cache(build(recipe, workspace=workspace, crystal=crystal), state)
     if sys.stdin.isatty() and sys.stderr.isatty():
         install_servers(cantrip)
-    return OpenedRecipe(recipe, cantrip, open_loom(cantrip.loom_settings, loom_file, state), workspace, state)
+    loom = open_loom(cantrip.loom_settings, loom_file, state)
+    return OpenedRecipe(recipe, cantrip, loom, workspace, state, model=named)
+
+
+def model_for_run(recipe: Recipe, model: str | None) -> tuple[Crystal | None, str]:
+    """The crystal of ``--model`` and its ``PROVIDER:MODEL``; nothing without the option. Says on stderr what the recipe sets and
+    this model does not take."""
+    if model is None:
+        return None, ""
+    from cantrip_acp.recipes.build.crystal_choices import crystal_for_run, name_for_run
+
+    crystal, notes = crystal_for_run(recipe, model, "--model")
+    for note in notes:
+        click.echo(clean_line(f"cantrip: {note}", 1000), err=True)
+    return crystal, name_for_run(recipe, model, "--model")
 
 
 def install_servers(cantrip: Cantrip, *, yes: bool = False) -> tuple[int, int]:
@@ -187,8 +242,7 @@ def read_context_files(files: tuple[Path, ...]) -> ContextFiles:
     texts: dict[str, str] = {}
     left = LARGEST_DATA
     for file in files:
-        with open(file, "rb") as opened:
-            raw = opened.read(left + 1)
+        raw = _read(file, left + 1)
         left -= len(raw)
         if left < 0:
             mend = "let the entity read the file in the folder, or use a part of it"
@@ -199,17 +253,55 @@ def read_context_files(files: tuple[Path, ...]) -> ContextFiles:
         if attachment is not None:
             if len(raw) > CONTEXT_BYTES:
                 raise DefinitionError(f"too large for a prompt: more than {CONTEXT_BYTES:,} bytes", where=str(file))
-            blocks.append(ContextBlock(title=file.name, uri=attachment.uri, attachment=attachment))
+            blocks.append(ContextBlock(title=_title(file), uri=attachment.uri, attachment=attachment))
             continue
         if b"\0" in raw:
             mend = "--context accepts text files, pictures, sound and PDF"
             raise DefinitionError(f"contains binary data; {mend}", where=str(file))
         text = raw.decode("utf-8-sig", "replace")
         if len(raw) > PROMPT_BYTES:
-            texts[file.name if file.name not in texts else str(file)] = text
+            texts[_title(file) if _title(file) not in texts else str(file)] = text
             continue
-        blocks.append(ContextBlock(text, title=file.name, source="user", uri=file.resolve().as_uri()))
+        uri = None if file == _STDIN else file.resolve().as_uri()
+        blocks.append(ContextBlock(text, title=_title(file), source="user", uri=uri))
     return ContextFiles(tuple(blocks), None if not texts else texts if len(texts) > 1 else next(iter(texts.values())))
+
+
+_STDIN = Path("-")
+_FIRST_BYTE_S = 2.0
+"""How long a pipe may stay silent. Some programs leave stdin open and never write to it."""
+
+
+def _title(file: Path) -> str:
+    return "stdin" if file == _STDIN else file.name
+
+
+def _read(file: Path, most: int) -> bytes:
+    if file == _STDIN:
+        return sys.stdin.buffer.read(most)
+    with open(file, "rb") as opened:
+        return opened.read(most)
+
+
+def piped_input() -> bool:
+    """Whether something is piped into this command: stdin is a file with content, or a pipe to which something is written."""
+    import stat
+
+    from cantrip_acp.files.descriptors import is_ready
+
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return False
+    if stat.S_ISREG(mode):
+        return os.fstat(0).st_size > os.lseek(0, 0, os.SEEK_CUR)
+    if not stat.S_ISFIFO(mode):
+        return False
+    if is_ready(0, _FIRST_BYTE_S):
+        # At its end it is ready too.
+        return bool(cast("BufferedReader", sys.stdin.buffer).peek(1))
+    click.echo("cantrip: stdin is a pipe to which nothing was written, so it is not read", err=True)
+    return False
 
 
 _ATTACHED = {
@@ -235,8 +327,8 @@ def _attachment(file: Path, raw: bytes) -> Attachment | None:
         found = {b"WEBP": ("image", "image/webp"), b"WAVE": ("audio", "audio/wav")}.get(raw[8:12])
     if found is None:
         return None
-    uri = file.resolve().as_uri()
-    return Attachment(found[0], found[1], base64.b64encode(raw).decode(), uri, file.name)  # type: ignore[arg-type]
+    uri = None if file == _STDIN else file.resolve().as_uri()
+    return Attachment(found[0], found[1], base64.b64encode(raw).decode(), uri, _title(file))  # type: ignore[arg-type]
 
 
 def open_session(
@@ -248,13 +340,15 @@ def open_session(
     *,
     questions: bool,
     ask: bool,
+    model: str | None = None,
 ) -> tuple[OpenedRecipe, Entity]:
     """Open an earlier session: its recipe, cantrip, loom and folder, and its entity with all earlier casts.
 
     Requests may go only to ``hosts`` and to hosts in the session's earlier prompts. With ``questions`` the user is
     asked in the terminal as the session's mode says, or with ``ask`` as in the mode ``ask``; not about what the session always
     allows or refuses. ``screen`` shows questions. ``recipe`` overrides the
-    session's own recipe. Raises DefinitionError if there is no such session, and LoomLocked if another process uses it.
+    session's own recipe, and ``model`` its model. Raises
+    DefinitionError if there is no such session, and LoomLocked if another process uses it.
     """
     import click
 
@@ -285,8 +379,8 @@ def open_session(
     found = load(name, workspace, state_dir=state) if name is not None else built_in(DEFAULT, state_dir=state)
     if recipe is None or not is_path(recipe):
         trust.require(found, workspace, state)
-    crystal = None
-    if recipe is None and (note.crystal is not None or note.effort is not None):
+    crystal, named = model_for_run(found, model)
+    if crystal is None and recipe is None and (note.crystal is not None or note.effort is not None):
         try:
             crystal = crystal_choices.make_chosen_crystal(found, note.crystal, note.effort)
         except MissingKey:
@@ -299,7 +393,7 @@ def open_session(
         from cantrip_acp.cli.session.permissions import permissions
 
         mode = modes.ASK if ask and not modes.changes_nothing(note.mode) else note.mode
-        asker = permissions(hosts, mode, screen if screen.live is not None else None)
+        asker = permissions(hosts, workspace, mode, screen if screen.live is not None else None)
         asker.granted.extend(note.granted)
     made = made.for_session([Path(folder) for folder in note.directories], asker)
     if sys.stdin.isatty() and sys.stdout.isatty():
@@ -328,4 +422,4 @@ def open_session(
     if again.kept in STATE_NOTES:
         # The output of the first cell says this too, but the user should know it now.
         click.echo(f"opened again: {STATE_NOTES[again.kept]}", err=True)
-    return OpenedRecipe(found, cantrip, loom, workspace, state, held), again.entity
+    return OpenedRecipe(found, cantrip, loom, workspace, state, held, named), again.entity

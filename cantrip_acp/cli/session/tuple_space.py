@@ -96,5 +96,6 @@ def cast_yools(opened: Sequence[OpenedRecipe], hosts: Sequence[str]) -> dict[str
             raise DefinitionError(
                 f"two recipes have the name {each.recipe.name!r}: start a worker for each", where=each.recipe.file
             )
-        yools[name] = CastYool(each.cantrip, each.loom, recipe_digest(each.recipe), hosts=hosts)
+        digest = recipe_digest(each.recipe, each.model)
+        yools[name] = CastYool(each.cantrip, each.loom, digest, hosts=hosts, model=each.model)
     return yools

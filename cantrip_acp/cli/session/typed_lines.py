@@ -112,7 +112,9 @@ class TypedLines:
             try:
                 line.message = self._entity.steer(line.text)
             except EntityIdle:
+                # It is the next intent, and `before` says so.
                 return
+            self._show(f"sent with the next query: {line.text}")
 
     def _forget_delivered(self) -> None:
         self._lines = [line for line in self._lines if line.message is None or not line.message.delivered]

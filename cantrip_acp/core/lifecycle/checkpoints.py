@@ -308,7 +308,9 @@ class Checkpoints:
         store = self._opened_store()
         async with self._lock:
             return await anyio.to_thread.run_sync(
-                lambda: make_plan(store, target.undone, to=target.to, unsaved=unsaved, force=force)
+                lambda: make_plan(
+                    store, target.undone, to=target.to, takes_back=target.takes_back, unsaved=unsaved, force=force
+                )
             )
 
     async def contents(self, step: Step) -> tuple[bytes, bytes]:

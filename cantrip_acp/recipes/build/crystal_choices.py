@@ -128,6 +128,69 @@ def make_chosen_crystal(recipe: Recipe, value: str | None, effort: str | None) -
     return crystals.make_crystal(options, FactoryContext(where, Files(), recipe.state_dir, error, limited))
 
 
+_CARRIED = ("effort", "timeout_s")
+"""The keys of a recipe's crystal that mean the same for every model. All others belong to the recipe's own model."""
+
+
+def crystal_for_run(recipe: Recipe, name: str, where: str) -> tuple[Crystal, tuple[str, ...]]:
+    """The crystal that takes the place of the recipe's own for one run, and notes for the user.
+
+    ``name`` is one of the recipe's ``crystals``, the recipe's own ``PROVIDER:MODEL`` (with all that the recipe says about it), or
+    any name that `crystals.options_named` knows. ``where`` is the option that has the name, for errors. The notes say what the
+    recipe sets and the new crystal does not take. Raises `DefinitionError`, and `MissingKey` if the key is missing.
+    """
+    value = name_for_run(recipe, name, where)
+    if value in recipe.data.get("crystals", {}):
+        return make_chosen_crystal(recipe, value, None), ()
+    if value == own_value(recipe):
+        return crystals.crystal_for(recipe), ()
+    options = crystal_factory.options_of(value)
+    own = recipe.data.get("crystal")
+    left: list[str] = []
+    if isinstance(own, Mapping) and own["provider"] in MODEL_PROVIDERS:
+        takes = options["provider"] in MODEL_PROVIDERS
+        options |= {key: own[key] for key in _CARRIED if takes and key in own}
+        left = [key for key in sorted(own) if key not in ("provider", "model", *options)]
+
+    def error(path: Any, message: str) -> DefinitionError:
+        return DefinitionError(message, where=where)
+
+    limited = any("max_cost_usd" in ward for ward in recipe.data["circle"]["wards"])
+    made = crystals.make_crystal(options, FactoryContext(Path.cwd(), Files(), recipe.state_dir, error, limited))
+    who, notes = value_of(made), []
+    if "effort" in options and not efforts_of(made):
+        left.append("effort")
+    if left:
+        notes.append(f"{who} takes the place of {own_value(recipe)}, so these keys of the recipe's crystal are not used: "
+                     f"{', '.join(left)}")  # fmt: skip
+    if untaken := _untaken(recipe, made):
+        notes.append(f"{who} does not take {', '.join(untaken)}, which the recipe's call sets")
+    return made, tuple(notes)
+
+
+def name_for_run(recipe: Recipe, name: str, where: str) -> str:
+    """The whole name of a crystal for one run: one of the recipe's ``crystals``, or ``PROVIDER:MODEL``. No key is needed."""
+    name = name.strip()
+    if not name:
+        raise DefinitionError("is empty; write PROVIDER:MODEL, such as ollama:qwen3", where=where)
+    if name in recipe.data.get("crystals", {}):
+        return name
+    options = crystals.options_named(name, where)
+    return f"{options['provider']}:{options.get('model') or options.get('script') or options['provider']}"
+
+
+def _untaken(recipe: Recipe, crystal: Crystal) -> list[str]:
+    """The parameters of the recipe's call that the catalog says this model does not take."""
+    from cantrip_acp.crystals.catalog import lookup
+
+    if crystal.name not in MODEL_PROVIDERS:
+        return []
+    call, info = recipe.data.get("call", {}), lookup.look_up(crystal.name, crystal.model, remark=False)
+    found = [key for key in ("temperature", "top_p", "top_k", "min_p") if key in call and not info.sampling]
+    forced = call.get("tool_choice", "auto") not in ("auto", "none")
+    return [*found, "tool_choice"] if forced and not info.forced_tools else found
+
+
 def _of_environment(*, ask: bool = True) -> tuple[dict[str, Any], Path]:
     """The options for a recipe without a crystal: ``$CANTRIP_CRYSTAL``, or `crystals.default_options`."""
     from cantrip_acp.crystals import keys

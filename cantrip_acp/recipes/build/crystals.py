@@ -190,7 +190,28 @@ def crystal_named(chosen: str, recipe: Recipe | None, where: str, *, cost_limite
     def error(path: KeyPath, message: str) -> DefinitionError:
         return DefinitionError(message, where=where)
 
-    provider, _, rest = chosen.partition(":")
+    # A path is relative to the folder in which the program started, like every path that the user gives.
+    if recipe is not None:
+        cost_limited = _cost_limited(recipe)
+    state_dir = None if recipe is None else recipe.state_dir
+    options = options_named(chosen, where)
+    return make_crystal(options, FactoryContext(Path.cwd(), Files(), state_dir, error, cost_limited))
+
+
+def options_named(chosen: str, where: str) -> dict[str, Any]:
+    """The options of a crystal's name: ``PROVIDER:MODEL``, ``scripted:FILE``, a provider with a default model, or a model that
+    only one provider of the catalog has. ``where`` is the origin of the name, for errors (`DefinitionError`)."""
+
+    def error(path: KeyPath, message: str) -> DefinitionError:
+        return DefinitionError(message, where=where)
+
+    chosen = chosen.strip()
+    provider, colon, rest = chosen.partition(":")
+    if not colon and provider not in BUILT_IN:
+        owners = _providers_of(provider) or _providers_of(provider, ask=True)
+        if len(owners) == 1:
+            provider, rest = owners[0], chosen
+            chosen = f"{provider}:{rest}"
     # Entry points are searched last, because that takes longer than reading the recipe.
     if provider not in BUILT_IN and provider not in available():
         near = _similar(provider, rest)
@@ -211,25 +232,41 @@ def crystal_named(chosen: str, recipe: Recipe | None, where: str, *, cost_limite
             (),
             f"{chosen!r} is not complete; write {provider}:{'FILE' if provider == 'scripted' else 'MODEL'}",
         )
-    # A path is relative to the folder in which the program started, like every path that the user gives.
-    if recipe is not None:
-        cost_limited = _cost_limited(recipe)
-    state_dir = None if recipe is None else recipe.state_dir
-    return make_crystal(options_of(chosen), FactoryContext(Path.cwd(), Files(), state_dir, error, cost_limited))
+    return options_of(chosen)
+
+
+def _providers_of(model: str, *, ask: bool = False) -> list[str]:
+    """The providers whose models in the catalog, or on a server of this machine, have this name. With ``ask`` the servers are
+    asked again."""
+    from cantrip_acp.crystals.catalog import lookup
+    from cantrip_acp.crystals.local import discovery
+
+    found = [provider for provider, name, _ in lookup.list_models() if name == model]
+    servers = discovery.find_running() if ask else discovery.last_found()
+    found += [server.provider for server in servers for each in server.models if each.name == model]
+    return list(dict.fromkeys(found))
 
 
 def _similar(provider: str, rest: str) -> str | None:
     """The crystal that was probably meant: a provider that is spelled in another way, or the provider of a known model."""
     import difflib
 
+    if not rest and len(owners := _providers_of(provider)) > 1:
+        return " or ".join(f"{owner}:{provider}" for owner in owners)
     near = difflib.get_close_matches(provider.strip().lower(), BUILT_IN, n=1)
     if near:
         return f"{near[0]}{':' if rest else ''}{rest}"
     from cantrip_acp.crystals.catalog import lookup
 
-    return next(
-        (f"{server}:{model}" for server, model, _ in lookup.list_models() if model == provider and not rest), None
-    )
+    if rest:
+        return None
+    for owner in KEYS:
+        if (name := lookup.suggest_model(owner, provider)) is not None:
+            return f"{owner}:{name}"
+    # A version that the catalog does not have yet.
+    family = provider.partition("-")[0]
+    alike = (owner for owner, name, _ in lookup.list_models() if name.partition("-")[0] == family)
+    return next((f"{owner}:{provider}" for owner in alike if owner in KEYS), None)
 
 
 def _how_to_get_one(servers: Sequence[LocalServer] = ()) -> str:

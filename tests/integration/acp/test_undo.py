@@ -60,6 +60,39 @@ def test_undo_goes_back_prompt_by_prompt_and_redo_forward(changed: tuple[Any, An
     assert (folder / "a.txt").read_text() == LINES.replace("one", "ONE")
 
 
+def test_redo_takes_each_undo_back_once_and_then_says_that_nothing_is_left(
+    changed: tuple[Any, Any], folder: Path
+) -> None:
+    agent, session = changed
+    texts = [LINES.replace("one", "ONE").replace("two", "TWO"), LINES.replace("one", "ONE"), LINES]
+    for text in texts[1:]:
+        assert "`/redo` takes this back" in says(agent, session, "/undo")
+        assert (folder / "a.txt").read_text() == text
+    for text in texts[-2::-1]:
+        assert "`/undo` takes this back" in says(agent, session, "/redo")
+        assert (folder / "a.txt").read_text() == text
+    for _ in range(2):
+        assert "there is nothing to redo" in says(agent, session, "/redo")
+        assert (folder / "a.txt").read_text() == texts[0]
+    assert "there is nothing to redo" in str(agent.error("_cantrip/redo", {"sessionId": session}))
+    # The same for one file, and /undo would undo more than that file.
+    says(agent, session, "/undo a.txt")
+    assert "takes this back" not in says(agent, session, "/redo")
+    assert "there is nothing to redo" in says(agent, session, "/redo")
+    assert (folder / "a.txt").read_text() == texts[0]
+
+
+def test_a_redo_that_left_a_file_can_be_repeated(changed: tuple[Any, Any], folder: Path) -> None:
+    agent, session = changed
+    says(agent, session, "/restore 0")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "new.txt").write_text("mine\n")
+    assert "sub/new.txt`: you changed it" in says(agent, session, "/redo")
+    assert "Restored 1 file" in says(agent, session, "/redo --force")
+    assert (folder / "sub" / "new.txt").read_text() == "new\n"
+    assert "there is nothing to redo" in says(agent, session, "/redo")
+
+
 def test_restore_of_a_turn_and_of_the_start(changed: tuple[Any, Any], folder: Path) -> None:
     agent, session = changed
     says(agent, session, "/restore 1")

@@ -410,7 +410,7 @@ def test_one_key_switches_to_ask_and_back(tmp_path: Path) -> None:
         asked(terminal, "two.txt")
         # Back, while the question is open: it is withdrawn, and nothing more is asked.
         terminal.type("\x1b[Z")
-        terminal.until("mode Don't ask")
+        terminal.until("mode trusted")
         terminal.until("Done.")
         terminal.ready()
         assert [(tmp_path / name).exists() for name in ("one.txt", "two.txt", "sub/three.txt")] == [False, True, True]

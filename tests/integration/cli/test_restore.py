@@ -137,7 +137,11 @@ def test_conflicts_are_a_question_at_a_terminal(work: tuple[Path, Path, Path], t
         assert not (project / "new.txt").exists()
         terminal.wait_for("❯ ")
         terminal.type("/redo\r")
-        terminal.wait_for("/redo takes this back")
+        terminal.wait_for("/undo takes this back")
+        assert (project / "a.txt").read_text() == "mine\n"
+        terminal.wait_for("❯ ")
+        terminal.type("/redo\r")
+        terminal.wait_for("there is nothing to redo")
         assert (project / "a.txt").read_text() == "mine\n"
         terminal.wait_for("❯ ")
         terminal.type("/quit\r")

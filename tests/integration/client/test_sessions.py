@@ -65,9 +65,9 @@ def test_the_last_session_of_a_folder_without_any(client: Callable[..., Any]) ->
 def test_mode_and_options_are_set_before_the_first_prompt(client: Callable[..., Any]) -> None:
     done = client("--mode", "read-only", "--prompt", "/wards")
     assert "mode read-only" in done.stdout.splitlines()[0]
-    assert "Read only" in done.stdout.partition("/wards")[2]
+    assert "Mode: **read-only**" in done.stdout.partition("/wards")[2]
     done = client("--set", "mode=trusted", "--prompt", "/wards")
-    assert "Don't ask" in done.stdout.partition("/wards")[2]
+    assert "Mode: **trusted** (editors show it as “Don't ask”)" in done.stdout.partition("/wards")[2]
     refused = client("--set", "mode=free", "--prompt", "x")
     assert refused.returncode == 1
     assert "free" in refused.stderr

@@ -25,7 +25,7 @@ def test_without_a_crystal_it_says_what_to_set(tmp_path: Path) -> None:
         ("nonsense", "CANTRIP_CRYSTAL: 'nonsense' is not a crystal"),
         ("nonsense:m", "is not a crystal; write PROVIDER:MODEL.*providers: alibaba, anthropic, .*openai"),
         ("antropic:claude-x", "is not a crystal; did you mean anthropic:claude-x?"),
-        ("claude-sonnet-5-5", "is not a crystal; did you mean anthropic:claude-sonnet-5-5\\? Write PROVIDER:MODEL"),
+        ("claude-sonet-5-5", "is not a crystal; did you mean anthropic:claude-sonnet-5-5\\? Write PROVIDER:MODEL"),
         ("scripted:", "CANTRIP_CRYSTAL: 'scripted:' is not complete; write scripted:FILE"),
         ("scripted:none.yaml", "CANTRIP_CRYSTAL: the script .*none.yaml: no such file"),
         ("anthropic:claude", "no key for anthropic: set ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN in the environment"),

@@ -89,6 +89,16 @@ def test_policy_in_words_and_as_json(workspace: Path) -> None:
 
 def test_usage_errors(workspace: Path) -> None:
     assert cantrip("sandbox", "run", cwd=workspace).returncode == 2
+    for words, near in ((("--hosts", "index.example"), "--host"), (("--write", "."), "--writable"), (("--jsn",), "")):
+        misspelled = cantrip("sandbox", "run", *words, "--", "touch ran", cwd=workspace)
+        assert misspelled.returncode == 2
+        assert f"No such option '{words[0]}'" in misspelled.stderr
+        assert (
+            f"Did you mean '{near}'" in misspelled.stderr if near else "Usage: cantrip sandbox run" in misspelled.stderr
+        )
+        assert not (workspace / "ran").exists()
+    # What comes after the first word is the command's own.
+    assert cantrip("sandbox", "run", "printf", "--", "%s|", "--host", cwd=workspace).stdout == "--host|"
     assert cantrip("sandbox", "run", "--cwd", "missing", "--", "true", cwd=workspace).returncode == 2
     wrong = cantrip("sandbox", "run", "--writable", "/usr", "--", "true", cwd=workspace)
     assert wrong.returncode == 2

@@ -180,6 +180,11 @@ class TerminalScreen(Terminal):
         super().__init__(*arguments, cwd=cwd, **{"COLUMNS": str(columns), "LINES": str(rows), **env})
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
+    def resize(self, columns: int, rows: int = 40) -> None:
+        """Change the size of the window. Start the command with COLUMNS="" and LINES="", which would say otherwise."""
+        self._screen.resize(rows, columns)
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
     @property
     def lines(self) -> list[str]:
         """The lines that have left the screen, and those on it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -308,14 +309,18 @@ def run(
     from cantrip_acp.acp.client.client import AgentError, AgentMissing
     from cantrip_acp.cli.render.client_output import ClientJson, ClientText
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.cli.session.client_session import ClientSession, Quit
+    from cantrip_acp.cli.session.client_session import ClientSession, Quit, echo
     from cantrip_acp.cli.session.permissions import ask_permission
 
     screen = Screen()
+    at_terminal = sys.stdin.isatty() and not as_json
+    stack = ExitStack()
+    if not as_json:
+        stack.enter_context(screen.rendering())
+    # After that, because what goes to stderr must not be in the midst of a message that may still change.
     output: ClientOutput = (
         ClientJson() if as_json else ClientText(screen, Screen(sys.stderr), folder=folder, full=full, verbose=verbose)
     )
-    at_terminal = sys.stdin.isatty() and not as_json
 
     def asker(options: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         with headless.keyboard():
@@ -325,7 +330,7 @@ def run(
         argv, output, folder=folder, policy=policy, asker=asker if at_terminal else None, timeout=timeout
     )
     try:
-        with headless:
+        with stack, echo(not at_terminal), headless:
             if listing is not None:
                 headless.initialize(auth)
                 _list(headless.sessions(everywhere=listing == "all"), screen, as_json)

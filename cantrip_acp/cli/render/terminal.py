@@ -45,6 +45,7 @@ class Marks:
     notice: str = "◆"
 
 
+_WIDEST: Final = 110
 _FRAME_SECONDS: Final = 0.02
 _LIVE_SECONDS: Final = 0.05
 _LIVE_CHARACTERS: Final = 8_000
@@ -54,7 +55,7 @@ _ASCII: Final = Marks("*", "~", ">", ">", "->", "|", "ok", "x", "#", "-", "o", "
 
 
 class Screen:
-    """One output stream. `width` is None if lines are not wrapped (a pipe)."""
+    """One output stream."""
 
     def __init__(self, stream: TextIO | None = None, *, colour: bool | None = None, width: int | None = None) -> None:
         stream = stream if stream is not None else sys.stdout
@@ -64,13 +65,17 @@ class Screen:
         self._stream = stream
         self._console = _console(stream, colour, width)
         self.terminal: bool = self._console is not None and self._console.is_terminal
-        self.width: int | None = min(self._console.width, 110) if self._console and self.terminal else None
         encoding = getattr(stream, "encoding", None) or "utf-8"
         self.marks = _UNICODE if encoding.lower().replace("-", "") == "utf8" else _ASCII
         self.live: Callable[[str], None] | None = None
         """Shows text below the output that may still change, if this stream can do that. Then messages are rendered as
         Markdown."""
         self._message: MarkdownFlow | None = None
+
+    @property
+    def width(self) -> int | None:
+        """The columns in which text is wrapped, as the terminal is now. None if lines are not wrapped (a pipe)."""
+        return min(self._console.width, _WIDEST) if self._console is not None and self.terminal else None
 
     @contextmanager
     def rendering(self) -> Iterator[None]:
@@ -208,7 +213,8 @@ class _LiveTerminal(io.TextIOBase):
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._rows = 0
+        self._shown: list[int] = []
+        """The columns of each line that may still change."""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -230,13 +236,19 @@ class _LiveTerminal(io.TextIOBase):
         """Show these lines below all output, as many as fit into half of the terminal. A longer line is cut."""
         lines = text.split("\n")[-max(shutil.get_terminal_size().lines // 2, 3) :]
         self._stream.write(self._removed() + "\x1b[?7l" + "\n".join(lines) + "\x1b[?7h")
-        self._rows = len(lines)
+        columns = shutil.get_terminal_size().columns
+        self._shown = [min(cell_len(_STYLES.sub("", line)), columns) for line in lines]
         self._stream.flush()
 
     def _removed(self) -> str:
         """What removes the lines from the terminal."""
-        rows, self._rows = self._rows, 0
+        columns, shown = shutil.get_terminal_size().columns, self._shown
+        # A terminal that has become narrower has wrapped the lines.
+        rows, self._shown = sum(max(-(-width // columns), 1) for width in shown), []
         return "" if not rows else "\r\x1b[J" if rows == 1 else f"\r\x1b[{rows - 1}A\x1b[J"
+
+
+_STYLES: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def _console(stream: TextIO, colour: bool | None, width: int | None) -> Console | None:

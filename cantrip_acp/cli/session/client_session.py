@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
+import termios
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -298,7 +299,7 @@ class ClientSession:
 
     @contextlib.contextmanager
     def keyboard(self) -> Iterator[None]:
-        """While the user types, Ctrl-C raises KeyboardInterrupt and the other signals raise Quit."""
+        """While the user types, the terminal shows it, Ctrl-C raises KeyboardInterrupt and the other signals raise Quit."""
 
         def ended(number: int, frame: FrameType | None) -> None:
             raise Quit(128 + number)
@@ -307,7 +308,8 @@ class ClientSession:
         for number in handled_signals(signal.SIGTERM, signal.SIGHUP):
             before[number] = signal.signal(number, ended)
         try:
-            yield
+            with echo(True):
+                yield
         finally:
             for number, earlier in before.items():
                 signal.signal(number, earlier)
@@ -351,6 +353,24 @@ class _QueueObserver:
 
     async def on_line(self, source: str, line: str) -> None:
         await self._put(lambda: self._output.show_line(source, line))
+
+
+@contextlib.contextmanager
+def echo(on: bool) -> Iterator[None]:
+    """Whether the terminal shows what is typed inside the block. What is typed while a turn runs is not shown in the midst of
+    the output; it waits for the next prompt."""
+    try:
+        before = termios.tcgetattr(0)
+    except termios.error:
+        yield
+        return
+    flags = before[3] | termios.ECHO if on else before[3] & ~termios.ECHO
+    termios.tcsetattr(0, termios.TCSANOW, [*before[:3], flags, *before[4:]])
+    try:
+        yield
+    finally:
+        # Not TCSAFLUSH, which would throw away what was typed.
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
 async def _set(event: anyio.Event) -> None:

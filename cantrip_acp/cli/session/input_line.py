@@ -29,7 +29,10 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.history import FileHistory
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.input.base import Input
+from prompt_toolkit.input.typeahead import store_typeahead
+from prompt_toolkit.input.vt100_parser import Vt100Parser
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.shortcuts import PromptSession
@@ -38,6 +41,7 @@ from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.cli.session.loop_thread import SIGNALS, handled_signals
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import human
+from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.text.sanitize import clean
 
 T = TypeVar("T")
@@ -231,7 +235,9 @@ class InputLine:
             self._loop.call_soon_threadsafe(finished.set)
 
         above = _Above(self)
-        with redirect_stdout(above), redirect_stderr(above):
+        # From here on nothing that is typed is changed or shown by the terminal itself.
+        with session.input.raw_mode(), redirect_stdout(above), redirect_stderr(above):
+            _take_typed_ahead(session.input)
             thread = threading.Thread(target=in_thread, name="repl")
             # Output waits until the line is there, because it must appear above it.
             line = asyncio.create_task(session.prompt_async(pre_run=thread.start))
@@ -418,6 +424,19 @@ class InputLine:
                 event.current_buffer.delete()
 
         return keys
+
+
+def _take_typed_ahead(source: Input) -> None:
+    """Give the input line what was typed before it was there. Until then the terminal edits lines itself: it turns the Enter
+    key into a line feed, which is another key here, and Ctrl-D at the beginning of a line into a null character."""
+    data = b""
+    while is_ready(source.fileno(), 0) and (more := os.read(source.fileno(), 65536)):
+        data += more
+    pressed: list[KeyPress] = []
+    parser = Vt100Parser(pressed.append)
+    parser.feed(data.decode("utf-8", "ignore").replace("\n", "\r").replace("\0", "\x04"))
+    parser.flush()
+    store_typeahead(source, pressed)
 
 
 class _Above(io.TextIOBase):

@@ -419,3 +419,68 @@ def test_one_key_switches_to_ask_and_back(tmp_path: Path) -> None:
         terminal.ready()
         terminal.type("\x04")
         assert terminal.end() == 0
+
+
+LONG = (
+    """
+crystal:
+  provider: scripted
+  responses:
+    - content: "FIRST\\n\\n| name | about |\\n|---|---|\\n| one | TEXT |"
+    - delay_ms: 300
+      chunks: ["Now ", "it ", "comes: ", "WORDS", " to ", "the ", "very ", "end."]
+    - content: "THIRD"
+circle:
+  gates: [done]
+  wards: [{max_turns: 3}]
+""".replace("FIRST", " ".join(f"first{n}" for n in range(40)))
+    .replace("WORDS", " ".join(f"word{n}" for n in range(40)))
+    .replace("THIRD", " ".join(f"third{n}" for n in range(40)))
+    .replace("TEXT", " ".join(f"cell{n}" for n in range(12)))
+)
+
+
+def test_new_text_is_wrapped_at_the_width_that_the_terminal_has(tmp_path: Path) -> None:
+    started = {"columns": 100, "COLUMNS": "", "LINES": ""}
+    with TerminalScreen("repl", recipe(tmp_path, LONG), cwd=tmp_path, **started) as terminal:  # type: ignore[arg-type]
+        terminal.ready()
+        # Narrow before the first answer, which has a table.
+        terminal.resize(44)
+        terminal.type("go\r")
+        terminal.until("cell11")
+        shown = [line for line in terminal.ready().splitlines() if re.search(r"first\d|cell\d", line)]
+        assert all(len(line) <= 44 for line in shown), shown
+        words = re.findall(r"(?:first|cell)\d+", "\n".join(shown))
+        assert words == [f"first{n}" for n in range(40)] + [f"cell{n}" for n in range(12)], "no word is cut"
+        # Wider while the second one comes, and something is being typed.
+        terminal.type("go\r")
+        terminal.until("Now ")
+        terminal.type("typed ah")
+        terminal.resize(90)
+        terminal.until("very end.")
+        terminal.until(lambda at: at.input == "❯ typed ah" and " working " not in at.text)
+        shown = [line for line in terminal.lines if "word" in line]
+        assert max(map(len, shown)) > 60
+        assert re.findall(r"word\d+", "\n".join(shown)) == [f"word{n}" for n in range(40)]
+        terminal.resize(60)
+        terminal.type("ead\r")
+        terminal.until("third39")
+        terminal.ready()
+        assert "❯ typed ahead" in terminal.text
+        assert all(len(line) <= 60 for line in terminal.lines if "third" in line)
+
+
+def test_what_is_typed_while_the_command_starts_is_sent(tmp_path: Path) -> None:
+    loom = tmp_path / "x.loom.jsonl"
+    with TerminalScreen("repl", recipe(tmp_path, TALKER), "--loom", loom, cwd=tmp_path) as terminal:
+        # At once: the terminal still edits lines itself.
+        terminal.type("the first\r/hlp\rtw")
+        terminal.until("The first answer.")
+        terminal.until("/hlp")
+        terminal.until(lambda at: at.input == "❯ tw" and " working " not in at.text)
+        terminal.type("o\x1b\rlines\r")
+        terminal.until("Both lines came.")
+        terminal.ready()
+        terminal.type("\x04")
+        assert terminal.end() == 0
+    assert intents(loom) == ["the first", "two\nlines"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.client.client_processes import CLIENT, POLITE, Terminal, rude
-from tests.support.command_line import recipe
+from tests.support.command_line import TerminalScreen, recipe
 
 Start = Callable[..., Terminal]
 AGENT = [*CLIENT, "--", *POLITE]
@@ -166,3 +166,38 @@ def test_an_agent_that_dies_ends_the_conversation(terminal: Start) -> None:
     at.type("x\n")
     at.until("Segmentation fault")
     assert at.wait() == 1
+
+
+MARKDOWN = """
+crystal:
+  provider: scripted
+  responses:
+    - delay_ms: 150
+      chunks:
+        ["# A head", "ing\\n\\nSome **bold** words.\\n\\n", "| name | size |\\n|---|---|\\n", "| one | 1 |\\n\\n", "The ", "end."]
+    - content: "Second: LONG."
+circle:
+  gates: [done]
+  wards: [{max_turns: 3}]
+""".replace("LONG", " ".join(f"word{n}" for n in range(40)))
+
+
+def test_markdown_is_rendered_and_what_is_typed_meanwhile_waits(tmp_path: Path) -> None:
+    agent = [*AGENT_OF_OURS, "--recipe", recipe(tmp_path, MARKDOWN)]
+    with TerminalScreen("client", "--cwd", tmp_path, "--", *agent, cwd=tmp_path, COLUMNS="", LINES="") as terminal:
+        terminal.ready()
+        terminal.type("go\r")
+        terminal.until("A heading")
+        terminal.type("typed ahead\rand th")
+        terminal.until("The end.")
+        terminal.resize(50)
+        terminal.until("word39")
+        shown = terminal.until(lambda at: at.input == "❯ and th")
+        assert "● A heading" in shown
+        assert "Some bold words." in shown
+        assert "|---|" not in shown
+        assert "**" not in shown
+        assert [shown.count(words) for words in ("A heading", "Some bold", "The end.", "typed ahead")] == [1, 1, 1, 1]
+        assert all(len(line) <= 50 for line in terminal.lines if "word" in line)
+        terminal.type("en\r")
+        terminal.until("❯ and then")

@@ -21,6 +21,7 @@ from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
+    from cantrip_acp.acp.permissions.allowed import Allowed
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.recipes.inspect import Report
@@ -264,13 +265,31 @@ def show(name: str, as_json: bool, source: bool, cwd: Path, state_dir: Path | No
         sys.stdout.write(found.raw.decode("utf-8-sig"))
         return
     circle = inspect.circle_of(found, workspace)
+    table = _allowed(found, circle)
     about = _about(found, circle, inspect.trust_of(found, workspace, state), inspect.crystal_line(found))
+    about["allowed"] = table.record()
     if as_json:
         click.echo(json.dumps(about, indent=2))
         return
     from cantrip_acp.cli.render.terminal import Screen
 
-    _print_recipe(Screen(), about, circle)
+    _print_recipe(Screen(), about, circle, table)
+
+
+def _allowed(found: Recipe, circle: Circle) -> Allowed:
+    """What casts of the recipe may do without a question. Its Python files and its servers are not started."""
+    from cantrip_acp.acp.permissions.allowed import allowed
+    from cantrip_acp.gates.mcp.declaration import McpServer
+    from cantrip_acp.recipes.inspect import gate_files
+
+    servers = [
+        McpServer(name=each["name"], transport="http", url=each["url"])
+        if "url" in each
+        else McpServer(name=each["name"], command=each["command"], sandboxed=each.get("sandbox", True))
+        for each in found.data.get("mcp_servers", ())
+    ]
+    programs = bool(found.data.get("memory", {}).get("programs"))
+    return allowed(circle, servers, stored_programs=programs, gate_files=gate_files(found))
 
 
 def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str, Any]:
@@ -322,7 +341,7 @@ def _loom(found: Recipe) -> dict[str, Any]:
     return {**settings, "store": display_address(settings["store"])}
 
 
-def _print_recipe(screen: Screen, about: dict[str, Any], circle: Circle) -> None:
+def _print_recipe(screen: Screen, about: dict[str, Any], circle: Circle, table: Allowed) -> None:
     def part(title: str) -> None:
         screen.blank()
         screen.line((title, "bold cyan"))
@@ -363,6 +382,9 @@ def _print_recipe(screen: Screen, about: dict[str, Any], circle: Circle) -> None
             ("  which is not run to show a recipe", "dim"),
             indent=2,
         )
+    part("allowed without asking")
+    for title, text in table.rows():
+        screen.line((f"{title:<10}", "dim"), clean_line(text, _LONGEST), indent=2)
     part("wards")
     for key, value in about["wards"].items():
         screen.line((f"{key}  ", "dim"), json.dumps(value, ensure_ascii=False), indent=2)

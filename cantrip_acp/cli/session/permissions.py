@@ -21,9 +21,10 @@ from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from cantrip_acp.acp.permissions.allowed import Allowed
     from cantrip_acp.acp.permissions.interceptor import Answer, Decision, Permissions, Question
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.core.cantrip import Cantrip
@@ -161,6 +162,7 @@ allow_host_option = click.option(
 _WAYS: Final = (
     "The user can name it by its address in the intent, or with --allow-host {host}; --ask asks before each request"
 )
+_LONGEST: Final = 2000
 _MOMENT_S: Final = 0.05
 """Seconds to wait before a question, so that earlier output is printed first."""
 _MOST_LINES: Final = 60
@@ -218,84 +220,51 @@ def permissions(hosts: NamedHosts, folder: Path, mode: str = "ask", screen: Scre
 
 def print_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: bool, sandboxed: bool = False) -> None:
     """Print on stderr what is allowed without asking. ``sandboxed`` is the mode of a session that the user continues."""
-    words = (
-        "asks before writes outside of the sandbox's writable folders, commands with the network and requests to other hosts"
-        if sandboxed
-        else describe_allowed(cantrip, circle, hosts.allowed, ask=ask)
-    )
-    line = clean_line(f"cantrip: {words}", 2000)
-    if sys.stderr.isatty():
-        Screen(sys.stderr).line(line)
+    if sandboxed:
+        lines = [
+            "asks before writes outside of the sandbox's writable folders, commands with the network and requests to other hosts"
+        ]
+    elif ask:
+        lines = [clean_line(describe_asking(circle, hosts.allowed), _LONGEST)]
     else:
-        click.echo(line, err=True)
+        lines = describe_allowed(allowed_of(cantrip, circle, hosts.allowed))
+    screen = Screen(sys.stderr) if sys.stderr.isatty() else None
+    for number, line in enumerate(lines):
+        shown = f"cantrip: {line}" if number == 0 else f"  {line}"
+        if screen is not None:
+            screen.line(shown)
+        else:
+            click.echo(shown, err=True)
 
 
-def describe_allowed(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = (), *, ask: bool) -> str:
-    """A text that lists which changes and which network access this circle allows without asking.
+def allowed_of(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = ()) -> Allowed:
+    """The table of a cantrip whose circle is this one. ``hosts`` are the hosts of ``--allow-host``."""
+    from cantrip_acp.acp.permissions.allowed import allowed
 
-    ``hosts`` are the hosts of ``--allow-host``.
-    """
-    from cantrip_acp.acp.sessions.modes import changes_something
-
-    gates = [gate.name for gate in circle.gates.values() if changes_something(gate) and gate.kind != "fetch"]
-    fetching = [gate.name for gate in circle.gates.values() if gate.kind == "fetch"]
-    servers = [server.name for source in cantrip.sources for server in getattr(source, "servers", ())]
-    program = _program(circle)
-    if ask:
-        free = [program] if program and not _asks_before_programs(circle) else []
-        if fetching and hosts:
-            free.append(f"calls of fetch to {_join_names(hosts)}")
-        without = f"; {'; '.join(free)} without asking" if free else ""
-        return f"asks before each write and each command{without}"
-    parts = [part for part in (program, f"calls of {_join_names(gates)}" if gates else "") if part]
-    if fetching:
-        parts.append(f"calls of {_join_names(fetching)} to {_hosts(circle, hosts)}")
-    if servers:
-        parts.append(f"tools of the MCP server{'s' if len(servers) > 1 else ''} {_join_names(servers)}")
-    if any(getattr(source, "runs_programs", False) for source in cantrip.sources):
-        parts.append("scripts of skills and pinned programs in the sandbox")
-    if not parts:
-        return "allows nothing that changes files or reaches the network"
-    return f"allows without asking: {'; '.join(parts)} (--ask asks before each write and command)"
+    return allowed(
+        circle,
+        [server for source in cantrip.sources for server in getattr(source, "servers", ())],
+        hosts=hosts,
+        stored_programs=any(getattr(source, "runs_programs", False) for source in cantrip.sources),
+    )
 
 
-def _hosts(circle: Circle, hosts: Sequence[str]) -> str:
-    """The hosts that gates may send requests to."""
-    network = circle.wards.bash_network
-    if network is True:
-        return "any public host"
-    further = [*(network or ()), *hosts]
-    return "hosts that the intent names by their address" + (f", and to {_join_names(further)}" if further else "")
+def describe_allowed(table: Allowed) -> list[str]:
+    """The table as lines, the first of them a heading. Only that one if nothing can be changed."""
+    if table.nothing:
+        return ["allows nothing that changes files or reaches the network"]
+    what = f"{table.programs} in the sandbox" if table.programs else "calls of its gates"
+    head = f"allows without asking {what}; --ask asks before each write and command:"
+    return [head, *(f"{title:<11}{clean_line(text, _LONGEST)}" for title, text in table.rows())]
 
 
-def _program(circle: Circle) -> str:
-    """What programs may do in the sandbox, as text. Empty if the medium runs no programs."""
-    wards, medium = circle.wards, circle.medium
-    if medium.tool is None:
-        return ""
-    if medium.name == "monty":
-        return "restricted Python in the sandbox, without files and network"
-    if medium.name == "bash":
-        network = wards.bash_network
-        where = "the network" if network is True else f"the hosts {_join_names(network)}" if network else "no network"
-        return f"commands in the sandbox, {_writing(circle, wards.bash_writable_paths)}, with {where}"
-    what = "Python in the sandbox" if medium.name == "code" else f"programs of the medium {medium.name}"
-    return f"{what}, {_writing(circle, wards.code_writable_paths)}, with no network"
-
-
-def _writing(circle: Circle, paths: Iterable[str]) -> str:
-    own = str(circle.workspace)
-    named = [f"{path} (the workspace)" if path == own else path for path in paths]
-    return f"writing in {_join_names(named)}" if named else "writing no files of yours"
-
-
-def _asks_before_programs(circle: Circle) -> bool:
-    """Whether the user is asked before programs: before every command, and before cells that could write files."""
-    return circle.medium.name == "bash" or bool(circle.wards.code_writable_paths)
-
-
-def _join_names(names: Iterable[str]) -> str:
-    return ", ".join(names)
+def describe_asking(circle: Circle, hosts: Sequence[str] = ()) -> str:
+    """What is still allowed without a question with ``--ask``."""
+    program = {"code": "Python in the sandbox", "monty": "restricted Python in the sandbox"}.get(circle.medium.name)
+    free = [f"{program}, which writes no files of yours"] if program and not circle.wards.code_writable_paths else []
+    fetching = any(gate.kind == "fetch" for gate in circle.gates.values())
+    free += [f"calls of fetch to {', '.join(hosts)}"] if fetching and hosts else []
+    return "asks before each write and each command" + (f"; {'; '.join(free)} without asking" if free else "")
 
 
 class TerminalQuestions:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.cli.session.permissions import describe_allowed
+from cantrip_acp import Circle, Loom
+from cantrip_acp.acp.permissions.allowed import allowed
+from cantrip_acp.cli.session.permissions import describe_allowed, describe_asking
 from tests.support.command_line import GREETER, Done, Terminal, recipe, run
 from tests.support.gate_calls import Site, serving
 
@@ -39,54 +40,77 @@ circle:
   gates: [done]
   wards: [{max_turns: 9}, {bash_writable_paths: [workspace]}]
 """
-LINES = {
-    "nothing": ("conversation", ["done", "echo"], {}, "allows nothing that changes files or reaches the network"),
-    "gates": ("conversation", ["done", "write_file"], {}, "allows without asking: calls of write_file ("),
+HERE = "{here} (the workspace)"
+TABLES = {
+    "files": ("conversation", ["done", "write_file"], {}, {"writes": f"write_file in {HERE}"}),
+    "files of a folder": (
+        "conversation", ["done", {"name": "edit_file", "root": "a"}], {}, {"writes": "edit_file in {here}/a"},
+    ),
     "fetch": (
-        "conversation", ["done", "write_file", "fetch"], {},
-        "calls of write_file; calls of fetch to hosts that the intent names by their address (",
+        "conversation", ["done", "fetch"], {}, {"network": "fetch: hosts that the intent names by their address"},
     ),
     "fetch with hosts": (
         "conversation", ["done", "fetch"], {"bash_network": ["pypi.org"]},
-        "calls of fetch to hosts that the intent names by their address, and to pypi.org (",
+        {"network": "fetch: hosts that the intent names by their address and pypi.org"},
     ),
     "fetch with the network": (
-        "conversation", ["done", "fetch"], {"bash_network": True}, "calls of fetch to any public host ("
+        "conversation", ["done", "fetch"], {"bash_network": True}, {"network": "fetch: any public host"},
     ),
-    "shell": ("bash", ["done"], {}, "commands in the sandbox, writing no files of yours, with no network ("),
+    "shell": ("bash", ["done"], {}, {}),
     "shell that writes": (
         "bash", ["done", "edit_file"], {"bash_writable_paths": ["."], "bash_network": True},
-        "commands in the sandbox, writing in {here} (the workspace), with the network; calls of edit_file (",
+        {"writes": f"commands in {HERE}; edit_file in {HERE}", "network": "commands: the whole network"},
     ),
     "shell with hosts": (
         "bash", ["done"], {"bash_writable_paths": ["a"], "bash_network": ["pypi.org", "b.example"]},
-        "commands in the sandbox, writing in {here}/a, with the hosts pypi.org, b.example (",
+        {"writes": "commands in {here}/a", "network": "commands: pypi.org, b.example"},
     ),
-    "code": ("code", ["done"], {}, "Python in the sandbox, writing no files of yours, with no network ("),
-    "code that writes": (
-        "code", ["done"], {"code_writable_paths": ["."]},
-        "Python in the sandbox, writing in {here} (the workspace), with no network (",
+    "code": ("code", ["done"], {"bash_writable_paths": ["."], "bash_network": True}, {}),
+    "code that writes": ("code", ["done"], {"code_writable_paths": ["."]}, {"writes": f"Python in {HERE}"}),
+    "monty": ("monty", ["done"], {"code_writable_paths": ["."]}, {}),
+    "tests": (
+        "conversation", ["done", "run_tests"], {"bash_writable_paths": ["."], "bash_network": ["a.b"]},
+        {"writes": f"run_tests in {HERE}", "network": "run_tests: a.b"},
     ),
-    "monty": ("monty", ["done"], {}, "restricted Python in the sandbox, without files and network ("),
+    "children": (
+        "code", ["done", "call_agent"], {"bash_writable_paths": ["."], "bash_network": True},
+        {"children": f"with no more than this; a shell of theirs writes in {HERE}; a shell of theirs reaches the whole network"},
+    ),
+    "children without a shell": (
+        "code", ["done", "call_agent"], {"bash_writable_paths": ["."], "child_medium_allowlist": ["code"]},
+        {"children": "with no more than this"},
+    ),
+    "no children": ("code", ["done", "call_agent"], {"bash_writable_paths": ["."], "max_depth": 0}, {}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LINES)
-def test_the_line_follows_from_the_circle(tmp_path: Path, name: str) -> None:
-    medium, gates, wards, line = LINES[name]
+@pytest.mark.parametrize("name", TABLES)
+def test_the_table_follows_from_the_circle(tmp_path: Path, name: str) -> None:
+    medium, gates, wards, wanted = TABLES[name]
     circle = Circle(medium, gates, {"max_turns": 3, **wards}, workspace=tmp_path)
-    cantrip = Cantrip(ScriptedCrystal(), circle=circle)
-    assert line.format(here=tmp_path) in describe_allowed(cantrip, circle, ask=False)
-    assert describe_allowed(cantrip, circle, ask=True).startswith("asks before each write and each command")
+    rows = dict(allowed(circle).rows())
+    empty = {"writes": "nothing", "network": "none", "children": "none", "servers": "none"}
+    assert rows == empty | {title: text.format(here=tmp_path) for title, text in wanted.items()}
+    assert describe_asking(circle).startswith("asks before each write and each command")
+
+
+def test_one_line_says_that_nothing_can_be_changed() -> None:
+    assert describe_allowed(allowed(Circle(gates=["done", "echo"], wards={"max_turns": 3}))) == [
+        "allows nothing that changes files or reaches the network"
+    ]
 
 
 @pytest.mark.parametrize("arguments", [("cast", "go"), ("cast", "go", "--json"), ("repl",)])
-def test_one_line_on_stderr_says_what_is_allowed(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_a_table_on_stderr_says_what_is_allowed(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     command, *rest = arguments
     done = run(command, recipe(tmp_path, WRITER), *rest, cwd=tmp_path, stdin="go\n" if command == "repl" else "")
     assert done.status == 0
     assert done.err.splitlines() == [
-        "cantrip: allows without asking: calls of write_file (--ask asks before each write and command)"
+        "cantrip: allows without asking calls of its gates; --ask asks before each write and command:",
+        f"  writes     write_file in {tmp_path} (the workspace)",
+        "  network    none",
+        "  children   none",
+        "  servers    none",
     ]
     assert "without asking" not in done.out
     if "--json" in rest:
@@ -163,7 +187,7 @@ def test_nothing_is_sent_to_a_host_that_nobody_named(tmp_path: Path, site: Site,
     done = _casts(tmp_path, site, command=command)
     assert f"nobody named the host http://localhost:{site.port}" in done.out
     assert f"--allow-host http://localhost:{site.port}" in " ".join(done.out.split())
-    assert "calls of fetch to hosts that the intent names by their address" in done.err
+    assert "fetch: hosts that the intent names by their address" in done.err
     # Named, it goes on to what else is judged: here, that the address is a private one.
     for more, intent in (
         (("--allow-host", f"localhost:{site.port}"), "go"),

@@ -395,7 +395,7 @@ def test_a_signal_during_a_cast_ends_it_first(tmp_path: Path) -> None:
 def test_one_key_switches_to_ask_and_back(tmp_path: Path) -> None:
     text = WRITER.replace("  responses:\n", "  responses:\n    - {content: First.}\n")
     with TerminalScreen("repl", recipe(tmp_path, text), cwd=tmp_path) as terminal:
-        assert "Shift-Tab asks before each change" in terminal.until("allows without asking: calls of write_file")
+        assert "Shift-Tab asks before each change" in terminal.until("allows without asking calls of its gates")
         terminal.ready()
         terminal.type("half\x1b[Z")
         terminal.until("mode Ask: Asks before each write and each command.")

@@ -190,10 +190,22 @@ class CommandOutput(Event, frozen=True, kw_only=True, tag="command_output"):
     data: str
 
 
+class CommandProgress(Event, frozen=True, kw_only=True, tag="command_progress"):
+    """What the line says that a command is writing or rewriting (a progress bar), a few times a second.
+
+    It is not part of the output: when the line is complete, `CommandOutput` has its last state.
+    """
+
+    call_id: str
+    line: str
+
+
 class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
     """A command or cell has ended.
 
-    ``exit_code`` of a cell is 0, or 1 if it failed. ``annotations`` are those of its output.
+    ``exit_code`` of a cell is 0, or 1 if it failed. ``annotations`` are those of its output. ``output`` is what the record
+    has of an output that was too long: its beginning and its end, with the size of the gap. `CommandOutput` had more of
+    its beginning, and samples of the rest.
     """
 
     call_id: str
@@ -203,6 +215,7 @@ class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
     timed_out: bool = False
     error: str | None = None
     annotations: Mapping[str, Any] = {}
+    output: str | None = None
 
     @classmethod
     def of(cls, output: Output, tool: str, **ids: Any) -> Self:
@@ -218,6 +231,7 @@ class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
             timed_out=output.timed_out is True,
             error=output.error,
             annotations=output.annotations or {},
+            output=output.printed + value_line(output) if output.truncated else None,
         )
 
 

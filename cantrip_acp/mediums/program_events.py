@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core import events
+from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ class ProgramEvents:
             )
 
     async def output(self, stream: str, text: str) -> None:
+        if stream in (UNFINISHED, UNFINISHED_PART):
+            # A secret could begin in an unfinished part.
+            if self._turn.listening and (stream == UNFINISHED or not self._redactor.active):
+                line = self._redactor.text(text)
+                await self._turn.emit(events.CommandProgress(**self._ids, call_id=self._call.id, line=line))
+            return
         if self._redactor.active:
             whole = self._pending[stream] + text
             cut = whole.rfind("\n") + 1
@@ -107,5 +114,6 @@ class ProgramEvents:
         if self._turn.listening:
             ended = events.CommandFinished.of(output, self._tool, call_id=self._call.id, **self._ids)
             error = self._redactor.text(output.error) if output.error is not None else None
-            await self._turn.emit(msgspec.structs.replace(ended, error=error))
+            whole = self._redactor.text(ended.output) if ended.output is not None else None
+            await self._turn.emit(msgspec.structs.replace(ended, error=error, output=whole))
         return ordered

@@ -33,11 +33,11 @@ from cantrip_acp.acp.render.formatting import (
     text_content,
     title_with_counts,
     truncate_end,
-    truncate_start,
 )
 from cantrip_acp.acp.render.subagent_view import SubagentView
 from cantrip_acp.core import events
 from cantrip_acp.loom.records.turn import new_id
+from cantrip_acp.text.program_output import shorten_output
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Question
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 OUTPUT_LIMIT = 100_000
 """Characters of a command's output in its ``rawOutput``."""
+
+_AGAIN = "\r\x1b[K"
+"""Begins the last line of a terminal again."""
 
 
 STOP_REASONS: dict[str, acp.StopReason] = {
@@ -87,6 +90,7 @@ class _Call:
         "in_client_terminal",
         "kind",
         "origin",
+        "progress",
         "started",
         "terminal",
         "title",
@@ -104,6 +108,8 @@ class _Call:
         self.in_client_terminal = False
         """Whether it runs in a terminal of the client. Then the content of the tool call stays this terminal."""
         self.started = command
+        self.progress = ""
+        """What the line says that the command is rewriting."""
         self.dirty = False
         self.done = False
         self._pieces: list[str] = []
@@ -116,18 +122,22 @@ class _Call:
             self._pieces = [self.output()]
             self._size = len(self._pieces[0])
 
-    def output(self, limit: int = OUTPUT_LIMIT) -> str:
-        """The last ``limit`` characters of the output."""
+    def replace_output(self, whole: str) -> None:
+        """Set the output to what was recorded of it."""
+        self._pieces, self._size = [whole], len(whole)
+
+    def output(self) -> str:
+        """The output, shortened in the middle if it is longer than `OUTPUT_LIMIT` characters."""
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
-        return self._pieces[0][-limit:] if self._pieces else ""
+        return shorten_output(self._pieces[0], OUTPUT_LIMIT) if self._pieces else ""
 
     def output_content(self) -> list[acp.ToolContent] | None:
         """The output as content of the tool call. None if it is empty."""
-        text = self.output(CONTENT_LIMIT + 1)
+        text = self.output() + self.progress
         if not text:
             return None
-        return [text_content(code_block(truncate_start(text)))]
+        return [text_content(code_block(shorten_output(text, CONTENT_LIMIT)))]
 
     def meta_of(
         self, annotations: Mapping[str, Any], children: list[dict[str, str]] | None = None
@@ -197,6 +207,7 @@ class Translator:
             events.PlanChanged: self._plan,
             events.CommandStarted: self._command_started,
             events.CommandOutput: self._command_output,
+            events.CommandProgress: self._command_progress,
             events.CommandFinished: self._command_finished,
             events.UsageReported: self._usage,
             events.SummaryText: self._summary_text,
@@ -539,13 +550,27 @@ class Translator:
         if call is None or not event.data:
             return []
         call.add(event.data)
+        begin, call.progress = _AGAIN if call.progress else "", ""
         if call.terminal:
-            return [self._terminal_output(event.call_id, call, event.data)]
+            return [self._terminal_output(event.call_id, call, begin + event.data)]
+        call.dirty = self.dirty = True
+        return []
+
+    def _command_progress(self, event: events.CommandProgress) -> list[acp.Update]:
+        call = self._calls.get(event.call_id)
+        if call is None:
+            return []
+        call.progress = event.line
+        if call.terminal:
+            return [self._terminal_output(event.call_id, call, _AGAIN + event.line)]
         call.dirty = self.dirty = True
         return []
 
     def _command_finished(self, event: events.CommandFinished) -> list[acp.Update]:
         call = self._calls.pop(event.call_id, None) or _Call("execute", "", command=True)
+        call.progress = ""
+        if event.output is not None:
+            call.replace_output(event.output)
         succeeded = call.done or (event.exit_code == 0 and not event.timed_out and event.error is None)
         content = None if call.terminal else (call.output_content() or [])
         updates: list[acp.Update] = []
@@ -555,7 +580,7 @@ class Translator:
             text = failure_text(note, event.annotations)
             if content is not None:
                 content.append(text_content(code_block(text) if "\n" in text else text))
-            note = ("" if call.output(1) in ("", "\n") else "\n") + note + "\n"
+            note = ("" if call.output()[-1:] in ("", "\n") else "\n") + note + "\n"
             call.add(note)
             # If `_meta` says that the call was not allowed or was stopped, the client shows that itself.
             if call.terminal and not call.meta_of(event.annotations):

@@ -153,11 +153,6 @@ def code_block(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def truncate_start(text: str) -> str:
-    """Cut the start of a long output. The last lines are the most useful ones."""
-    return text if len(text) <= CONTENT_LIMIT else "[earlier output left out]\n" + text[-CONTENT_LIMIT:]
-
-
 def result_content(value: Any, kind: str, *, failed: bool) -> list[acp.ToolContent]:
     """The result of a gate as content. Empty if there is no result."""
     text = truncate_end(value if isinstance(value, str) else pretty_json(value))

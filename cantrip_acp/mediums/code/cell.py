@@ -21,6 +21,7 @@ from cantrip_acp.sandbox.launch.limits import WatchdogRunner
 from cantrip_acp.sandbox.launch.output import Collector, part, share
 from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import LARGEST_ANSWER, Worker
+from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
 
 if TYPE_CHECKING:
     from cantrip_acp.core.ports import TurnContext
@@ -36,6 +37,7 @@ FINISHED_BELOW = (0.0, 0.1, 0.4)
 LEFT_BEHIND = "what an earlier cell left running cannot call gates; call them in the cell that runs, or start it there"
 _AT_ONCE = 64
 _LIVE_MOST = 262_144
+_DELAYED = 0.3
 
 Listener = Callable[[str, str], Awaitable[None]]
 
@@ -244,7 +246,9 @@ class Cell:
         """Wait until the cell has ended, its worker is broken, or the cell makes its first request."""
         tree = self._worker.tree
         while self.ended is None and self._worker.broken is None and not tree.exited and not self._queue:
-            await tree.changed()
+            delayed = self._listener is not None and any(each.delayed for each in self._streams.values())
+            with anyio.move_on_after(_DELAYED if delayed else None):
+                await tree.changed()
             if self._listener is not None:
                 await self.report()
 
@@ -252,11 +256,13 @@ class Cell:
         """Send on what was printed."""
         for stream, name in ((1, "stdout"), (2, "stderr")):
             collector = self._streams[stream]
-            if self._listener is None or not (last or collector.waiting):
+            if self._listener is None:
                 continue
-            text = collector.finish() if last else collector.read()
+            text = collector.finish() if last else collector.read() if collector.waiting else ""
             if text:
                 await self._listener(name, text)
+            if not last and (state := collector.state()) is not None:
+                await self._listener(UNFINISHED if state[1] else UNFINISHED_PART, state[0])
         if not last:
             self._worker.tree.pause(False)
 

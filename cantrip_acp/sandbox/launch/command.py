@@ -37,12 +37,14 @@ from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.placeholders import Placeholders
 from cantrip_acp.sandbox.policy.policy import Policy
 from cantrip_acp.sandbox.policy.protected import placeholder_folders
+from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
 
 _LONG_COMMAND = 100_000
 """A command with more bytes is passed in a file, because the kernel allows 128 KiB in one argument."""
 _COMMAND_FILE = "/run/command"
 _MIN_PAUSE = 0.01
 _UNPAUSED_PIECES = 20
+_DELAYED = 0.3
 """The minimum pause in seconds between two pieces of output for a listener, because a program may write letter by
 letter. The first `_UNPAUSED_PIECES` pieces are sent without a pause.
 """
@@ -195,7 +197,10 @@ class Running:
             self._start()
             reports = 0
             while self._tree.running:
-                await self._tree.changed()
+                # What is told only a few times a second is told even if the command now prints nothing.
+                delayed = self._listener is not None and any(each.delayed for each in self._streams.values())
+                with anyio.move_on_after(_DELAYED if delayed else None):
+                    await self._tree.changed()
                 reports += await self._report()
                 if reports > _UNPAUSED_PIECES and self._listener is not None and self._tree.running:
                     await anyio.sleep(_MIN_PAUSE)
@@ -369,12 +374,14 @@ class Running:
         pieces = 0
         for stream, name in ((1, "stdout"), (2, "stderr")):
             collector = self._streams[stream]
-            if self._listener is None or not (last or collector.waiting):
+            if self._listener is None:
                 continue
-            text = collector.finish() if last else collector.read()
+            text = collector.finish() if last else collector.read() if collector.waiting else ""
             if text:
                 pieces += 1
                 await self._listener(name, text)
+            if not last and (state := collector.state()) is not None:
+                await self._listener(UNFINISHED if state[1] else UNFINISHED_PART, state[0])
         if self.tree is not None and not last:
             self.tree.pause(False)
         return pieces

@@ -2,14 +2,17 @@
 
 Output from a sandbox is hostile. An escape sequence can move an editor's cursor, change a window title or act like
 typed input. `Cleaner` turns bytes into text that is safe to display. `Collector` stores the first and the last part of
-any amount of output.
+any amount of output, with the lines as a program left them: a line that it rewrote (a progress bar) counts once.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
+import time
 from collections import deque
+
+from cantrip_acp.text.program_output import gap_note
 
 _OTHER = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
 _SEQUENCE = re.compile(
@@ -38,7 +41,7 @@ _BIDI_SEARCH = re.compile("[\u202a-\u202e\u2066-\u2069]")
 def clean(text: str) -> str:
     """The text without terminal control sequences, control characters and direction overrides.
 
-    A carriage return without a newline becomes a newline, so that the states of a progress bar stay readable.
+    A carriage return without a newline becomes a newline: of an output, `Collector` keeps the last state of a line.
 
         >>> clean("\\x1b[31mred\\x1b[0m\\a \\x1b]0;title\\x07done\\r\\n")
         'red done\\n'
@@ -78,23 +81,63 @@ class Cleaner:
         return clean(text)
 
 
+_LONG_LINE = 16_384
+"""Bytes of an unfinished line that a program may still rewrite. What is before them in a longer line stays."""
+_LATER = 4_096
+"""Bytes of the newest output that a listener gets at once after the first ``limit`` bytes."""
+_LATER_SECONDS = 0.25
+
+
 class Collector:
     """Stores one stream: the first ``limit`` bytes, and the last ``limit`` bytes of the rest.
 
-    `read` returns the new text since the last call, cleaned. It returns only the first ``limit`` bytes, because a
-    listener does not need more.
+    A carriage return begins the line again, so only the last state of a line is stored, however often it was rewritten.
+
+    `read` returns the new text for a listener, cleaned: the whole first ``limit`` bytes, and then a few times a second the
+    newest lines, with a note about the lines between. `state` is what the unfinished line says.
     """
 
-    __slots__ = ("_cleaner", "_head", "_live", "_tail", "_tail_size", "limit", "total")
+    __slots__ = (
+        "_cleaner",
+        "_committed",
+        "_head",
+        "_later",
+        "_later_at",
+        "_line",
+        "_lines",
+        "_live",
+        "_skipped",
+        "_state",
+        "_state_at",
+        "_state_told",
+        "_tail",
+        "_tail_size",
+        "limit",
+    )
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.total = 0
+        self._committed = 0
+        self._lines = 0
+        self._line = b""
+        """The unfinished line; at its end the carriage return after which new text replaces it."""
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
         self._tail_size = 0
         self._cleaner = Cleaner()
         self._live = bytearray()
+        self._later = bytearray()
+        self._later_at = 0.0
+        self._skipped = (0, 0)
+        """Lines and bytes that no listener gets."""
+        self._state: tuple[bytes, bool] = (b"", True)
+        self._state_told = b""
+        self._state_at = 0.0
+
+    @property
+    def total(self) -> int:
+        """The number of bytes of the output, with each line in its last state."""
+        return self._committed + len(_last_state(self._line))
 
     @property
     def overflowed(self) -> bool:
@@ -102,59 +145,144 @@ class Collector:
 
     @property
     def waiting(self) -> int:
-        """The number of bytes that `read` would return."""
-        return len(self._live)
+        """The number of bytes that `read` would return now."""
+        return len(self._live) + (len(self._later) if self._later and self._due(self._later_at) else 0)
+
+    @property
+    def delayed(self) -> bool:
+        """Whether something waits that `read` or `state` gives in a moment."""
+        return bool(self._later) or self._state[0] != self._state_told
 
     def feed(self, data: bytes) -> None:
-        self.total += len(data)
+        data = self._line + data
+        end = data.rfind(b"\n") + 1
+        done, line = data[:end], data[end:]
+        if b"\r" in done:
+            done = b"\n".join([_last_state(each) for each in done.split(b"\n")])
+        if b"\r" in line:
+            returned = b"\r" if line.endswith(b"\r") else b""
+            states = line.rstrip(b"\r").split(b"\r")
+            self._state = (states[-1], True) if returned else (states[-2], True) if states[-2] else self._state
+            line = states[-1] + returned
+        else:
+            self._state = (line, False)
+        if len(line) > _LONG_LINE:
+            done += line.rstrip(b"\r")
+            line = b"\r" if line.endswith(b"\r") else b""
+        self._line = line
+        if done:
+            self._store(done)
+
+    def _store(self, data: bytes) -> None:
+        self._committed += len(data)
+        self._lines += data.count(b"\n")
         room = self.limit - len(self._head)
         if room > 0:
             first = data[:room]
             self._head += first
             self._live += first
             data = data[room:]
-        if data:
-            self._tail.append(data)
-            self._tail_size += len(data)
-            while self._tail_size - len(self._tail[0]) >= self.limit:
-                self._tail_size -= len(self._tail.popleft())
+        if not data:
+            return
+        self._tail.append(data)
+        self._tail_size += len(data)
+        while self._tail_size - len(self._tail[0]) >= self.limit:
+            self._tail_size -= len(self._tail.popleft())
+        self._later += data
+        if len(self._later) > 2 * _LATER:
+            cut = self._later.find(b"\n", len(self._later) - _LATER) + 1 or len(self._later) - _LATER
+            lines, size = self._skipped
+            self._skipped = lines + self._later.count(b"\n", 0, cut), size + cut
+            del self._later[:cut]
 
-    def read(self) -> str:
-        data = bytes(self._live)
+    @staticmethod
+    def _due(last: float) -> bool:
+        return time.monotonic() - last >= _LATER_SECONDS
+
+    def read(self, *, last: bool = False) -> str:
+        text = self._cleaner.feed(bytes(self._live))
         self._live.clear()
-        return self._cleaner.feed(data)
+        if self._later and (last or self._due(self._later_at)):
+            if self._skipped[1]:
+                text += self._cleaner.finish()
+                text += gap_note(*self._skipped, after=text)
+            text += self._cleaner.feed(bytes(self._later))
+            self._later.clear()
+            self._skipped = (0, 0)
+            self._later_at = time.monotonic()
+        return text
+
+    def state(self) -> tuple[str, bool] | None:
+        """What the unfinished line says, and whether the program has finished this state of it. None if there is nothing new.
+
+        It is not part of the output: the program may still rewrite it.
+        """
+        state, complete = self._state
+        if state == self._state_told or not self._due(self._state_at):
+            return None
+        self._state_told = state
+        if not state:
+            return None
+        self._state_at = time.monotonic()
+        return clean(state.decode("utf-8", "replace")), complete
 
     def finish(self) -> str:
         """Return the text that `read` has not returned yet. Call it when the stream has ended."""
-        return self.read() + self._cleaner.finish()
+        line, self._line = _last_state(self._line), b""
+        self._state = self._state_told, True
+        if line:
+            self._store(line)
+        return self.read(last=True) + self._cleaner.finish()
 
     def text(self, budget: int) -> str:
         """The output in at most ``budget`` bytes: all of it, or the beginning and the end with a note between them."""
-        tail = b"".join(self._tail)[-self.limit :]
-        kept = bytes(self._head) + tail
-        if self.total <= budget and len(kept) == self.total:
+        line = _last_state(self._line)
+        head, tail = bytes(self._head), b"".join(self._tail)[-self.limit :] + line
+        if not self._tail:
+            head += line
+            tail = b""
+        kept = head + tail
+        total = self.total
+        if total <= budget and len(kept) == total:
             return _cut_to_budget(clean(kept.decode("utf-8", "replace")), budget)
-        note_room = 80
-        half = max(0, (budget - note_room) // 2)
-        first = _cut(bytes(self._head[:half]), at_end=True)
+        half = max(0, (budget - _NOTE) // 2)
+        first = _cut(head[:half], at_end=True)
         last = _cut(kept[-half:] if half else b"", at_end=False)
-        note = f"\n[… {self.total - len(first) - len(last)} bytes left out …]\n"
-        text = clean(first.decode("utf-8", "replace")) + note + clean(last.decode("utf-8", "replace"))
-        return _cut_to_budget(text, budget)
+        # Whole lines, unless a line is so long that most would be lost.
+        if (end := first.rfind(b"\n") + 1) > len(first) // 2:
+            first = first[:end]
+        if 0 < (begin := last.find(b"\n") + 1) <= len(last) // 2:
+            last = last[begin:]
+        lines = self._lines - first.count(b"\n") - last.count(b"\n")
+        text = clean(first.decode("utf-8", "replace"))
+        note = gap_note(lines, total - len(first) - len(last), after=text)
+        return _cut_to_budget(text + note + clean(last.decode("utf-8", "replace")), budget)
 
     def restart(self, limit: int) -> None:
         """Discard the stored bytes and store new output with this limit. `read` is not affected."""
         self.limit = limit
-        self.total = 0
+        self._committed = 0
+        self._lines = 0
+        self._line = b""
         self._head.clear()
         self._tail.clear()
         self._tail_size = 0
 
     def last_line(self) -> str:
         """The last non-blank line of the stored output."""
-        tail = (bytes(self._head) + b"".join(self._tail))[-self.limit :]
+        tail = (bytes(self._head) + b"".join(self._tail))[-self.limit :] + _last_state(self._line)
         lines = clean(tail.decode("utf-8", "replace")).rstrip().rsplit("\n", 1)
         return lines[-1]
+
+
+_NOTE = 80
+"""Bytes that a note about a gap may take."""
+
+
+def _last_state(line: bytes) -> bytes:
+    """What a line, without its end, says after its last carriage return that something follows."""
+    line = line.rstrip(b"\r")
+    return line[line.rfind(b"\r") + 1 :]
 
 
 def _cut(data: bytes, *, at_end: bool) -> bytes:

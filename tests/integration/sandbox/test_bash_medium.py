@@ -105,6 +105,35 @@ def test_the_presentation_names_the_private_folder_of_the_system(
     assert "No file outside of $TMPDIR and the home folder" in there
 
 
+async def test_a_noisy_build_is_its_beginning_its_end_and_the_size_of_the_gap(workspace: Path) -> None:
+    """The crystal, the record and the reader of events have the same; a progress bar is one line for all of them."""
+    build = (
+        "for n in $(seq 100); do printf 'progress %d%%\\r' $n; done; printf '\\n'; "
+        "seq -f 'line %.0f: warning: unused variable' 50000; echo BUILD OK"
+    )
+    made = cantrip(workspace, bash(build), bash("cantrip_done x"))
+    async with made.cast_stream("work") as seen:
+        happened = [event async for event in seen]
+    output = turns(made)[0].observation.output
+    assert output is not None
+    lines = output.stdout.splitlines()
+    assert (lines[0], lines[1], lines[-1]) == ("progress 100%", "line 1: warning: unused variable", "BUILD OK")
+    gap = next(at for at, line in enumerate(lines) if line.startswith("[… "))
+    missing = int(lines[gap + 1].split()[1][:-1]) - int(lines[gap - 1].split()[1][:-1]) - 1
+    assert lines[gap].startswith(f"[… {missing:,} lines (")
+    assert len(lines) - 1 + missing == 50_002
+    end = next(event for event in happened if isinstance(event, events.CommandFinished))
+    assert (end.truncated, end.output) == (True, output.stdout)
+    crystal = made.crystal
+    assert isinstance(crystal, ScriptedCrystal)
+    (read,) = [m.content for m in crystal.invocations[-1].messages if m.role == "tool"]
+    assert read is not None
+    assert read.startswith(output.stdout.rstrip())
+    live = "".join(event.data for event in happened if isinstance(event, events.CommandOutput))
+    assert live.endswith("line 50000: warning: unused variable\nBUILD OK\n")
+    assert len(live) < 3 * made.circle.wards.bash_max_output_bytes
+
+
 async def test_events_of_a_command(workspace: Path) -> None:
     made = cantrip(
         workspace, bash("echo one; sleep 0.2; echo two >&2; cantrip_echo hi; exit 4"), bash("cantrip_done x")

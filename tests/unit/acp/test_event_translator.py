@@ -212,18 +212,57 @@ def test_done_ends_its_command_and_that_is_no_failure() -> None:
     assert updates[-1]["status"] == "completed"
 
 
-def test_a_flood_is_shown_by_its_end() -> None:
+def test_a_flood_is_shown_by_its_beginning_and_its_end() -> None:
     translator = Translator(PLAIN)
     translator.translate(command())
     for n in range(200_000):
         translator.translate(output(f"line {n}\n"))
     (view,) = shown(translator.flush())
     text = view["content"][0]["content"]["text"]
-    assert text.startswith("```\n[earlier output left out]\n")
+    lines = text.splitlines()
+    assert lines[1] == "line 0"
     assert text.endswith("line 199999\n```")
+    gap = next(at for at, line in enumerate(lines) if line.startswith("[… "))
+    missing = int(lines[gap + 1].split()[1]) - int(lines[gap - 1].split()[1]) - 1
+    assert lines[gap].startswith(f"[… {missing:,} lines (")
     assert len(text) < CONTENT_LIMIT + 100
     (done,) = shown(translator.translate(ended()))
-    assert len(done["rawOutput"]["output"]) == OUTPUT_LIMIT
+    assert OUTPUT_LIMIT - 100 < len(done["rawOutput"]["output"]) < OUTPUT_LIMIT + 100
+
+
+def test_the_end_of_a_long_output_is_what_was_recorded_of_it() -> None:
+    """Live, and after the session was loaded again: the same text."""
+    translator = Translator(PLAIN)
+    translator.translate(command())
+    translator.translate(output("line 1\n[… 5 lines (30 bytes) not shown …]\nline 7\n"))
+    whole = "line 1\n[… 8 lines (60 bytes) not shown …]\nBUILD OK\n"
+    (done,) = shown(translator.translate(ended(truncated=True, output=whole)))
+    assert done["rawOutput"]["output"] == whole
+    assert done["content"][0]["content"]["text"] == f"```\n{whole.rstrip()}\n```"
+
+
+def test_a_progress_bar_is_one_line_of_a_terminal_and_of_the_content() -> None:
+    terminal = Translator(TERMINAL)
+    terminal.translate(command())
+    ids: dict[str, Any] = {**IDS, "call_id": "b"}
+    pieces = [
+        update["_meta"]["terminal_output"]["data"]
+        for event in (
+            output("begin\n"),
+            events.CommandProgress(**ids, line="50 %"),
+            events.CommandProgress(**ids, line="99 %"),
+            output("100 %\n"),
+            output("end\n"),
+        )
+        for update in shown(terminal.translate(event))
+    ]
+    assert pieces == ["begin\n", "\r\x1b[K50 %", "\r\x1b[K99 %", "\r\x1b[K100 %\n", "end\n"]
+    plain = Translator(PLAIN)
+    for event in (command(), output("begin\n"), events.CommandProgress(**ids, line="50 %")):
+        plain.translate(event)
+    assert shown(plain.flush())[0]["content"][0]["content"]["text"] == "```\nbegin\n50 %\n```"
+    plain.translate(output("100 %\n"))
+    assert shown(plain.flush())[0]["content"][0]["content"]["text"] == "```\nbegin\n100 %\n```"
 
 
 def test_what_is_written_for_the_model_is_not_shown() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -144,6 +145,8 @@ class BashSession:
                 self._running = []
 
     async def _run(self, command: str, call: ToolCall, turn: TurnContext) -> Output:
+        from cantrip_acp.sandbox.policy.refusals import explain_refusals
+
         report = ProgramEvents(call, turn, "bash")
         await report.start(command, self._circle)
         running = self._running = []
@@ -179,6 +182,11 @@ class BashSession:
                 partial = _output(running[0].partial(), "the command was stopped by a cancel")
                 report.interrupted(partial, running[0].rest())
             raise
+        refused = explain_refusals(lambda: running[0].policy, f"{outcome.stdout}\n{outcome.stderr}")
+        if refused and not turn.finished:
+            await report.output("stderr", refused)
+            stderr = outcome.stderr if not outcome.stderr or outcome.stderr.endswith("\n") else f"{outcome.stderr}\n"
+            outcome = replace(outcome, stderr=f"{stderr}{refused}")
         output = _output(outcome, _why(outcome, turn))
         output = await report.end(output)
         if turn.wards.bash_submit and output.exit_code == 0 and outcome.last_line.startswith(_SUBMIT.rstrip()):

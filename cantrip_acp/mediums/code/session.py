@@ -31,6 +31,7 @@ from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy import interpreter
 from cantrip_acp.sandbox.policy.policy import MIB, code_paths
+from cantrip_acp.sandbox.policy.refusals import explain_refusals
 from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
 
@@ -302,6 +303,12 @@ class CodeSession:
         errors = []
         if ended is not None and ended.error and not turn.finished:
             errors.append(clean(ended.error) + _dotted_gate(ended.error, self._circle.tool_names))
+        if ended is not None and not turn.finished:
+            refused = explain_refusals(self.sandbox.policy, "\n".join((stdout, stderr, *errors)))
+            if refused and errors:
+                errors.append(refused.rstrip())
+            elif refused:
+                stderr = f"{stderr.rstrip()}\n{refused}".lstrip()
         if cell.timed_out and not turn.finished:
             kept = "its state is kept" if lost is None else "it could not be interrupted"
             errors.append(f"timed out after {seconds(turn.wards.code_timeout_ms)} (code_timeout_ms); {kept}")

@@ -115,7 +115,7 @@ class Running:
         environment: Mapping[str, str],
         timeout_ms: int | None,
     ) -> None:
-        policy = prepared.policy
+        self.policy = policy = prepared.policy
         self._prepared = prepared
         self._command = command
         self._listener = listener

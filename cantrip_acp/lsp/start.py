@@ -57,7 +57,9 @@ def main(argv: list[str] | None = None) -> int:
     missing = [name for name in ("pygls", "lsprotocol", "tree_sitter", "tree_sitter_yaml") if find_spec(name) is None]
     if missing:
         needed = f"the language server needs {', '.join(missing)}, not installed here"
-        sys.stderr.write(f"cantrip: {needed}; install it with: pip install 'cantrip-acp[lsp]'\n")
+        from cantrip_acp.files.installation import install_command
+
+        sys.stderr.write(f"cantrip: {needed}; install it with: {install_command('lsp')}\n")
         return 1
     source, sink = _take_streams()
     # Looms are read in threads: switch threads every 1 ms, not every 5 ms, so that requests wait less.

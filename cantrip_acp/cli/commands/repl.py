@@ -40,6 +40,7 @@ from cantrip_acp.cli.session.setup import (
     state_option,
 )
 from cantrip_acp.core.errors import CantripError
+from cantrip_acp.files.installation import install_command
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.render.cast_output import CastText
@@ -154,8 +155,8 @@ def _screen(state_dir: Path | None) -> tuple[Screen, InputLine | None]:
     screen = Screen()
     if sys.stdin.isatty() and sys.stdout.isatty() and find_spec("rich") is None:
         click.echo(
-            "cantrip: without the extra `terminal` nothing can be asked here; install it with: pip install "
-            "'cantrip-acp[terminal]'",
+            "cantrip: without the extra `terminal` nothing can be asked here; install it with: "
+            + install_command("terminal"),
             err=True,
         )
     if not (sys.stdin.isatty() and screen.terminal) or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):

@@ -16,6 +16,7 @@ import click
 
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.cli.session.setup import state_option
+from cantrip_acp.files.installation import install_command
 
 if TYPE_CHECKING:
     from cantrip_acp.training.trainer.history import Step
@@ -85,8 +86,8 @@ def train(
     You can stop the run at any time, also by kill -9: the same command continues it. The folder of the run has the LoRA
     weights (adapter), the looms and token rows of each step, and a page with the rewards (curve.html).
 
-    torch uses a GPU or another accelerator if it finds one, else the processor. This command needs: pip install
-    'cantrip-acp[train]'
+    torch uses a GPU or another accelerator if it finds one, else the processor. This command needs the extra
+    train.
 
     Exit status: 0 the run has all its steps, 1 something failed, 2 EXAMPLE or an option is wrong, 130 interrupted.
     """
@@ -95,7 +96,7 @@ def train(
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         click.echo(
-            f"cantrip: {', '.join(missing)} is not installed; install it with: pip install 'cantrip-acp[train]'",
+            f"cantrip: {', '.join(missing)} is not installed; install it with: {install_command('train')}",
             err=True,
         )
         return 1

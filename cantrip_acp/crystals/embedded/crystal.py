@@ -25,6 +25,7 @@ from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import OpenAISdk
 from cantrip_acp.crystals.text_tools import call_grammar
+from cantrip_acp.files.installation import install_command
 
 WINDOW = 8192
 """Tokens of the context window where the recipe gives none."""
@@ -62,7 +63,7 @@ class EmbeddedCrystal(LocalCrystal):
     def prepare(self) -> None:
         super().prepare()
         if not xllamacpp_installed():
-            raise CrystalError(_NOT_INSTALLED.format(who=self.sdk.who))
+            raise CrystalError(f"{self.sdk.who}: {_not_installed()}")
 
     async def query(self, query: Query, emit: Emit) -> Response:
         server = await anyio.to_thread.run_sync(self._ready)
@@ -107,7 +108,7 @@ class EmbeddedCrystal(LocalCrystal):
                 if sys.platform != "linux":
                     raise CrystalError(f"{self.sdk.who}: only Linux runs models itself; use a server such as Ollama")
                 if not xllamacpp_installed():
-                    raise CrystalError(_NOT_INSTALLED.format(who=self.sdk.who))
+                    raise CrystalError(f"{self.sdk.who}: {_not_installed()}")
                 path = weights.find(self.endpoint.provider, self.model, self._folder)
                 options = self.endpoint.options
                 settings = ServerSettings(
@@ -121,7 +122,8 @@ class EmbeddedCrystal(LocalCrystal):
             return self._server
 
 
-_NOT_INSTALLED = "{who}: llama.cpp is not installed; install it with: pip install 'cantrip-acp[embedded]'"
+def _not_installed() -> str:
+    return f"llama.cpp is not installed; install it with: {install_command('embedded')}"
 
 
 def xllamacpp_installed() -> bool:

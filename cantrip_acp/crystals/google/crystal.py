@@ -29,6 +29,7 @@ from cantrip_acp.crystals.google.request import check, drop_refused_parameter
 from cantrip_acp.crystals.google.response import ResponseReader
 from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, limit_response_size, tls_context
 from cantrip_acp.crystals.openai.tool_names import original_names
+from cantrip_acp.files.installation import install_command
 
 BASE_URL = "https://generativelanguage.googleapis.com"
 API_VERSION = "v1beta"
@@ -65,7 +66,7 @@ class GoogleCrystal:
         if not _sdk_installed():
             raise DefinitionError(
                 "the provider google needs google-genai, not installed here; install it with: "
-                "pip install 'cantrip-acp[google]'"
+                + install_command("google")
             )
         self._endpoint = endpoint
         self.model = endpoint.model

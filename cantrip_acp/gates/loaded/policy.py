@@ -20,6 +20,7 @@ from typing import Any
 
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, GateError
+from cantrip_acp.files.installation import install_command
 from cantrip_acp.gates.confinement import Root
 
 PREFIX = "cantrip_acp.hot."
@@ -214,7 +215,6 @@ def _join(allowed: tuple[str, ...]) -> str:
 # Any tool can make a signature of the source, for example:
 #   openssl pkeyutl -sign -rawin -inkey key.pem -in textkit.py | base64 -w0
 
-INSTALL = "pip install 'cantrip-acp[signatures]'"
 _SSH = "ssh-ed25519"
 _HEAD = b"\0\0\0\x0bssh-ed25519\0\0\0\x20"
 _LONGEST = 1_000
@@ -268,7 +268,8 @@ def find_signer(signers: Iterable[str], source: bytes, given: bytes) -> str | No
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     except ImportError:
         raise GateError(
-            f"the ward allow_compile_signers needs the library cryptography, which is not installed here: {INSTALL}"
+            "the ward allow_compile_signers needs the library cryptography, which is not installed here: "
+            + install_command("signatures")
         ) from None
     for signer in signers:
         try:

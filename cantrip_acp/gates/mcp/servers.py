@@ -10,6 +10,7 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.core.errors import CantripError, DefinitionError
+from cantrip_acp.files.installation import install_command
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.gates.mcp.declaration import McpServer, unique_prefixes
 
@@ -132,7 +133,7 @@ def sdk_missing() -> str | None:
     """What to install, if the SDK of MCP is not installed."""
     if find_spec("mcp") is not None:
         return None
-    return "MCP servers need the package mcp, not installed here; install it with: pip install 'cantrip-acp[mcp]'"
+    return f"MCP servers need the package mcp, not installed here; install it with: {install_command('mcp')}"
 
 
 def to_install(sources: Iterable[object], circle: CircleView) -> list[McpServer]:

@@ -12,6 +12,7 @@ from html import unescape
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core.errors import GateError
+from cantrip_acp.files.installation import install_command
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.web.download import Answer
@@ -60,7 +61,7 @@ def markdown(html: str, url: str) -> str:
         import html_to_markdown as converter
     except ImportError:
         raise GateError(
-            "a page as text needs html-to-markdown, not installed here: pip install 'cantrip-acp[web]'",
+            f"a page as text needs html-to-markdown, not installed here: {install_command('web')}",
             "fetch it with raw=true",
         ) from None
     short = html[:MOST_HTML]

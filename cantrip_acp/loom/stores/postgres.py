@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomWriteError
+from cantrip_acp.files.installation import install_command
 from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
@@ -32,7 +33,7 @@ try:
     from psycopg.conninfo import conninfo_to_dict
 except ImportError as error:
     raise LoomError(
-        f"a loom in PostgreSQL needs psycopg ({error}); pip install 'cantrip-acp[postgres]', or keep it in sqlite:FILE"
+        f"a loom in PostgreSQL needs psycopg ({error}): {install_command('postgres')}; or keep it in sqlite:FILE"
     ) from None
 
 from cantrip_acp.loom.stores.postgres_cast_locks import RUNNING, PgCastLocks, abandon

@@ -58,7 +58,7 @@ class MontySession(CodeSession):
 class MontyMedium(CodeMedium):
     """Restricted Python. ``chunks`` stores the pieces of snapshots; by default each session stores its own in memory.
 
-    Needs the package pydantic-monty: ``pip install 'cantrip-acp[monty]'``.
+    Needs the package pydantic-monty (the extra ``monty``).
     """
 
     name = "monty"

@@ -17,6 +17,7 @@ from cantrip_acp.core.errors import DefinitionError, MissingVariable, RecipeErro
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
+from cantrip_acp.files.installation import install_command
 from cantrip_acp.files.paths import config_dir, private, state_dir, substrate_address
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.gates.contract import Gate
@@ -95,7 +96,7 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
     data = recipe.data
     store = data.get("loom", {}).get("store", "jsonl")
     if store.startswith(address.POSTGRES) and find_spec("psycopg") is None:
-        yield ("loom", "store"), "a loom in PostgreSQL needs psycopg: pip install 'cantrip-acp[postgres]'"
+        yield ("loom", "store"), f"a loom in PostgreSQL needs psycopg: {install_command('postgres')}"
     if data.get("mcp_servers"):
         from cantrip_acp.gates.mcp.servers import sdk_missing
 

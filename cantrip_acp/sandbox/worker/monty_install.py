@@ -11,10 +11,9 @@ import sysconfig
 from dataclasses import dataclass, replace
 
 from cantrip_acp.core.errors import SandboxMissing
+from cantrip_acp.files.installation import install_command
 from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools
 from cantrip_acp.sandbox.worker.worker import Worker
-
-INSTALL = "pip install 'cantrip-acp[monty]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +37,15 @@ def find() -> Monty:
     """Find Monty. Raises `SandboxMissing` with a text that says how to install it."""
     found = importlib.util.find_spec("pydantic_monty")
     if found is None or not found.submodule_search_locations:
-        raise SandboxMissing(f"the monty medium needs pydantic-monty, which is not installed here: {INSTALL}")
+        raise SandboxMissing(
+            f"the monty medium needs pydantic-monty, which is not installed here: {install_command('monty')}"
+        )
     packages = os.path.dirname(next(iter(found.submodule_search_locations)))
     binary = _binary()
     if binary is None:
-        raise SandboxMissing(f"pydantic-monty is installed, but its interpreter (monty) is not: {INSTALL}")
+        raise SandboxMissing(
+            f"pydantic-monty is installed, but its interpreter (monty) is not: {install_command('monty')}"
+        )
     return Monty(packages, binary)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from cantrip_acp.core.errors import LoomError
+from cantrip_acp.files.installation import install_command
 from cantrip_acp.loom.stores.postgres_url import PgUrl
 from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, SubstrateError
 from cantrip_acp.substrate.stores.base import (
@@ -27,7 +28,7 @@ try:
     from psycopg.conninfo import conninfo_to_dict
 except ImportError as error:
     raise SubstrateError(
-        f"a substrate in PostgreSQL needs psycopg ({error}); pip install 'cantrip-acp[postgres]', or name a SQLite file"
+        f"a substrate in PostgreSQL needs psycopg ({error}): {install_command('postgres')}; or name a SQLite file"
     ) from None
 
 _DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-substrate", "tcp_user_timeout": "30000"}

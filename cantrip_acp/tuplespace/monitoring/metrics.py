@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.files.installation import install_command
 from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.version import __version__
 
@@ -24,7 +25,7 @@ try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
     from prometheus_client.exposition import choose_encoder
 except ImportError as error:
-    raise DefinitionError(f"--metrics needs prometheus-client ({error}); pip install 'cantrip-acp[metrics]'") from None
+    raise DefinitionError(f"--metrics needs prometheus-client ({error}): {install_command('metrics')}") from None
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.stores.base import TupleStore

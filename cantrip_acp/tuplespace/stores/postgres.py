@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from cantrip_acp.core.errors import LoomError
+from cantrip_acp.files.installation import install_command
 from cantrip_acp.loom.stores.postgres_url import PgUrl
 from cantrip_acp.tuplespace.budget import Budget, alarm_tuple, amounts, due_alarms
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
@@ -41,7 +42,7 @@ try:
     from psycopg.conninfo import conninfo_to_dict
 except ImportError as error:
     raise SpaceNotOpened(
-        f"a tuple-space in PostgreSQL needs psycopg ({error}); pip install 'cantrip-acp[postgres]', or name a SQLite file"
+        f"a tuple-space in PostgreSQL needs psycopg ({error}): {install_command('postgres')}; or name a SQLite file"
     ) from None
 
 _T = TypeVar("_T")

@@ -21,6 +21,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from cantrip_acp.files.installation import requirements
+
 ROOT = Path(__file__).resolve().parents[3]
 MOST_PACKAGES = 40
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -63,6 +65,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (site / "cantrip_acp").exists():
         (site / "cantrip_acp").symlink_to(ROOT / "cantrip_acp")
     return folder / "bin" / "python"
+
+
+def hint(extra: str) -> str:
+    """The end of the command that adds an extra. The environment has no pip, so the command is uv's."""
+    return " ".join(f"'{each}'" for each in requirements(extra))
 
 
 @pytest.fixture
@@ -129,7 +136,7 @@ def test_a_command_names_the_extra(run: Run, tmp_path: Path, command: str, extra
     recipe(tmp_path)
     done = run("-m", "cantrip_acp.cli.main", *command.split())
     assert done.returncode in (1, 2), done.stdout
-    assert f"pip install 'cantrip-acp[{extra}]'" in done.stderr
+    assert hint(extra) in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -149,7 +156,7 @@ def test_the_repl_on_a_terminal_names_the_extra(python: Path, tmp_path: Path) ->
             timeout=60,
         )
         shown = os.read(controller, 100_000).decode()
-    assert "pip install 'cantrip-acp[terminal]'" in done.stderr
+    assert hint("terminal") in done.stderr
     # It works all the same, in plain text.
     assert done.returncode == 0, done.stderr
     assert "well" in shown
@@ -161,7 +168,7 @@ def test_a_crystal_names_the_extra(run: Run, tmp_path: Path, crystal: str, extra
     named = recipe(tmp_path, crystal=crystal)
     done = run("-m", "cantrip_acp.cli.main", "cast", named, "x", GEMINI_API_KEY="none")
     assert done.returncode in (1, 2), done.stdout
-    assert f"pip install 'cantrip-acp[{extra}]'" in done.stdout + done.stderr
+    assert hint(extra) in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -170,7 +177,7 @@ def test_a_recipe_names_the_extra_at_its_line(run: Run, tmp_path: Path) -> None:
     done = run("-m", "cantrip_acp.cli.main", "cast", named, "x")
     assert done.returncode == 2, done.stdout
     assert done.stderr.startswith("./r.cantrip.yaml:1:")
-    assert "pip install 'cantrip-acp[mcp]'" in done.stderr
+    assert hint("mcp") in done.stderr
 
 
 def test_the_repl_works_on_a_terminal_and_names_the_extra(python: Path, tmp_path: Path) -> None:
@@ -193,7 +200,7 @@ def test_the_repl_works_on_a_terminal_and_names_the_extra(python: Path, tmp_path
     os.close(ours)
     assert repl.wait(30) == 0, shown
     assert b"well" in shown
-    assert b"pip install 'cantrip-acp[terminal]'" in shown
+    assert hint("terminal").encode() in shown.replace(b"\r\n", b"")
 
 
 def test_an_error_shows_its_line_without_extras(run: Run, tmp_path: Path) -> None:
@@ -206,7 +213,7 @@ def test_an_error_shows_its_line_without_extras(run: Run, tmp_path: Path) -> Non
 
 def test_a_page_as_text_names_the_extra(run: Run) -> None:
     program = "from cantrip_acp.gates.web.html_text import markdown\nmarkdown('<p>a', 'https://example.org')"
-    assert "pip install 'cantrip-acp[web]'" in run("-c", program).stderr
+    assert hint("web") in run("-c", program).stderr
 
 
 def test_a_session_with_an_mcp_server_works_and_names_the_extra(run: Run, tmp_path: Path) -> None:
@@ -238,23 +245,56 @@ def test_a_session_with_an_mcp_server_works_and_names_the_extra(run: Run, tmp_pa
     done = run("-c", program, stdin=first, CANTRIP_CRYSTAL=f"scripted:{tmp_path}/script.yaml")
     assert done.returncode == 0, done.stderr
     assert "hello" in done.stdout
-    assert "pip install 'cantrip-acp[mcp]'" in done.stdout
+    assert hint("mcp") in done.stdout
 
 
 def test_every_extra_that_is_named_exists() -> None:
     known = set(distribution("cantrip-acp").metadata.get_all("Provides-Extra") or ())
-    files = [
-        *ROOT.glob("cantrip_acp/**/*.py"),
-        *ROOT.glob("docs/*.md"),
-        *ROOT.glob("editors/*/README.md"),
-        ROOT / "README.md",
-    ]
     named = {
         extra
-        for file in files
-        for found in re.findall(r"cantrip-acp\[([\w,-]+)\]", file.read_text())
-        for extra in found.split(",")
+        for file in ROOT.glob("cantrip_acp/**/*.py")
+        for extra in re.findall(r"install_command\([\"'](\w+)[\"']\)", file.read_text())
     }
+    assert named >= {"mcp", "terminal", "embedded"}
     assert named <= known
     page = (ROOT / "docs" / "extras.md").read_text()
     assert known == set(re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE))
+
+
+FROM_THE_INDEX = re.compile(
+    r"""\b(?:install|uvx|inject|--from)\b (?!.*\.whl) [^\n|]*? [\s'"`]cantrip-acp (?:\[[\w,-]+\])? (?:==\S+)? (?=[\s'"`]|$)""",
+    re.VERBOSE,
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pip install cantrip-acp",
+        "pipx install --force 'cantrip-acp[lsp,mcp]'",
+        "uvx cantrip-acp==0.1.0",
+        "uvx --from 'cantrip-acp[editor]' cantrip-acp",
+    ],
+)
+def test_an_install_from_the_index_is_found(line: str) -> None:
+    assert FROM_THE_INDEX.search(line)
+
+
+def test_nothing_tells_to_install_what_has_no_release() -> None:
+    """Without a release, a package of this name on the public index is a stranger's."""
+    files = [
+        *ROOT.glob("cantrip_acp/**/*.py"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("editors/**/*.md"),
+        *ROOT.glob("vscode-extension/*.md"),
+        *ROOT.glob("vscode-extension/media/**/*.md"),
+        ROOT / "README.md",
+    ]
+    found = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for file in files
+        if file != ROOT / "docs/releasing.md"  # what is true once there is one
+        for line in file.read_text().splitlines()
+        if FROM_THE_INDEX.search(line)
+    ]
+    assert found == []

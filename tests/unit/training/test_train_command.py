@@ -19,6 +19,7 @@ from cantrip_acp.cli.errors import USAGE, report_error
 from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.core.scoring import Scorer
 from cantrip_acp.crystals.scripted import ScriptedCrystal
+from cantrip_acp.files.installation import install_command
 from cantrip_acp.loom.query.thread import Thread
 from cantrip_acp.training.trainer import supervised
 from cantrip_acp.training.trainer.example import EXAMPLES, Example, Question, Settings
@@ -32,7 +33,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     done = CliRunner().invoke(command.train, ["larger"], standalone_mode=False)
 
     assert done.return_value == 1
-    assert done.stderr == "cantrip: torch, peft is not installed; install it with: pip install 'cantrip-acp[train]'\n"
+    assert done.stderr == f"cantrip: torch, peft is not installed; install it with: {install_command('train')}\n"
 
 
 def test_the_examples_of_the_package_are_found_by_name() -> None:

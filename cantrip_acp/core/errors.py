@@ -38,6 +38,7 @@ Messages are for the person who must act: what happened, where, what to do. They
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -306,6 +307,32 @@ def interrupts(error: BaseException) -> bool:
 
     task = current_task()
     return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == float("-inf")
+
+
+class GateFault(RuntimeWarning):
+    """A warning: the code of a gate raised an error that is no `GateError`. It names the file and the line."""
+
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+def own_frame(error: BaseException) -> tuple[str, int, str] | None:
+    """File, line and function where somebody's own code failed: the last frame of it in the traceback.
+
+    Code of this package is never meant; that of other packages only if there is no other. None if there is neither.
+    """
+    import traceback
+
+    frames = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(error.__traceback__)]
+    others = [each for each in frames if not each[0].startswith((_PACKAGE, "<frozen"))]
+    own = [each for each in others if not each[0].startswith(_LIBRARY) and not any(i in each[0] for i in _INSTALLED)]
+    installed = [
+        each for each in others if any(i in each[0] for i in _INSTALLED) and f"{os.sep}anyio{os.sep}" not in each[0]
+    ]
+    found = own or installed
+    return found[-1] if found else None
 
 
 def describe(error: BaseException) -> str:

@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.core import events
-from cantrip_acp.core.errors import GateError, describe, interrupts
+from cantrip_acp.core.errors import GateError, GateFault, describe, interrupts, own_frame
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
@@ -64,6 +65,8 @@ class GateExecutor:
         self._circle = circle
         self._gates = circle.gates
         self.dynamic_gates = DynamicGates(circle)
+        self.faults: list[str] = []
+        """Errors in the code of gates, each with its file and line, for people."""
         self.source_problems: Sequence[str] = ()
         """What of the gate sources, such as MCP servers, cannot be used, and why."""
         self._sessions: dict[str, GateSession] = {}
@@ -269,7 +272,22 @@ class GateExecutor:
             if interrupts(error):
                 raise
             self._log_failure(f"gate {gate.name} failed")
+            self._report_fault(gate, error)
             return GateReply(str(error) if isinstance(error, _Failed) else describe(error), is_error=True)
+
+    def _report_fault(self, gate: Gate, error: Exception) -> None:
+        """Tell the person who wrote a gate where it failed. The entity reads only the kind and the text of the error."""
+        place = own_frame(error)
+        if place is None:
+            return
+        file, line, function = place
+        what = self._redactor.diagnostic(f"gate {gate.name} failed: {describe(error)}")
+        text = f"{what} ({file}:{line}, in {function})"
+        if text not in self.faults and len(self.faults) < _MOST_FAULTS:
+            self.faults.append(text)
+            with contextlib.suppress(Warning):
+                # A program that makes errors of warnings has the one in the result.
+                warnings.warn_explicit(what, GateFault, file, line)
 
     def _log_failure(self, what: str) -> None:
         """Write the traceback of the current exception to the debug log, with secrets masked."""
@@ -336,7 +354,9 @@ class GateExecutor:
         server = f"MCP server {name.partition('.')[0]!r} "
         why = next((f" {problem}." for problem in self.source_problems if problem.startswith(server)), "")
         removed = " The ward remove_gate removes it." if name in self._circle.wards.remove_gate else hint
-        return f"gate not available: {name!r}. This circle has: {available}.{hint}{why}", f"{short}{removed}{why}"
+        # People have read already why the server cannot be used.
+        lost = " Its server cannot be used." if why else removed
+        return f"gate not available: {name!r}. This circle has: {available}.{hint}{why}", f"{short}{lost}"
 
     def _schema_error(self, gate: Gate, args: Mapping[str, Any]) -> str | None:
         """Say why the arguments do not fit the gate's schema; None if they fit."""
@@ -412,6 +432,9 @@ def _display_fields(
     if diffs:
         shown["diffs"] = diffs
     return shown
+
+
+_MOST_FAULTS = 20
 
 
 class _Failed(Exception):

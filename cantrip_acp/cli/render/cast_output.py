@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from cantrip_acp.cli.render.from_events import EventTranslator
 from cantrip_acp.cli.render.renderer import Renderer
 from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.core import events
+from cantrip_acp.core.errors import GateFault
 from cantrip_acp.crystals.human import working_clock
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.text.redaction import shared
@@ -56,6 +58,9 @@ class CastText:
         self._translator = EventTranslator(dot=screen.marks.dot)
         self._started = working_clock()
         self._noticed: set[str] = set()
+        if sys.stderr.isatty():
+            # The end of the cast shows them; a line between the others would tear the screen.
+            warnings.filterwarnings("ignore", category=GateFault)
 
     def show_intent(self, words: str) -> None:
         """Show the user's intent at the beginning of a cast."""

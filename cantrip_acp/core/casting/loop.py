@@ -709,7 +709,8 @@ class CastRun:
             entity.requests.returned(entity.parent.cast.entity.requests)
         terminated = reason in TERMINATIONS
         unenforced = self._warnings()
-        warnings = (*unenforced, *map(entity.redactor.text, entity.source_problems))
+        faults, self._executor.faults = self._executor.faults, []
+        warnings = (*unenforced, *map(entity.redactor.text, entity.source_problems), *faults)
         result = CastResult(
             # A copy, so that callers who change the result do not change the record.
             thaw(self._result) if terminated else None,

@@ -60,7 +60,7 @@ class CastResult(Generic[Value]):
     billed query: failed and repeated attempts, cancelled streams as far as their provider reported, summaries of
     folding.
     ``warnings`` name the wards that could not be enforced, or not exactly, and the MCP servers that could not be reached,
-    and say why.
+    and say why; and they name file and line of errors in the code of gates.
     """
 
     result: Value

@@ -57,6 +57,12 @@ class McpError(CantripError):
     """A server cannot be reached, or has ended. The text names the server."""
 
 
+_STDERR_LOOKS = 40
+"""How often, every 10 ms, to look for more of what a server wrote about a failed call."""
+_STDERR_QUIET = 4
+"""After so many looks without more of it, it is complete."""
+
+
 class Connection:
     """A connection to one server. `open` it, `call` its ``tools``, and always `close` it."""
 
@@ -97,13 +103,16 @@ class Connection:
     async def stderr_since(self, before: str) -> str:
         """What the program has written to its standard error since its end was ``before``, at most 2,000 characters."""
         # The answer to a call can arrive before what the server wrote earlier, because that has a pipe of its own.
-        for _ in range(10):
-            if self.stderr_tail != before:
-                break
+        last, quiet = self.stderr_tail, 0
+        for _ in range(_STDERR_LOOKS):
             await anyio.sleep(0.01)
-        after = self.stderr_tail
-        new = after.removeprefix(before) if len(after) >= len(before) else after
-        return shared().diagnostic(new.strip()[-2000:])
+            quiet = quiet + 1 if self.stderr_tail == last else 0
+            last = self.stderr_tail
+            # A traceback comes in many pieces, and its last line is the one that matters.
+            if quiet >= (_STDERR_QUIET if last != before else 10):
+                break
+        new = last.removeprefix(before) if len(last) >= len(before) else last
+        return shared().diagnostic(_without_boxes(new).strip()[-2000:])
 
     async def restart(self) -> None:
         """End the server, if it runs, and start it again. Then it may end a few times again. Raises `McpError`."""
@@ -375,6 +384,12 @@ class Connection:
 
     def _describe_failure(self, error: BaseException | None) -> str:
         """Say why the server ended, with the last lines of its standard error."""
+        if install.needs_install(self.server, self._circle.wards):
+            # What its program says without a network would only hide this.
+            return (
+                f"it is not installed: {self.server.command} downloads it when it starts. Install it once: "
+                "`cantrip recipe install` with the name of the recipe, or `cantrip cast` in a terminal, which asks"
+            )
         parts: list[str] = []
         service = self._service
         error = _first_error(error)
@@ -391,13 +406,6 @@ class Connection:
             parts.append(f"the end of its standard error: {words[-1000:]}")
         if cut and isinstance(service, Service):
             parts.append(f"it ran in the sandbox ({_describe_network(self._circle)})")
-        if install.needs_install(self.server, self._circle.wards):
-            command = self.server.command
-            parts.insert(
-                0,
-                f"it is not installed: {command} downloads it when it starts. Allow it once: `cantrip recipe install RECIPE`, "
-                "or with `cantrip cast` in a terminal",
-            )
         return "; ".join(parts) or ("it said nothing" if error is None else "it ended")
 
     def _error(self, why: str) -> McpError:
@@ -436,6 +444,12 @@ async def install_server(
         )
     install.mark_installed(server)
     tell(f"installed MCP server {server.name!r}")
+
+
+def _without_boxes(words: str) -> str:
+    """Without the boxes that rich draws around the source of a traceback: what is left names the error."""
+    kept = [line for line in words.splitlines() if line.strip()[:1] not in ("│", "╭", "╰", "┃", "|")]
+    return "\n".join(line.rstrip() for line in kept if line.strip()) or words
 
 
 class _Page:

@@ -101,7 +101,7 @@ class OpenServers:
         error = connection.last_error or "; ".join([*problems, *([connection.left_out] if connection.left_out else [])])
         state = "running" if connection.alive else "failed" if connection.last_error else "stopped"
         tools = [{"gate": gate.name, "description": gate.description} for gate in found]
-        return {"state": state, "error": error, "output": connection.stderr_tail, "tools": tools}
+        return {"state": state, "error": error, "output": connection.stderr_tail[-4096:], "tools": tools}
 
     def add(self, connection: Connection, prefix: str, failure: CantripError | None) -> None:
         """Add one server's tools, or its error."""

@@ -22,7 +22,7 @@ from cantrip_acp.sandbox.launch.output import clean
 
 _ASKED_TO_LEAVE = 0.5
 """Seconds to wait for its exit after its input was closed. After SIGTERM it is half of this."""
-_LAST_WORDS = 4096
+_LAST_WORDS = 32_768
 _WATCHDOG_SCRIPT = 'read -r _; kill -s KILL -- "-$1"'
 """The program of the watchdog. It waits until its input is closed (our process has ended), and then kills a group."""
 

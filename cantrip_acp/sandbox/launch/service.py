@@ -24,7 +24,7 @@ from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
 _WAITING = 1024 * 1024
 """Bytes of output that may wait for the caller. If more wait, the program must wait too."""
-_MAX_STDERR = 4096
+_MAX_STDERR = 32_768
 _FOREVER = 10**12
 _EXIT_GRACE = 0.5
 """Seconds in which the program may exit after its input was closed. Then it is killed."""

@@ -129,6 +129,22 @@ async def test_people_see_what_the_server_wrote_to_its_standard_error_when_its_t
     assert ended[0].annotations["error"] == f"{ended[0].result}\nthe server's standard error: no disk"
 
 
+async def test_the_cause_of_a_fault_in_a_tool_is_shown_and_not_the_box_around_it(tmp_path: Path) -> None:
+    # The official SDK logs with rich, which draws boxes around the source.
+    source = (
+        "from mcp.server import MCPServer\nserver = MCPServer('tools')\n"
+        "@server.tool()\ndef fail(why: str) -> str:\n    'Fails.'\n    return {}['beer']\nserver.run('stdio')\n"
+    )
+    (tmp_path / "toolserver.py").write_text(source)
+    script = [calls(("tools.fail", {"why": "broken"})), calls(("done", {"answer": "ok"}))]
+    async with cantrip(str(tmp_path / "toolserver.py"), tmp_path, *script).cast_stream("Go on.") as stream:
+        ended = [event async for event in stream if isinstance(event, events.GateFinished)]
+    shown = ended[0].annotations["error"]
+    assert "KeyError: 'beer'" in shown
+    assert "│" not in shown
+    assert str(tmp_path) not in ended[0].result
+
+
 async def test_one_that_is_required_fails_the_cast(tmp_path: Path) -> None:
     circle = Circle(gates=["done"], wards=[{"max_turns": 2}], workspace=tmp_path)
     broken = McpServers([McpServer(name="broken", command="no-such-program-here", required=True)])

@@ -47,7 +47,11 @@ def test_a_cast_asks_installs_and_then_needs_no_network(tmp_path: Path) -> None:
         done = run("cast", path, "go", cwd=tmp_path, timeout=120, **cache)
         said = " ".join(done.out.split())
         assert "'hello' cannot be reached" in said, done
-        assert "`cantrip recipe install RECIPE`" in said
+        assert "`cantrip recipe install` with the name of the recipe" in said
+        assert "RECIPE" not in said
+        assert "bash_network" not in said
+        assert "standard error" not in said
+        assert said.count("is not installed") == 1, "once, and not again for each call"
         assert not asked
         with Terminal("cast", path, "go", cwd=tmp_path, **cache) as terminal:
             shown = terminal.wait_for("Install it now?", timeout=60)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from cantrip_acp import CantripError, DefinitionError, Gate, GateError, GateReply, Loom
+from cantrip_acp.core.errors import GateFault
 from cantrip_acp.core.events import Diff, Location
 from tests.support.fixtures.core import done, make
 
@@ -290,3 +293,49 @@ def test_an_entry_point_that_cannot_be_loaded_is_a_definition_error(monkeypatch:
     monkeypatch.setattr(registry, "_cached", {"strange": entry})
     with pytest.raises(DefinitionError, match=r"'strange' cannot be loaded.*ModuleNotFoundError"):
         registry.find("strange")
+
+
+ROWS = {"a": 1}
+
+
+def _inner(key: str) -> int:
+    return ROWS[key]  # the fault
+
+
+def look_up(key: str) -> int:
+    """Look up."""
+    return _inner(key)
+
+
+async def look_up_late(key: str) -> int:
+    """Look up."""
+    return json.loads(f"{_inner('a')} {key}")
+
+
+def refuse(key: str) -> int:
+    """Refuse."""
+    raise GateError("there is no such key")
+
+
+async def test_a_fault_in_a_gate_is_shown_with_its_file_and_line(anyio_backend: str) -> None:
+    calls = [
+        {"gate": "look_up", "args": {"key": f"Bearer {SECRET}"}},
+        {"gate": "look_up", "args": {"key": f"Bearer {SECRET}"}},
+        {"gate": "look_up_late", "args": {"key": "x"}},
+        {"gate": "refuse", "args": {"key": "x"}},
+    ]
+    cantrip = make({"tool_calls": calls}, done(), gates=("done", look_up, look_up_late, refuse))
+    with pytest.warns(GateFault) as caught:
+        result = await cantrip.cast("Look.")
+    line = next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# the fault"))
+    first, second = result.warnings
+    assert first.startswith("gate look_up failed: KeyError: ")
+    assert first.endswith(f"({__file__}:{line}, in _inner)")
+    assert second.startswith("gate look_up_late failed: JSONDecodeError: Extra data")
+    assert "in look_up_late)" in second
+    assert (caught[0].filename, caught[0].lineno) == (__file__, line)
+    observed = str([record.result for record in cantrip.loom.threads()[0].acted[0].observation.results])
+    assert "KeyError" in observed
+    assert __file__ not in observed
+    assert SECRET not in f"{first}{caught[0].message}"
+    assert (await make(done(), gates=("done", look_up)).cast("Look.")).warnings == ()

@@ -101,6 +101,41 @@ def test_a_command_is_shown_in_its_colours(page: Any) -> None:
     ]
 
 
+def test_a_long_output_says_how_long_it_is_and_where_something_is_missing(page: Any) -> None:
+    head = "".join(f"line {n}\n" for n in range(1, 641))
+    end = "".join(f"line {n}\n" for n in range(49_341, 50_001)) + "BUILD OK\n"
+    whole = f"{head}[… 48,700 lines (1,234,567 bytes) not shown …]\n{end}"
+    common = {
+        "id": "1",
+        "callId": "t",
+        "title": "make",
+        "kind": "execute",
+        "name": "bash",
+        "parts": [],
+        "locations": [],
+    }
+    add(page, type="tool", status="in_progress", **common)
+    page.evaluate("(text) => tell({ type: 'ops', ops: [{ op: 'output', id: '1', text }] })", head)
+    done = {**common, "type": "tool", "status": "completed", "output": whole, "recorded": True}
+    page.evaluate("(item) => tell({ type: 'ops', ops: [{ op: 'set', item }] })", done)
+    page.locator(".tool-item summary").click()
+    fold = page.locator(".output-fold")
+    assert page.locator(".terminal").count() == 1
+    assert page.locator(".terminal").inner_text().endswith("line 50000\nBUILD OK\n")
+    assert "49,986 earlier lines of 50,001. 48,700 in the middle were not kept." in fold.inner_text()
+    fold.get_by_text("Open all").click()
+    assert "50,001 lines. 48,700 in the middle were not kept." in fold.inner_text()
+    gap = page.locator(".terminal .gap")
+    assert "48,700 lines" in gap.inner_text()
+    assert page.evaluate("document.querySelector('.terminal .gap').previousSibling.textContent") == "line 640\n"
+    fold.get_by_text("Open in editor").click()
+    assert page.evaluate("said.filter((m) => m.type === 'openOutput')") == [{"type": "openOutput", "item": "1"}]
+    # The same item, as it is after a reload.
+    page.evaluate("(item) => tell({ type: 'reset', items: [item], more: false, state })", done)
+    page.locator(".tool-item summary").click()
+    assert "49,986 earlier lines of 50,001." in page.locator(".output-fold").inner_text()
+
+
 def test_markdown_that_grows_is_that_which_is_whole(page: Any) -> None:
     text = (
         "# Title\n\nSome *words* and `code`.\n\n- a\n  - b\n- c\n\n"

@@ -10,24 +10,31 @@ const OTHERS = /\u001b(?:\[[0-?]*[ -/]*[@-ln-~]|\][^\u0007\u001b]*(?:\u0007|\u00
 // An incomplete escape sequence at the end of a piece.
 const UNFINISHED = /\u001b(?:\[[0-?]*[ -/]*|\][^\u0007\u001b]{0,200}|[()*+])?$/
 
+// The line with which the agent says how much of an output it has not kept.
+const GAP = /^\[… (?:([\d,]+) lines \([\d,]+ bytes\)|[\d,]+ bytes) not shown …\]$/
+
 /**
  * The output of a command in colours: its last lines, with the earlier lines collapsed and counted. Lines are added as they
- * come. The oldest lines of a very long output are removed.
+ * come. The oldest lines of a very long output are removed. `open` opens all that there is of it in an editor.
  */
 export class TerminalView {
   readonly element: HTMLElement
   private readonly lines = el('pre', { class: 'terminal folded', tabindex: 0, 'aria-label': 'Output' })
   private readonly count = el('span')
   private readonly toggle = el('button', { class: 'text-button', type: 'button', onclick: () => { this.unfold() } })
-  private readonly fold = el('div', { class: 'output-fold', hidden: true }, this.count, this.toggle)
+  private readonly fold: HTMLElement
   private dropped = 0
+  /** Lines that are in no record. */
+  private missing = 0
+  private gaps = 0
   private readonly parser = createAnsiSequenceParser()
   private line = el('span', { class: 'line' })
   private waiting = ''
   /** After a single carriage return, the next text replaces this line. */
   private returned = false
 
-  constructor(text = '') {
+  constructor(text = '', open?: () => void) {
+    this.fold = el('div', { class: 'output-fold', hidden: true }, this.count, this.toggle, open && el('button', { class: 'text-button open-output', type: 'button', onclick: open }, 'Open in editor'))
     this.element = el('div', { class: 'output' }, this.fold, this.lines)
     this.lines.append(this.line)
     // The end stays visible, also if it is expanded or resized later.
@@ -60,16 +67,24 @@ export class TerminalView {
   /** Update the number of collapsed lines. The last line is empty if the output ends with a line break. */
   private updateToggle(): void {
     const folded = this.lines.classList.contains('folded')
-    const all = this.lines.childElementCount
-    const earlier = all - SHOWN_LINES + this.dropped
-    this.fold.hidden = all <= SHOWN_LINES
+    const shown = this.lines.childElementCount - (this.line.childNodes.length === 0 ? 1 : 0)
+    const all = shown - this.gaps + this.dropped + this.missing
+    this.fold.hidden = this.lines.childElementCount <= SHOWN_LINES
     const gone = this.dropped > 0 ? ` The first ${this.dropped.toLocaleString('en')} are not kept here.` : ''
-    this.count.textContent = folded ? `${earlier.toLocaleString('en')} earlier lines.${gone}` : `${(all + this.dropped).toLocaleString('en')} lines.${gone}`
+    const missing = this.missing > 0 ? ` ${this.missing.toLocaleString('en')} in the middle were not kept.` : ''
+    const count = folded ? `${(all - Math.min(shown, SHOWN_LINES - (this.line.childNodes.length === 0 ? 1 : 0))).toLocaleString('en')} earlier lines of ${all.toLocaleString('en')}` : `${all.toLocaleString('en')} lines`
+    this.count.textContent = `${count}.${missing}${gone}`
     this.toggle.textContent = folded ? 'Open all' : 'Fold'
   }
 
   private newLine(): void {
     this.returned = false
+    const gap = GAP.exec(this.line.textContent)
+    if (gap) {
+      this.line.classList.add('gap')
+      this.gaps += 1
+      this.missing += Number((gap[1] ?? '1').replaceAll(',', ''))
+    }
     this.line.append('\n')
     this.line = el('span', { class: 'line' })
     this.lines.append(this.line)

@@ -36,7 +36,9 @@ export class ToolView {
   private readonly body = el('div', { class: 'tool-body' })
   private readonly asking = el('div', { class: 'asking' })
   private terminal: TerminalView | undefined
+  private readonly openOutput = (): void => { host.postMessage({ type: 'openOutput', item: this.item.id }) }
   private touched = false
+  private recorded = false
   private renderedShape = ''
   private asked = ''
   private item: ToolItem
@@ -68,7 +70,7 @@ export class ToolView {
     // An open question already shows the subject of the call.
     this.details.hidden = item.question !== undefined
     // Create the content again only if it changed: that would collapse what the user opened and lose scroll positions.
-    const shape = JSON.stringify([item.question !== undefined, item.parts, item.input, item.exit, item.tests, item.locations, item.answer, item.stopped, item.status === 'failed'])
+    const shape = JSON.stringify([item.question !== undefined, item.parts, item.input, item.exit, item.tests, item.locations, item.answer, item.stopped, item.status === 'failed', item.recorded])
     if (shape !== this.renderedShape) {
       this.renderedShape = shape
       this.fill(item)
@@ -83,7 +85,7 @@ export class ToolView {
     if (this.terminal) {
       this.terminal.append(text)
     } else {
-      this.terminal = new TerminalView(text)
+      this.terminal = new TerminalView(text, this.openOutput)
       this.body.append(this.terminal.element)
     }
     if (!this.touched && this.item.status === 'in_progress') this.details.open = true
@@ -103,10 +105,11 @@ export class ToolView {
     const parts: Node[] = []
     const elsewhere = item.locations.filter((at) => !item.parts.some((part) => part.type === 'diff' && part.path === at.path))
     if (elsewhere.length > 0) parts.push(el('div', { class: 'locations' }, ...elsewhere.slice(0, 20).map(location)))
-    if (item.tests) parts.push(...tests(item.tests, item.program?.text))
+    if (item.tests) parts.push(...tests(item.tests, item.program?.text, this.openOutput))
     else if (item.input && item.kind === 'other') parts.push(codeBlock(item.input, 'json'))
     if (!item.tests) parts.push(...item.parts.map((part) => this.part(part)))
-    if (item.output !== undefined && !this.terminal) this.terminal = new TerminalView(item.output)
+    if (item.output && (!this.terminal || (item.recorded && !this.recorded))) this.terminal = new TerminalView(item.output, this.openOutput)
+    this.recorded = item.recorded === true
     if (this.terminal) parts.push(this.terminal.element)
     const { exit } = item
     if (exit && !item.stopped && (exit.code !== 0 || exit.signal)) parts.push(el('div', { class: 'exit' }, exit.signal ? `Ended by ${exit.signal}` : `Exit code ${exit.code ?? 'unknown'}`))
@@ -122,7 +125,7 @@ export class ToolView {
       case 'link':
         return el('p', {}, link(part.uri, [part.name]))
       case 'output':
-        return new TerminalView(part.text).element
+        return new TerminalView(part.text, this.openOutput).element
       case 'text':
         return new MarkdownView(part.text).element
     }
@@ -287,7 +290,7 @@ function left(count: number): HTMLElement | false {
 }
 
 /** The failed tests with their reasons, then the output of the command. */
-function tests(report: TestReport, command: string | undefined): Node[] {
+function tests(report: TestReport, command: string | undefined, openOutput: () => void): Node[] {
   return [
     ...(command ? [el('pre', { class: 'code-block command' }, el('code', {}, ...withVisibleCharacters(command, 'command')))] : []),
     ...(report.note ? [el('p', { class: 'note' }, report.note)] : []),
@@ -300,7 +303,7 @@ function tests(report: TestReport, command: string | undefined): Node[] {
           ),
         ]
       : []),
-    ...(report.output ? [new TerminalView(report.output).element] : []),
+    ...(report.output ? [new TerminalView(report.output, openOutput).element] : []),
   ]
 }
 

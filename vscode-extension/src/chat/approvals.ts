@@ -35,6 +35,11 @@ export class Approvals implements vscode.Disposable {
     });
   }
 
+  /** Show the output of a command in an editor. */
+  showOutput(title: string, text: string): Promise<void> {
+    return this.diffs.openOutput(title, text);
+  }
+
   dispose(): void {
     for (const part of this.parts) part.dispose();
   }

@@ -5,7 +5,14 @@ import * as vscode from "vscode";
 const SCHEME = "cantrip-diff";
 const KEPT = 100;
 
-/** Shows changes in the diff editor: both sides as the agent sent them, also if the file has changed since. */
+// Colours and other escape sequences, which an editor would show as characters.
+// eslint-disable-next-line no-control-regex -- escape codes are control characters
+const ESCAPES = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[ -/]*[0-~])/g;
+
+/**
+ * Shows changes in the diff editor: both sides as the agent sent them, also if the file has changed since. Shows outputs in a
+ * read-only editor.
+ */
 export class Diffs implements vscode.TextDocumentContentProvider, vscode.Disposable {
   private readonly texts = new Map<string, string>();
   private readonly registration = vscode.workspace.registerTextDocumentContentProvider(SCHEME, this);
@@ -20,8 +27,14 @@ export class Diffs implements vscode.TextDocumentContentProvider, vscode.Disposa
     await vscode.commands.executeCommand("vscode.diff", left, right, title, { preview: true });
   }
 
+  async openOutput(title: string, text: string): Promise<void> {
+    const name = title.replace(/[\\/:*?"<>|\s]+/g, " ").trim().slice(0, 60) || "output";
+    const resource = this.keep(randomUUID(), "output", `/${name}.log`, text.replace(ESCAPES, ""));
+    await vscode.window.showTextDocument(await vscode.workspace.openTextDocument(resource), { preview: true });
+  }
+
   provideTextDocumentContent(uri: vscode.Uri): string {
-    return this.texts.get(uri.query) ?? "This change is no longer kept. Open it from the conversation again.";
+    return this.texts.get(uri.query) ?? "This text is no longer kept. Open it from the conversation again.";
   }
 
   dispose(): void {

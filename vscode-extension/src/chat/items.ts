@@ -58,6 +58,8 @@ export interface ToolItem {
   input?: string;
   /** The output of a command, with its escape codes. */
   output?: string;
+  /** Whether `output` is what was recorded of it, and not what came while it ran. */
+  recorded?: boolean;
   exit?: { code: number | null; signal: string | null };
   /** Whether it was stopped before its end. That is neither a success nor a failure. */
   stopped?: boolean;

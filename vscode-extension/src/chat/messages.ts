@@ -89,7 +89,7 @@ export type WebviewMessage =
   | { readonly type: "link"; readonly href: string }
   | { readonly type: "mention"; readonly ask: number; readonly query: string }
   | { readonly type: "dropped"; readonly uris: readonly string[] }
-  | { readonly type: "askAgain" | "tryAgain" | "copyAnswer" | "restore"; readonly item: string }
+  | { readonly type: "askAgain" | "tryAgain" | "copyAnswer" | "restore" | "openOutput"; readonly item: string }
   | { readonly type: "copy" | "insert"; readonly text: string };
 
 /** Check a message of the webview. The webview shows untrusted text, so its messages are not trusted. */
@@ -153,6 +153,7 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
     case "tryAgain":
     case "copyAnswer":
     case "restore":
+    case "openOutput":
       return texts("item") ? (fields as unknown as WebviewMessage) : undefined;
     case "copy":
     case "insert":

@@ -301,6 +301,10 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         const diff = current.transcript.diff(message.item, message.path);
         return diff && this.approvals.show(diff, current.transcript.questionOf(message.item));
       }
+      case "openOutput": {
+        const output = current.transcript.outputOf(message.item);
+        return output && this.approvals.showOutput(output.title, output.text);
+      }
       case "link":
         return follow(message.href, current.folder);
       case "mention":

@@ -48,6 +48,13 @@ export function exitOf(raw: unknown): ToolItem["exit"] {
   return code === null && signal === null ? undefined : { code, signal };
 }
 
+/** The recorded output of a command or a cell; undefined if it is not there. */
+export function recordedOutput(name: string | undefined, raw: unknown): string | undefined {
+  const given = fields(raw);
+  if ((name !== "bash" && name !== "python") || given === undefined || !("exit_code" in given)) return undefined;
+  return typeof given.output === "string" ? given.output : undefined;
+}
+
 /** The report of a test run, and its command. */
 export function testsOf(raw: unknown): { report: TestReport; command: string | undefined } | undefined {
   const given = resultOf(raw);

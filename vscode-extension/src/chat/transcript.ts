@@ -5,7 +5,7 @@ import { Signal } from "../acp/signal";
 import { diffHunks } from "./changes";
 import type { Answer, Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, Op, Question, ToolItem, ToolPart, UserItem, WordsItem } from "./items";
 import { contextOf } from "./editorcontext";
-import { exitOf, inputOf, program, programOf, sentence, testsOf, unfenced } from "./results";
+import { exitOf, inputOf, program, programOf, recordedOutput, sentence, testsOf, unfenced } from "./results";
 
 const MOST_OUTPUT = 200_000;
 
@@ -210,6 +210,14 @@ export class Transcript {
     return item?.type === "tool" ? item.question?.id : undefined;
   }
 
+  /** The output of a call with its title, as much as there is of it. */
+  outputOf(itemId: string): { readonly title: string; readonly text: string } | undefined {
+    const item = this.items.find((each) => each.id === itemId);
+    if (item?.type !== "tool") return undefined;
+    const text = item.tests?.output ?? item.output ?? item.parts.flatMap((part) => (part.type === "output" ? [part.text] : [])).join("\n");
+    return { title: item.title, text };
+  }
+
   /** The complete texts of a diff of an item. */
   diff(itemId: string, path: string): acp.Diff | undefined {
     return this.diffs.get(`${itemId}\n${path}`);
@@ -318,6 +326,13 @@ export class Transcript {
     if (meta?.cantrip?.stopped === true) {
       change.stopped = true;
       if (change.parts) change.parts = change.parts.filter((part) => part.type !== "text");
+    }
+    // The record has the end of a long output, and after a reload the same text.
+    const recorded = recordedOutput(change.name ?? item.name, update.rawOutput);
+    if (recorded !== undefined && answer === undefined && (item.output === undefined || meta?.cantrip?.stopped !== true)) {
+      if (recorded !== (item.output ?? "")) change.recorded = true;
+      change.output = recorded;
+      if (change.parts) change.parts = change.parts.filter((part) => part.type !== "output" && !(part.type === "text" && recorded.includes(part.text.trim())));
     }
     const via = meta?.cantrip?.via;
     if (typeof via === "string") change.parent = via;

@@ -291,4 +291,24 @@ describe("a real session's past", () => {
     // Nothing that was written for the model stands in an output either.
     assert.deepEqual(live.items.flatMap((item) => (item.type === "tool" && item.output !== undefined ? [item.output] : [])), ["begun\n"]);
   });
+
+  it("has the recorded output of a command when it ends, live and after a reload", () => {
+    const whole = "line 1\n[… 48,700 lines (9,999 bytes) not shown …]\nBUILD OK\n";
+    const ended = { exit_code: 0, signal: null, timed_out: false, truncated: true, output: whole };
+    const live = new Transcript("/p");
+    const seen = reader(live);
+    live.applyUpdate({ sessionUpdate: "tool_call", toolCallId: "t1.0", title: "make", name: "bash", kind: "execute", status: "in_progress", rawInput: { command: "make" } });
+    live.applyUpdate({ sessionUpdate: "tool_call_update", toolCallId: "t1.0", _meta: { terminal_output: { data: "line 1\nline 2\n" } } });
+    live.applyUpdate({ sessionUpdate: "tool_call_update", toolCallId: "t1.0", status: "completed", rawOutput: ended });
+    const loaded = new Transcript("/p");
+    const content = [{ type: "content" as const, content: { type: "text" as const, text: `\`\`\`\n${whole.trimEnd()}\n\`\`\`` } }];
+    loaded.applyUpdate({ sessionUpdate: "tool_call", toolCallId: "t1.0", title: "make", name: "bash", kind: "execute", status: "completed", rawInput: { command: "make" }, rawOutput: ended, content });
+    for (const transcript of [live, loaded]) {
+      const item = transcript.call("t1.0");
+      assert.equal(item?.output, whole);
+      assert.deepEqual(item.parts, []);
+      assert.deepEqual(transcript.outputOf(item.id), { title: "make", text: whole });
+    }
+    assert.deepEqual(seen, live.items);
+  });
 });

@@ -40,8 +40,9 @@ if (asked.has("--tests")) {
     await copyFile("../cantrip_acp/recipes/cantrip.schema.json", "dist/cantrip.schema.json");
     const options = {
         ...shared,
-        entryPoints: ["src/extension.ts"],
-        outfile: "dist/extension.js",
+        // The hook of the uninstallation runs where there is no editor.
+        entryPoints: { extension: "src/extension.ts", uninstall: "src/uninstall.ts" },
+        outdir: "dist",
         external: ["vscode"],
         minify: asked.has("--production"),
         // The language client's packages have ES modules beside CommonJS; the first bundle smaller.

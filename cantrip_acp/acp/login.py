@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RpcError
 from cantrip_acp.crystals import keys
+from cantrip_acp.crystals.endpoint import BASE_URL_VARIABLES, LOCAL_KEY
 from cantrip_acp.files.paths import private
 from cantrip_acp.recipes.build.crystal_factory import KEYS, VARIABLE
 
@@ -111,6 +112,128 @@ def use_local_model(crystal: str) -> None:
     save_key(VARIABLE, crystal)
 
 
+def key_providers() -> list[dict[str, Any]]:
+    """The providers whose models need a key, for ``_cantrip/sign_in/list``.
+
+    Each has ``provider``, ``hasKey`` and ``needsModel``, which is true if no model of it is chosen by default.
+    """
+    from cantrip_acp.crystals.local.presets import PRESETS
+    from cantrip_acp.recipes.build.providers import key_names
+
+    names = (*KEYS, *(name for name, preset in PRESETS.items() if not preset.local))
+    return [
+        {
+            "provider": name,
+            "hasKey": keys.find(key_names(name), keyring=False) is not None,
+            "needsModel": name not in KEYS,
+        }
+        for name in names
+    ]
+
+
+def embedded_models() -> list[dict[str, Any]]:
+    """The models that this machine can run without a server, for ``_cantrip/sign_in/list``.
+
+    Each has ``crystal`` (``embedded:smollm2``), ``about``, ``bytes`` to download, and whether it is ``here``.
+    """
+    from cantrip_acp.crystals.embedded import weights
+
+    return [
+        {"crystal": f"embedded:{name}", "about": known.about, "bytes": known.size, "here": known.pulled}
+        for name, known in weights.KNOWN.items()
+    ]
+
+
+class CannotSignIn(Exception):
+    """A sign-in that fails as it was asked for. The text says why."""
+
+
+def address_of(base_url: str) -> str:
+    """The address of an OpenAI-compatible server as the user typed it; ``/v1`` is added if it has no path.
+
+    Raises `CannotSignIn` if it is no address.
+    """
+    from urllib.parse import urlsplit
+
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.recipes.build.providers import make_route
+
+    text = base_url.strip()
+    try:
+        route = make_route("openai", text if "://" in text else f"http://{text}", {})
+    except DefinitionError as problem:
+        raise CannotSignIn(f"The address {str(problem).partition(': ')[2] or problem}.") from None
+    if route.headers:
+        raise CannotSignIn("The address has a password in it. Give the password as the key.")
+    parts = urlsplit(route.base_url)
+    return route.base_url if parts.path.strip("/") else f"{route.base_url.rstrip('/')}/v1"
+
+
+def served_models(provider: str, key: str, base_url: str) -> dict[str, Any]:
+    """The models that a server lists, for ``_cantrip/sign_in/models``: ``baseUrl`` and ``models`` with ``name`` and
+    ``contextWindow``.
+
+    ``provider`` is ``local`` with a ``base_url``, or one of `key_providers`. Without a ``key``, its saved key is used.
+    Raises `CannotSignIn` with the reason.
+    """
+    from cantrip_acp.crystals.local import discovery
+    from cantrip_acp.crystals.local.presets import PRESETS
+    from cantrip_acp.recipes.build.providers import key_names
+
+    if provider != "local" and provider not in PRESETS:
+        raise CannotSignIn(f"No list of models is known of {provider[:100]!r}.")
+    address = address_of(base_url) if provider == "local" else PRESETS[provider].base_url
+    secret = keys.Secret(key) if key else None
+    if secret is None and provider != "local" and (found := keys.find(key_names(provider))) is not None:
+        secret = found.secret
+    try:
+        models = discovery.list_models(address, secret)
+    except discovery.NoServer as problem:
+        raise CannotSignIn(f"The server at {address} lists no models: {problem}.") from None
+    return {
+        "baseUrl": address,
+        "models": [{"name": model.name, "contextWindow": model.context_window} for model in models],
+    }
+
+
+def use_model(provider: str, key: str, base_url: str, model: str) -> tuple[str, list[str]]:
+    """Save a key, an address and a model: new sessions whose recipe names no model use it.
+
+    ``provider`` is ``local`` with a ``base_url``, ``embedded``, or one of `key_providers`. An empty ``key`` leaves a saved
+    one as it is; an address without a key has none. Returns the crystal, and the variables that the environment of this
+    process sets to something else and that therefore come first. Raises `CannotSignIn`, and OSError if it cannot be saved.
+    """
+    from cantrip_acp.crystals.catalog import lookup
+    from cantrip_acp.crystals.embedded import weights
+    from cantrip_acp.recipes.build.providers import key_names
+
+    known = {each["provider"]: each for each in key_providers()}
+    settings: dict[str, str | None] = {}
+    if key and not is_key(key):
+        raise CannotSignIn("This is no key: a key has 8 or more letters, digits and signs, without blanks and quotes.")
+    if provider == "local":
+        settings |= {BASE_URL_VARIABLES[provider]: address_of(base_url), LOCAL_KEY: key or None}
+    elif provider in known:
+        if key:
+            settings[key_names(provider)[0]] = key
+        elif keys.find(key_names(provider)) is None:
+            raise CannotSignIn(f"There is no key for {provider} yet.")
+    elif provider != "embedded" or model not in weights.KNOWN:
+        raise CannotSignIn(f"There is no provider {provider[:100]!r} to sign in with.")
+    if (
+        model != model.strip()
+        or not model.isprintable()
+        or (not model and (provider == "local" or known[provider]["needsModel"]))
+    ):
+        raise CannotSignIn("Name the model that is to be used.")
+    crystal = f"{provider}:{model}" if model else provider
+    settings[VARIABLE] = crystal
+    _save(settings)
+    if not model and (default := lookup.default(provider)) is not None:
+        crystal = f"{provider}:{default}"
+    return crystal, [name for name, value in settings.items() if os.environ.get(name, "").strip() not in ("", value)]
+
+
 def _warn_if_in_environment(variable: str) -> None:
     if os.environ.get(variable, "").strip():
         sys.stderr.write(
@@ -137,8 +260,16 @@ def is_key(text: str) -> bool:
 
 def save_key(variable: str, key: str) -> Path:
     """Save a key in ``.env``. It replaces a key of the same name. Raises OSError if the file cannot be written."""
-    lines = _remove_settings(_lines(), lambda name, _: name == variable)
-    return _write([*lines, MARK, f"{variable}={key}"])
+    return _save({variable: key})
+
+
+def _save(settings: Mapping[str, str | None]) -> Path:
+    """Write all settings at once in place of those with the same names; None removes one."""
+    lines = _remove_settings(_lines(), lambda name, _: name in settings)
+    for name, value in settings.items():
+        if value is not None:
+            lines += [MARK, f"{name}={value}"]
+    return _write(lines)
 
 
 def sign_out() -> int:

@@ -35,6 +35,23 @@ class Authenticate(Incoming, kw_only=True):
     method_id: str
 
 
+class ServedModels(Incoming, kw_only=True):
+    """Parameters of ``_cantrip/sign_in/models``: a provider, or an address for the provider ``local``, with its key."""
+
+    provider: str
+    key: str = ""
+    base_url: str = ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.provider!r})"
+
+
+class SignIn(ServedModels, kw_only=True):
+    """Parameters of ``_cantrip/sign_in``. ``model`` may be empty if the provider has a default model."""
+
+    model: str = ""
+
+
 class NameValue(Incoming, kw_only=True):
     """An environment variable, or a header."""
 

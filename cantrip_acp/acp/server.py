@@ -32,9 +32,17 @@ from cantrip_acp.acp.sessions.handlers import FILE_METHODS, Sessions
 from cantrip_acp.acp.sessions.session_store import SessionStore
 from cantrip_acp.acp.wire.byte_streams import byte_streams
 from cantrip_acp.acp.wire.connection import Connection, Method, Request
-from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
+from cantrip_acp.acp.wire.jsonrpc import (
+    AUTH_REQUIRED,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    RpcError,
+    invalid_params,
+)
 from cantrip_acp.core.errors import CantripError, MissingKey
 from cantrip_acp.files import paths
+from cantrip_acp.text.redaction import shared
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +114,10 @@ class Agent:
             "_cantrip/mcp/list": Method(acp.SessionParams, self._sessions.mcp_list),
             "_cantrip/mcp/restart": Method(acp.McpRestart, self._sessions.mcp_restart),
             "_cantrip/models/local": Method(acp.Incoming, self._local_models),
+            "_cantrip/models/refresh": Method(acp.SessionParams, self._sessions.refresh_models),
+            "_cantrip/sign_in/list": Method(acp.Incoming, self._sign_in_list),
+            "_cantrip/sign_in/models": Method(acp.ServedModels, self._served_models),
+            "_cantrip/sign_in": Method(acp.SignIn, self._sign_in),
             **{
                 f"_cantrip/{name}": Method(acp.FileRequest, partial(self._sessions.files, name))
                 for name in FILE_METHODS
@@ -223,6 +235,11 @@ class Agent:
             await sign_in_on_page(self._sessions.context.connection, request)
         elif params.method_id == LOCAL_METHOD:
             await self._use_local_model(params.meta)
+        await self._check_key()
+        return {}
+
+    async def _check_key(self) -> None:
+        """Check that the default recipe has a crystal now. Raises `RpcError` -32000 if its key is missing."""
         before, self._recipes.signed_out = self._recipes.signed_out, False
         try:
             await anyio.to_thread.run_sync(self._recipes.cantrip, Path.cwd())
@@ -233,7 +250,7 @@ class Agent:
             # Only a missing key matters here. session/new reports all other problems of a recipe.
             log.info("authenticate: %s", problem)
         self._signed_out = False
-        return {}
+        await self._sessions.renew_crystals()
 
     async def _use_local_model(self, meta: Any) -> None:
         """Make the model that ``_meta.cantrip.crystal`` names the default crystal."""
@@ -255,6 +272,45 @@ class Agent:
         from cantrip_acp.acp.login import local_models
 
         return {"models": await anyio.to_thread.run_sync(local_models, abandon_on_cancel=True)}
+
+    async def _sign_in_list(self, params: acp.Incoming, request: Request) -> dict[str, Any]:
+        """``_cantrip/sign_in/list``: the providers that need a key, and the models that this machine can run itself."""
+        from cantrip_acp.acp.login import embedded_models, key_providers
+
+        return {
+            "providers": await anyio.to_thread.run_sync(key_providers),
+            "embedded": await anyio.to_thread.run_sync(embedded_models),
+        }
+
+    async def _served_models(self, params: acp.ServedModels, request: Request) -> dict[str, Any]:
+        """``_cantrip/sign_in/models``: the models that a server lists, with a key that is not saved yet."""
+        from cantrip_acp.acp.login import CannotSignIn, served_models
+
+        try:
+            return await anyio.to_thread.run_sync(
+                served_models, params.provider, params.key.strip(), params.base_url, abandon_on_cancel=True
+            )
+        except CannotSignIn as problem:
+            raise RpcError(INVALID_PARAMS, shared().diagnostic(str(problem))) from None
+
+    async def _sign_in(self, params: acp.SignIn, request: Request) -> dict[str, Any]:
+        """``_cantrip/sign_in``: saves a key, an address and a model. The reply names the ``crystal``, and in ``overridden``
+        the variables that the agent's environment sets to something else."""
+        from cantrip_acp.acp.login import CannotSignIn, use_model
+        from cantrip_acp.crystals.keys import Secret
+
+        # From here on it is masked wherever it might be shown.
+        key = Secret(params.key.strip())
+        try:
+            crystal, overridden = await anyio.to_thread.run_sync(
+                use_model, params.provider, key.reveal(), params.base_url, params.model
+            )
+        except CannotSignIn as problem:
+            raise RpcError(INVALID_PARAMS, shared().diagnostic(str(problem))) from None
+        except OSError as problem:
+            raise RpcError(INTERNAL_ERROR, f"The key cannot be saved: {problem.strerror or problem}") from None
+        await self._check_key()
+        return {"crystal": crystal, "overridden": overridden}
 
     async def _logout(self, params: acp.Logout, request: Request) -> dict[str, Any]:
         """Delete the keys that `cantrip-acp --sign-in` saved. Open sessions continue. A new session that needs a key

@@ -29,8 +29,13 @@ BASE_URL_VARIABLES = {
     "vllm": "VLLM_BASE_URL",
     "lmstudio": "LMSTUDIO_BASE_URL",
     "llamacpp": "LLAMACPP_BASE_URL",
+    "local": "LOCAL_BASE_URL",
 }
-"""The environment variable that sets another address for a provider. The official SDKs use the first three too."""
+"""The environment variable that sets another address for a provider. The official SDKs use the first three too. The provider
+``local`` has no other address: it is any server that speaks OpenAI's Chat Completions."""
+
+LOCAL_KEY = "LOCAL_API_KEY"
+"""The environment variable with the key of the server at ``LOCAL_BASE_URL``."""
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "effort": ("none", "minimal", "low", "medium", "high", "xhigh", "max"),

@@ -16,10 +16,11 @@ export function activate(context: vscode.ExtensionContext): void {
   const environment = new Environment(context);
   const server = new Server(environment);
   const editor = new LoomEditor(environment);
+  const setup = new Setup(environment);
   const looms = new LoomCommands(environment, server, editor);
   context.subscriptions.push(
     environment,
-    new Setup(environment),
+    setup,
     server,
     editor,
     looms,
@@ -30,6 +31,6 @@ export function activate(context: vscode.ExtensionContext): void {
     showStatus(environment, server),
     newRecipeCommand(),
   );
-  context.subscriptions.push(new KnowledgeTree(server, activateChat(context, environment)));
+  context.subscriptions.push(new KnowledgeTree(server, activateChat(context, environment, setup)));
   void server.start();
 }

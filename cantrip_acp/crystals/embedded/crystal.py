@@ -131,3 +131,44 @@ def xllamacpp_installed() -> bool:
     from importlib.util import find_spec
 
     return find_spec("xllamacpp") is not None
+
+
+def install_xllamacpp() -> None:
+    """Install llama.cpp into the environment of this Python, with its pip or else with uv. Blocks. Raises
+    `weights.PullError` with the words of that program."""
+    import importlib
+    import shutil
+    import subprocess
+    from importlib.metadata import requires
+    from importlib.util import find_spec
+
+    if xllamacpp_installed():
+        return
+    wanted = [each.partition(";")[0].strip() for each in requires("cantrip-acp") or () if each.startswith("xllamacpp")][
+        :1
+    ]
+    uv = shutil.which("uv")
+    if find_spec("pip") is not None:
+        command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *wanted]
+    elif uv is not None:
+        command = [uv, "pip", "install", "--python", sys.executable, *wanted]
+    else:
+        raise weights.PullError(
+            f"this Python ({sys.executable}) has no pip, and there is no uv, to install llama.cpp ({wanted[0]}) with"
+        )
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        why = next(
+            (line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "no reason was given"
+        )
+        raise weights.PullError(f"llama.cpp cannot be installed: {why}"[:1500])
+    importlib.invalidate_caches()

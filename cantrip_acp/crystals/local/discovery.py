@@ -14,9 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.endpoint import environment_address
+from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS, ollama_address
 from cantrip_acp.text.dataclass import dataclass
 
@@ -25,11 +27,14 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 1.0
 """Seconds for one request to a server on this machine."""
+LIST_S = 5.0
+"""Seconds for the list of models of a server anywhere."""
 FRESH_S = 30.0
 """Seconds for which a result is reused."""
 MOST_MODELS = 50
 """The most models of one server whose details are requested."""
 _MAX_BYTES = 4_000_000
+_HERE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,12 @@ class NoServer(Exception):
     """No model server answers at this address. The text says why."""
 
 
+def list_models(base_url: str, secret: Secret | None, *, timeout: float = LIST_S) -> tuple[ServedModel, ...]:
+    """Request the models that any server lists at its ``/models`` (OpenAI's API). Raises `NoServer` with the reason."""
+    get = _Getter(secret, timeout, here=(urlsplit(base_url).hostname or "") in _HERE)
+    return tuple(model for model in _as_listed(get, "", _entries(get, base_url)) if model is not None)
+
+
 def address(provider: str) -> str:
     """The address of a local server: from a variable such as ``OLLAMA_HOST`` or ``VLLM_BASE_URL``, else its usual port."""
     named = environment_address(provider)
@@ -70,16 +81,20 @@ def ask(provider: str, *, timeout: float = TIMEOUT_S) -> LocalServer:
     reason."""
     base_url = address(provider)
     root = base_url.rstrip("/").removesuffix("/v1")
-    get = _Getter(provider, timeout)
+    found = keys.find((PRESETS[provider].key,), keyring=False)
+    get = _Getter(found.secret if found is not None else None, timeout)
+    describe = _DESCRIBERS.get(provider, _as_listed)
+    models = [model for model in describe(get, root, _entries(get, base_url)) if model is not None]
+    models.sort(key=lambda model: not model.loaded)
+    return LocalServer(provider, base_url, tuple(models))
+
+
+def _entries(get: _Getter, base_url: str) -> list[dict[str, Any]]:
     listed = get(f"{base_url.rstrip('/')}/models")
     entries = listed.get("data") if isinstance(listed, dict) else None
     if not isinstance(entries, list):
         raise NoServer("the server there does not list models")
-    found = [entry for entry in entries if isinstance(entry, dict) and _is_name(entry.get("id"))]
-    describe = _DESCRIBERS.get(provider, _as_listed)
-    models = [model for model in describe(get, root, found) if model is not None]
-    models.sort(key=lambda model: not model.loaded)
-    return LocalServer(provider, base_url, tuple(models))
+    return [entry for entry in entries if isinstance(entry, dict) and _is_name(entry.get("id"))]
 
 
 _lock = Lock()
@@ -118,9 +133,9 @@ def last_found() -> tuple[LocalServer, ...]:
 
 
 @functools.cache
-def _opener() -> urllib.request.OpenerDirector:
-    """Uses no proxy, because a proxy cannot reach this machine's own ports. Follows no redirects, because they could lead to
-    another machine."""
+def _opener(here: bool) -> urllib.request.OpenerDirector:
+    """For servers of this machine (``here``) it uses no proxy, because a proxy cannot reach this machine's own ports. It
+    follows no redirects, because they could lead to another machine."""
     # Imported late: with all that it imports, it is a tenth of the agent's start.
     import urllib.request
 
@@ -128,18 +143,18 @@ def _opener() -> urllib.request.OpenerDirector:
         def redirect_request(self, *_: Any, **__: Any) -> None:
             return None
 
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirects)
+    return urllib.request.build_opener(urllib.request.ProxyHandler({} if here else None), NoRedirects)
 
 
 class _Getter:
-    """Gets JSON from a server. It sends the server's key, if the user has one. Raises `NoServer`."""
+    """Gets JSON from a server, with a key if there is one. ``here``: on this machine. Raises `NoServer`."""
 
-    def __init__(self, provider: str, timeout: float) -> None:
-        found = keys.find((PRESETS[provider].key,), keyring=False)
+    def __init__(self, secret: Secret | None, timeout: float, *, here: bool = True) -> None:
         self._headers = {"accept": "application/json", "user-agent": "cantrip-acp"}
-        if found is not None:
-            self._headers["authorization"] = f"Bearer {found.secret.reveal()}"
+        if secret is not None:
+            self._headers["authorization"] = f"Bearer {secret.reveal()}"
         self._timeout = timeout
+        self._here = here
 
     def __call__(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
         import urllib.error
@@ -148,7 +163,7 @@ class _Getter:
         data = json.dumps(body).encode() if body is not None else None
         headers = self._headers | ({"content-type": "application/json"} if data is not None else {})
         try:
-            with _opener().open(urllib.request.Request(url, data, headers), timeout=self._timeout) as reply:
+            with _opener(self._here).open(urllib.request.Request(url, data, headers), timeout=self._timeout) as reply:
                 return json.loads(reply.read(_MAX_BYTES))
         except urllib.error.HTTPError as error:
             with error:

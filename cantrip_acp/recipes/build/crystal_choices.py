@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.recipes.build import crystal_factory, crystals
 from cantrip_acp.recipes.build.crystal_factory import KEYS, VARIABLE, FactoryContext
@@ -37,8 +37,8 @@ class Choice:
     description: str | None = None
 
 
-def list_choices(recipe: Recipe | None, current: Crystal) -> list[Choice]:
-    """The crystals that a session can switch to. The recipe's own crystal is the first.
+def list_choices(recipe: Recipe | None, current: Crystal, served: Sequence[Choice] = ()) -> list[Choice]:
+    """The crystals that a session can switch to. The recipe's own crystal is the first. ``served`` are `served_choices`.
 
     The keyring is not asked, because the start of a session waits for this list.
     """
@@ -65,11 +65,37 @@ def list_choices(recipe: Recipe | None, current: Crystal) -> list[Choice]:
     from cantrip_acp.crystals.local import discovery
 
     for server in discovery.last_found():
-        for served in server.models[:MAX_MODELS]:
-            value = f"{server.provider}:{served.name}"
-            found.setdefault(value, Choice(value, served.name, f"{server.provider}, on this machine"))
+        for offered in server.models:
+            value = f"{server.provider}:{offered.name}"
+            found.setdefault(value, Choice(value, offered.name, f"{server.provider}, on this machine"))
+    for choice in served:
+        found.setdefault(choice.value, choice)
     found.setdefault(now, Choice(now, current.model, current.name))
     return list(found.values())
+
+
+def served_choices(recipe: Recipe, value: str) -> list[Choice]:
+    """All models of the server that a choice uses, if it is not a provider's own address but a server that lists its models.
+
+    Empty if it lists none. Asks the server, so it blocks for some seconds at most.
+    """
+    from cantrip_acp.crystals.local import discovery
+    from cantrip_acp.crystals.local.presets import LOCAL, PRESETS
+
+    try:
+        options, where = _chosen_options(recipe, value)
+        provider = str(options.pop("provider"))
+        if provider not in ("local", "openai", *PRESETS) or (provider in LOCAL and "base_url" not in options):
+            # The servers of this machine are found without this.
+            return []
+        from cantrip_acp.recipes.build import providers
+
+        end = providers.endpoint(provider, options, _context(recipe, where, value), known=False)
+        address = end.address()
+        found = discovery.list_models(address, end.api_key) if address is not None else ()
+    except (CantripError, discovery.NoServer):
+        return []
+    return [Choice(f"{provider}:{model.name}", model.name, provider) for model in found]
 
 
 def own_value(recipe: Recipe) -> str | None:
@@ -103,29 +129,47 @@ def make_chosen_crystal(recipe: Recipe, value: str | None, effort: str | None) -
 
     Raises `DefinitionError` if the choice names no crystal, and `MissingKey` if the provider's key is missing.
     """
-    given = recipe.data.get("crystal")
-    named: Mapping[str, Any] = recipe.data.get("crystals", {})
     if value is None and effort is None:
         return crystals.crystal_for(recipe)
-    if value is not None and value in named:
-        options, where = crystal_factory.options_of(named[value]), recipe.folder
-    else:
-        options, where = (crystal_factory.options_of(given), recipe.folder) if given is not None else _of_environment()
-        if value is not None and value != own_value(recipe):
-            provider, colon, model = value.partition(":")
-            if not colon or not model.strip() or provider not in MODEL_PROVIDERS or provider == "local":
-                known = ", ".join((*named, *(f"{name}:MODEL" for name in MODEL_PROVIDERS if name != "local")))
-                raise DefinitionError(f"there is no crystal {value[:100]!r} to choose (known: {known})")
-            options = {"provider": provider, "model": model.strip()}
+    options, where = _chosen_options(recipe, value)
     if effort is not None and options["provider"] not in ("scripted", "human"):
         options = {**options, "effort": effort}
         options.pop("thinking_budget", None)
+    return crystals.make_crystal(options, _context(recipe, where, value or options.get("model", "")))
 
+
+_OF_SERVER = ("provider", "base_url", "headers", "api_key_env", "api", "timeout_s")
+"""The options of a crystal that hold for each model of its server."""
+
+
+def _chosen_options(recipe: Recipe, value: str | None) -> tuple[dict[str, Any], Path]:
+    """The options of a choice, and the folder of its files. Raises `DefinitionError` if the choice names no crystal."""
+    from cantrip_acp.crystals.endpoint import environment_address
+
+    given = recipe.data.get("crystal")
+    named: Mapping[str, Any] = recipe.data.get("crystals", {})
+    if value is not None and value in named:
+        return crystal_factory.options_of(named[value]), recipe.folder
+    if value is None or value == own_value(recipe):
+        return (crystal_factory.options_of(given), recipe.folder) if given is not None else _of_environment()
+    provider, colon, model = value.partition(":")
+    own = crystal_factory.options_of(given) if given is not None else {}
+    if own.get("provider") == provider and "base_url" in own and model.strip():
+        # Another model of the recipe's own server.
+        return {**{key: own[key] for key in _OF_SERVER if key in own}, "model": model.strip()}, recipe.folder
+    homeless = provider == "local" and environment_address(provider) is None
+    if not colon or not model.strip() or provider not in MODEL_PROVIDERS or homeless:
+        known = ", ".join((*named, *(f"{name}:MODEL" for name in MODEL_PROVIDERS if name != "local")))
+        raise DefinitionError(f"there is no crystal {value[:100]!r} to choose (known: {known})")
+    return {"provider": provider, "model": model.strip()}, Path.cwd()
+
+
+def _context(recipe: Recipe, folder: Path, what: str) -> FactoryContext:
     def error(path: Any, message: str) -> DefinitionError:
-        return DefinitionError(message, where=f"the crystal {value or options.get('model', '')}")
+        return DefinitionError(message, where=f"the crystal {what}")
 
     limited = any("max_cost_usd" in ward for ward in recipe.data["circle"]["wards"])
-    return crystals.make_crystal(options, FactoryContext(where, Files(), recipe.state_dir, error, limited))
+    return FactoryContext(folder, Files(), recipe.state_dir, error, limited)
 
 
 _CARRIED = ("effort", "timeout_s")

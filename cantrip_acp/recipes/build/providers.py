@@ -37,7 +37,7 @@ from cantrip_acp.crystals.catalog.types import ModelInfo, Price
 from cantrip_acp.crystals.catalog.unsupported_params import nearest_effort
 from cantrip_acp.crystals.contract import Crystal, Emit, Query, Response
 from cantrip_acp.crystals.embedded import weights
-from cantrip_acp.crystals.endpoint import SILENCE_S, Endpoint, environment_address
+from cantrip_acp.crystals.endpoint import BASE_URL_VARIABLES, LOCAL_KEY, SILENCE_S, Endpoint, environment_address
 from cantrip_acp.crystals.http_clients import CLOSING_S
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.presets import PRESETS, ollama_address
@@ -181,11 +181,13 @@ def endpoint(provider: str, options: Mapping[str, Any], need: FactoryContext, *,
             else environment_address(provider) or PRESETS[provider].base_url
         )
     elif provider == "local":
-        raise need.error(
-            (),
-            "a local crystal needs base_url, the address of its server, such as http://127.0.0.1:8000/v1. "
-            f"You can also set {BASE_URL}",
-        )
+        base_url = environment_address(provider)
+        if base_url is None:
+            raise need.error(
+                (),
+                "a local crystal needs base_url, the address of its server, such as http://127.0.0.1:8000/v1. "
+                f"You can also set {BASE_URL_VARIABLES[provider]} or {BASE_URL}",
+            )
     variable = rest.pop("api_key_env", None)
     hint = ""
     if gateway:
@@ -310,7 +312,7 @@ def _key(provider: str, variable: str | None, *, needed: bool) -> keys.Found | N
 def key_names(provider: str) -> tuple[str, ...]:
     """The variables that may hold a provider's key."""
     preset = PRESETS.get(provider)
-    return KEYS.get(provider, (preset.key,) if preset is not None else ())
+    return KEYS.get(provider, (preset.key,) if preset is not None else (LOCAL_KEY,) if provider == "local" else ())
 
 
 def _find_key(provider: str, names: tuple[str, ...]) -> keys.Found:

@@ -116,8 +116,18 @@ def test_an_edit_is_shown_allowed_and_made(window: Window, project: Project, cha
     assert "Return the text" in frame.locator(".plan").inner_text()
     assert frame.locator(".row.removed .text").inner_text().strip() == 'print("Hello, " + name)'
     assert frame.locator(".row.added .text").inner_text().rstrip() == BETTER.rstrip()
-    expect(window.page.locator(".statusbar-item").filter(has_text="Cantrip asks")).to_be_visible()
+    asks = window.page.locator(".statusbar-item").filter(has_text="Cantrip asks")
+    expect(asks).to_be_visible()
     assert BETTER not in project.greet
+    # From another session, the status bar leads to the question, and the list says where it is.
+    window.command("Cantrip Chat: New Session")
+    expect(frame.locator(".question")).to_have_count(0)
+    window.command("Cantrip Chat: Show Sessions")
+    expect(frame.locator(".session", has_text="Make greet")).to_contain_text("asks you")
+    window.shot("chat-sessions-asks")
+    frame.locator(".sessions input").press("Escape")
+    asks.click()
+    frame.wait_for_selector(".question")
     # The change in the editor's own diff editor.
     frame.click(".open-diff")
     window.page.locator(".monaco-diff-editor .line-insert").first.wait_for()
@@ -705,7 +715,7 @@ def test_errors_say_what_the_user_can_do(window: Window, chat: Chat) -> None:
     chat.say("Hello.")
     frame = chat.frame
     frame.locator(".error", has_text="The key was not accepted").wait_for()
-    expect(frame.get_by_role("button", name="Give a Key…")).to_be_visible()
+    expect(frame.get_by_role("button", name="Choose a Model…")).to_be_visible()
     chat.say("Hello again.")
     frame.locator(".error", has_text="The model could not be reached").wait_for()
     window.shot("chat-errors")

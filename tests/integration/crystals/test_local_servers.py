@@ -381,3 +381,117 @@ async def test_a_refused_connection_to_this_machine_fails_at_once(
     await crystal.aclose()
     assert start in str(caught.value)
     assert not caught.value.may_retry(None)
+
+
+def test_a_client_signs_in_by_key_and_by_address(serve: Callable[..., Wire], tmp_path: Path) -> None:
+    keyed: list[str | None] = []
+
+    def answer(request: Any) -> Reply:
+        keyed.append(request.headers.get("authorization"))
+        if request.headers.get("authorization") != "Bearer key-of-nobody-1":
+            return json_reply({}, 401)
+        return paths({"/v1/models": listing("small", "large"), "/v1/chat/completions": openai.said("Hello.")})(request)
+
+    wire = serve("vllm", answer)
+    environment = dict.fromkeys(VARIABLES.values(), NOBODY) | {"OLLAMA_HOST": "127.0.0.1:9"}
+    environment |= {"CANTRIP_CONFIG_DIR": str(tmp_path / "config"), "CANTRIP_STATE_DIR": str(tmp_path / "state")}
+    agent = RawClient(env=environment)
+    try:
+        agent.initialize()
+        offered = agent.call("_cantrip/sign_in/list")
+        known = {each["provider"]: each for each in offered["providers"]}
+        assert list(known)[:4] == ["anthropic", "openai", "google", "openrouter"]
+        assert known["groq"] == {"provider": "groq", "hasKey": False, "needsModel": True}
+        assert offered["embedded"][0]["crystal"] == "embedded:smollm2"
+
+        address = wire.url.removeprefix("http://")
+        asked = {"provider": "local", "key": "key-of-nobody-1", "baseUrl": address}
+        for wrong, why in (
+            ({"key": "key-of-nobody-2"}, "lists no models: it answers 401"),
+            ({"baseUrl": "ftp://x"}, "must be an address"),
+            ({"baseUrl": "http://a:b@127.0.0.1:1/v1"}, "password"),
+        ):
+            assert why in agent.error("_cantrip/sign_in/models", {**asked, **wrong})["message"]
+        served = agent.call("_cantrip/sign_in/models", asked)
+        assert served["baseUrl"] == f"{wire.url}/v1"
+        assert [model["name"] for model in served["models"]] == ["small", "large"]
+        for wrong, why in (
+            ({"model": ""}, "Name the model"),
+            ({"model": "a\nOPENAI_API_KEY=x"}, "Name the model"),
+            ({"key": "a b c d e f", "model": "small"}, "no key"),
+            ({"provider": "nobody", "model": "small"}, "no provider"),
+            ({"provider": "groq", "key": "", "model": "small"}, "no key for groq"),
+        ):
+            assert why in agent.error("_cantrip/sign_in", {**asked, **wrong})["message"]
+        assert not (tmp_path / "config").exists()
+
+        reply = agent.call("_cantrip/sign_in", {**asked, "model": "small"})
+        assert reply == {"crystal": "local:small", "overridden": []}
+        [saved] = (tmp_path / "config").rglob(".env")
+        assert saved.stat().st_mode & 0o777 == 0o600
+        settings = keys.parse(saved.read_text())
+        assert settings == {
+            "LOCAL_BASE_URL": f"{wire.url}/v1", "LOCAL_API_KEY": "key-of-nobody-1", "CANTRIP_CRYSTAL": "local:small"
+        }  # fmt: skip
+
+        # New sessions have it, all models of the server can be chosen, and it is asked with the key.
+        opened = agent.call("session/new", {"cwd": str(tmp_path), "mcpServers": []})
+        model = next(option for option in opened["configOptions"] if option["id"] == "model")
+        assert model["currentValue"] == "local:small"
+
+        def offers(message: dict[str, Any]) -> bool:
+            options = message.get("params", {}).get("update", {}).get("configOptions", [])
+            models = next((o["options"] for o in options if o["id"] == "model"), [])
+            return {"local:small", "local:large"} <= {value["value"] for value in models}
+
+        session = opened["sessionId"]
+        asked_before = len(wire.requests)
+        refresh = agent.ask("_cantrip/models/refresh", {"sessionId": session})
+        agent.until(offers)
+        assert agent.answer(refresh)["result"] == {}
+        assert len(wire.requests) == asked_before + 1
+        agent.call("session/set_config_option", {"sessionId": session, "configId": "model", "value": "local:large"})
+        agent.call("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "Hello?"}]})
+        [post] = [request for request in wire.requests if request.method == "POST"]
+        assert (post.json()["model"], keyed[-1]) == ("large", "Bearer key-of-nobody-1")
+
+        # Another key replaces it, also in the session that is open; without one there is none.
+        agent.call("_cantrip/sign_in", {**asked, "key": "key-of-nobody-2", "model": "large"})
+        agent.error("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "Hello?"}]})
+        assert keyed[-1] == "Bearer key-of-nobody-2"
+        agent.call("_cantrip/sign_in", {**asked, "key": "", "model": "large"})
+        assert "LOCAL_API_KEY" not in keys.parse(saved.read_text())
+        # A provider with a default model needs no name; logout forgets all of it.
+        reply = agent.call("_cantrip/sign_in", {"provider": "openai", "key": "sk-of-nobody-12345"})
+        assert reply["crystal"].startswith("openai:")
+        assert keys.parse(saved.read_text())["CANTRIP_CRYSTAL"] == "openai"
+        agent.call("logout")
+        assert keys.parse(saved.read_text()) == {}
+    finally:
+        agent.close()
+    written = b"".join(file.read_bytes() for file in (tmp_path / "state").rglob("*") if file.is_file())
+    assert b"key-of-nobody" not in written
+
+
+def test_all_models_of_a_recipes_own_server_can_be_chosen(serve: Callable[..., Wire], tmp_path: Path) -> None:
+    wire = serve("vllm", paths({"/v1/models": listing("small", "large")}))
+    path = tmp_path / "r.cantrip.yaml"
+    given = {
+        "provider": "local",
+        "model": "small",
+        "base_url": f"{wire.url}/v1",
+        "context_window": 4096,
+        "tools": "text",
+    }
+    path.write_text(json.dumps({"crystal": given, "circle": {"gates": ["done"], "wards": [{"max_turns": 3}]}}))
+    found = load(path)
+    served = crystal_choices.served_choices(found, "local:small")
+    assert [choice.value for choice in served] == ["local:small", "local:large"]
+    offered = crystal_choices.list_choices(found, crystal_choices.make_chosen_crystal(found, None, None), served)
+    assert {"local:small", "local:large"} <= {choice.value for choice in offered}
+    crystal = crystal_choices.make_chosen_crystal(found, "local:large", None)
+    assert (crystal.model, crystal.context_window) != ("large", 4096)
+    assert crystal.model == "large"
+    # The server is not there: nothing is offered, and nothing fails.
+    path.write_text(path.read_text().replace(f"{wire.url}/v1", NOBODY))
+    assert crystal_choices.served_choices(load(path), "local:small") == []

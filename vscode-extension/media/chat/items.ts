@@ -173,12 +173,12 @@ function fold(item: FoldItem): HTMLElement {
 const ACTIONS = {
   restart: ['restart', 'Restart Cantrip'],
   retry: ['retry', 'Try Again'],
-  signIn: ['signIn', 'Give a Key…'],
-  setUp: ['setUp', 'Set Up Cantrip…'],
+  signIn: ['signIn', 'Choose a Model…'],
+  setUp: ['setUp', 'Set Up Cantrip'],
   newSession: ['new', 'New Session'],
 } as const
 
-function error(item: ErrorItem): HTMLElement {
+export function error(item: ErrorItem): HTMLElement {
   const action = item.action === 'none' ? undefined : ACTIONS[item.action]
   // This is not an error: the user must do something.
   const first = item.action === 'setUp' || item.action === 'signIn'

@@ -5,7 +5,7 @@ import { ChangedFiles } from './changed'
 import { Composer } from './composer'
 import { el, icon } from './dom'
 import { host } from './host'
-import { editing } from './items'
+import { editing, error } from './items'
 import { Log } from './log'
 import { Queue } from './queue'
 import { Servers } from './servers'
@@ -37,19 +37,43 @@ const EMPTY = {
   opening: ['Opening the session', 'Its messages come back in a moment.'],
   noFolder: ['Open a folder first', 'Cantrip works in a folder: it sees the files in it.'],
   untrusted: ['This workspace is not trusted', 'Cantrip does not start here, because it would read and act on what is in this folder. Trust the workspace to chat.'],
+  setUp: ['Set up Cantrip', 'It comes with this extension and gets a Python environment of its own. That takes about a minute.'],
+  settingUp: ['Setting up Cantrip', 'This happens once.'],
+  signIn: ['Choose a model', 'Cantrip needs a model: one of a provider whose key you have, or one of this machine.'],
 } as const
 
+let shownEmpty = ''
+
 function showEmpty(state: State): void {
-  const [title, words] = EMPTY[state.status]
-  const action = (label: string, type: 'openFolder' | 'trust'): HTMLElement => el('button', { class: 'primary', type: 'button', onclick: () => { host.postMessage({ type }) } }, label)
+  const { setUp, problem } = state
+  // Progress comes often: what does not change keeps the focus.
+  const now = JSON.stringify([state.status, state.caution, problem, setUp])
+  if (now === shownEmpty) return
+  shownEmpty = now
+  const doing = setUp?.doing
+  const wants = state.status === 'ready' ? problem : undefined
+  const [title, words] = EMPTY[doing !== undefined ? 'settingUp' : wants?.action === 'signIn' ? 'signIn' : state.status]
+  const action = (label: string, type: 'openFolder' | 'trust' | 'setUp' | 'cancelSetUp' | 'otherSetUp' | 'signIn', kind = 'primary'): HTMLElement =>
+    el('button', { class: kind, type: 'button', onclick: () => { host.postMessage({ type }) } }, label)
   const tip = (key: string, what: string): HTMLElement => el('li', {}, el('kbd', {}, key), ' ', what)
+  const why = setUp?.problem ?? (state.status === 'setUp' ? problem?.detail : '')
+  if (doing !== undefined) announce(doing)
+  if (wants !== undefined && wants.action !== 'signIn') {
+    empty.replaceChildren(error({ type: 'error', id: 'start', ...wants }))
+    return
+  }
   empty.replaceChildren(
-    icon('sparkle', 'big'),
+    icon(doing !== undefined ? 'loading codicon-modifier-spin' : state.status === 'setUp' ? 'tools' : wants !== undefined ? 'key' : 'sparkle', 'big'),
     el('h2', {}, title),
     el('p', {}, words),
+    ...(doing !== undefined ? [el('p', { class: 'doing' }, `${doing.charAt(0).toUpperCase()}${doing.slice(1)}…`), action('Cancel', 'cancelSetUp', 'secondary')] : []),
+    ...(state.status === 'setUp' && doing === undefined
+      ? [why && el('p', { class: 'why', role: 'alert' }, why), action(setUp?.problem === undefined ? 'Set Up Cantrip' : 'Try Again', 'setUp'), action('Other Ways…', 'otherSetUp', 'text-button')]
+      : []),
     ...(state.status === 'noFolder' ? [action('Open Folder', 'openFolder')] : []),
     ...(state.status === 'untrusted' ? [action('Manage Workspace Trust', 'trust')] : []),
-    ...(state.status === 'ready'
+    ...(wants !== undefined ? [action('Choose a Model…', 'signIn')] : []),
+    ...(state.status === 'ready' && wants === undefined
       ? [
           ...(state.caution ? [el('p', { class: 'caution' }, icon('warning'), ' ', state.caution)] : []),
           el('ul', { class: 'tips' }, tip('@', 'adds files, symbols, problems, the terminal, changes'), tip('/', 'lists the commands'), tip('↑', 'brings back your last message'), tip('Esc', 'stops Cantrip'), tip('Ctrl+Alt+M', 'asks before each change, or not')),

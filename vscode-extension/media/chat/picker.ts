@@ -1,6 +1,7 @@
 import type { Choice } from '../../src/chat/messages'
 import { PROVIDERS } from '../../src/chat/state'
 import { el, icon } from './dom'
+import { host } from './host'
 
 const MOST_SHOWN = 300
 
@@ -11,6 +12,7 @@ export class Picker {
   readonly element: HTMLElement
   private readonly search: HTMLInputElement
   private readonly list = el('div', { class: 'picker-list', role: 'listbox', id: 'picker-list' })
+  private readonly more = el('button', { class: 'picker-more', type: 'button', onclick: () => { this.signIn() } }, icon('add'), 'Add a model: a key, a server, this machine…')
   private choice: Choice | undefined
   private button: HTMLElement | undefined
   private rows: { readonly row: HTMLElement; readonly value: Value }[] = []
@@ -18,7 +20,7 @@ export class Picker {
 
   constructor(private readonly chosen: (id: string, value: string) => void) {
     this.search = el('input', { type: 'text', role: 'combobox', 'aria-expanded': 'true', 'aria-controls': 'picker-list', 'aria-autocomplete': 'list', autocomplete: 'off', spellcheck: 'false' })
-    this.element = el('div', { class: 'picker', hidden: true }, this.search, this.list)
+    this.element = el('div', { class: 'picker', hidden: true }, this.search, this.list, this.more)
     this.search.addEventListener('input', () => { this.draw() })
     this.search.addEventListener('keydown', (event) => { this.key(event) })
     this.element.addEventListener('focusout', (event) => {
@@ -72,6 +74,7 @@ export class Picker {
     if (fitting.length > MOST_SHOWN) made.push(el('p', { class: 'none' }, `${fitting.length - MOST_SHOWN} more. Type to search.`))
     if (fitting.length === 0) made.push(el('p', { class: 'none' }, `No match for “${this.search.value}”.`))
     this.list.replaceChildren(...made)
+    this.more.hidden = choice.category !== 'model'
     const current = this.rows.findIndex(({ value }) => value.value === choice.value)
     this.go(wanted.length > 0 || current < 0 ? 0 : current)
   }
@@ -114,6 +117,12 @@ export class Picker {
       this.hide()
       this.button?.focus()
     }
+  }
+
+  private signIn(): void {
+    this.hide()
+    this.button?.focus()
+    host.postMessage({ type: 'signIn' })
   }
 
   private take(value: Value): void {

@@ -63,8 +63,9 @@ export class Sessions {
       el(
         'button',
         { class: 'open', type: 'button', title: session.title, 'aria-current': session.current ? 'true' : undefined, onclick: () => { this.pick({ type: 'open', id: session.id }) } },
-        icon(session.busy ? 'loading codicon-modifier-spin' : session.current ? 'circle-filled' : 'comment-discussion'),
+        icon(session.waiting ? 'bell-dot waiting' : session.busy ? 'loading codicon-modifier-spin' : session.current ? 'circle-filled' : 'comment-discussion'),
         el('span', { class: 'title' }, session.title),
+        session.busy && el('span', { class: session.waiting ? 'asks-you' : 'hidden-words' }, session.waiting ? 'asks you' : 'is working'),
         el('span', { class: 'when', title: session.when ? new Date(session.when).toLocaleString() : '' }, ago(session.when)),
       ),
       iconButton('trash', `Delete ${session.title}`, () => { host.postMessage({ type: 'delete', id: session.id }) }),

@@ -1,6 +1,7 @@
 import { RequestError } from "@agentclientprotocol/sdk/unstable";
 import { NoProgram } from "./command";
 import { AgentExitedError } from "./connection";
+import { STOPPED } from "./process";
 
 /** An error message for the user: what happened, and what the user can do. */
 export interface ErrorNotice {
@@ -11,6 +12,14 @@ export interface ErrorNotice {
 
 const AUTH_REQUIRED = -32000;
 const NOT_FOUND = -32002;
+
+/** What went wrong, in one text for a person. */
+export function words(problem: unknown): string {
+  const { title, detail } = describeError(problem);
+  return detail === "" || title === GENERAL ? detail || title : `${title}: ${detail}`;
+}
+
+const GENERAL = "That did not work";
 
 /** Whether the agent needs a key or a sign-in first. */
 export function wantsSignIn(problem: unknown): boolean {
@@ -28,6 +37,9 @@ export function isGone(problem: unknown): boolean {
 }
 
 export function describeError(problem: unknown): ErrorNotice {
+  if (problem instanceof AgentExitedError && problem.how.startsWith(STOPPED)) {
+    return { title: "Cantrip was restarted", detail: "What it was doing ended there.", action: "retry" };
+  }
   if (problem instanceof AgentExitedError) {
     return {
       title: problem.how.startsWith("could not be started") ? "Cantrip could not be started" : "Cantrip stopped unexpectedly",
@@ -84,7 +96,7 @@ function describeRequestError(problem: RequestError): ErrorNotice {
   const provider =
     PROVIDER.find(([statuses]) => status !== undefined && statuses.includes(status) && (status !== 429 || !PROVIDER[0]?.[1].test(detail))) ?? PROVIDER.find(([, words]) => words.test(detail));
   if (provider !== undefined) return { title: provider[2], detail, action: provider[3] };
-  return { title: "That did not work", detail, action: data.error === undefined ? "none" : "retry" };
+  return { title: GENERAL, detail, action: data.error === undefined ? "none" : "retry" };
 }
 
 function capital(text: string): string {

@@ -6,6 +6,8 @@ const TAIL_LINES = 40;
 const LONGEST_LINE = 2000;
 const CLOSE_MS = 1500;
 const TERM_MS = 1000;
+/** How a process ended that was stopped here. */
+export const STOPPED = "was stopped";
 
 /**
  * The agent process. It leads its own process group, so that its children end too if it has to be
@@ -17,6 +19,7 @@ export class AgentProcess {
   private readonly tail: string[] = [];
   private rest = "";
   private over = false;
+  private stopping = false;
 
   private constructor(
     readonly command: AgentCommand,
@@ -42,7 +45,8 @@ export class AgentProcess {
       this.child.once("close", (code, signal) => {
         this.over = true;
         if (this.rest) this.keep(this.rest);
-        resolve(signal ? `was ended by ${signal}` : `ended with exit code ${code ?? "unknown"}`);
+        const how = signal ? `ended by ${signal}` : `exit code ${code ?? "unknown"}`;
+        resolve(this.stopping ? `${STOPPED} (${how})` : signal ? `was ${how}` : `ended with ${how}`);
       });
     });
   }
@@ -76,6 +80,7 @@ export class AgentProcess {
   /** End the process: close stdin, then send SIGTERM, then send SIGKILL to its process group. */
   async stop(): Promise<void> {
     if (this.over) return;
+    this.stopping = true;
     this.child.stdin.end();
     if (await this.endsWithin(CLOSE_MS)) return;
     this.signal("SIGTERM");

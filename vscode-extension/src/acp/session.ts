@@ -31,8 +31,8 @@ export interface FileChoice {
 }
 
 /**
- * One session of the agent. It outlives the agent process: `connect` returns the current connection, and a session of an
- * earlier connection is resumed before it is used.
+ * One session of the agent. It outlives the agent process: `use` gives the current connection, and a session of an earlier
+ * connection is resumed before it is used.
  */
 export class Session {
   readonly updates = new Signal<acp.SessionUpdate>();
@@ -48,7 +48,7 @@ export class Session {
     readonly id: string,
     readonly workspaceLocation: Place,
     private connection: Connection,
-    private readonly connect: () => Promise<Connection>,
+    private readonly use: (work: (connection: Connection) => Promise<Connection>) => Promise<Connection>,
   ) {}
 
   get running(): boolean {
@@ -175,23 +175,27 @@ export class Session {
   }
 
   /** The connection in which this session is open. */
-  async ensureConnected(): Promise<Connection> {
-    const connection = await this.connect();
-    if (connection === this.connection) return connection;
+  ensureConnected(): Promise<Connection> {
+    return this.use(async (connection) => {
+      if (connection !== this.connection) await this.resume(connection);
+      this.connection = connection;
+      return connection;
+    });
+  }
+
+  private async resume(connection: Connection): Promise<void> {
     const params = { sessionId: this.id, cwd: this.workspaceLocation.cwd, additionalDirectories: [...this.workspaceLocation.directories], mcpServers: [...(this.workspaceLocation.servers ?? [])] };
     if (connection.hasCapability("resume")) {
       this.initialized(await connection.request(methods.agent.session.resume, params));
-    } else {
-      // The transcript already contains the replayed updates.
-      this.muted = true;
-      try {
-        this.initialized(await connection.request(methods.agent.session.load, params));
-      } finally {
-        this.muted = false;
-      }
+      return;
     }
-    this.connection = connection;
-    return connection;
+    // The transcript already contains the replayed updates.
+    this.muted = true;
+    try {
+      this.initialized(await connection.request(methods.agent.session.load, params));
+    } finally {
+      this.muted = false;
+    }
   }
 
   private setCurrentMode(currentModeId: string): void {

@@ -1,7 +1,7 @@
 import { RequestError } from "@agentclientprotocol/sdk/unstable";
 import type * as acp from "@agentclientprotocol/sdk/unstable";
 import { randomUUID } from "node:crypto";
-import { describeError, wantsSignIn } from "../acp/errors";
+import { describeError, type ErrorNotice, wantsSignIn } from "../acp/errors";
 import type { Session, Settings } from "../acp/session";
 import { Signal, type Subscription } from "../acp/signal";
 import type { Attachment } from "./items";
@@ -43,6 +43,10 @@ export class Conversation {
   readonly onPromptEnd = new Signal<void>();
   /** Resolves when the wanted session is open, or could not be opened; undefined if nobody is opening it. */
   opening: Promise<void> | undefined;
+  /** Why its session could not be opened. It stands in the place of the welcome until the session is open. */
+  problem: ErrorNotice | undefined;
+  /** Fires when the whole transcript was removed. */
+  readonly cleared = new Signal<void>();
   /** Whether the wanted session does not exist any more. */
   gone = false;
   /** The mode to which a second press of the key for `ask` returns. */
@@ -119,6 +123,7 @@ export class Conversation {
   attach(session: Session): void {
     for (const each of this.subscriptions) each.dispose();
     this.current = session;
+    this.problem = undefined;
     this.subscriptions = [
       session.updates.on((update) => {
         this.transcript.applyUpdate(update);
@@ -135,10 +140,18 @@ export class Conversation {
     this.changed.fire(session.settings);
   }
 
-  /** Forget a session that could not be opened. */
-  detach(): void {
+  /** Forget a session that could not be opened, and keep why. */
+  detach(problem: ErrorNotice): void {
     for (const each of this.subscriptions) each.dispose();
     this.current = undefined;
+    this.transcript.clear();
+    this.cleared.fire();
+    this.setProblem(problem);
+  }
+
+  setProblem(problem: ErrorNotice | undefined): void {
+    this.problem = problem;
+    this.changed.fire(this.settings);
   }
 
   /**
@@ -228,6 +241,11 @@ export class Conversation {
   private failed(own: Sent, problem: unknown): void {
     // The one that runs says what happened.
     if (!own.shown) return this.returned.fire(own);
+    if (this.current === undefined) {
+      // No session could be opened for it, so nothing was said yet: the message stands in the input again.
+      this.detach(describeError(problem));
+      return this.returned.fire(own);
+    }
     const data = problem instanceof RequestError ? (problem.data as { cantrip?: { turn?: unknown } } | undefined) : undefined;
     this.transcript.addError(describeError(problem), data?.cantrip?.turn);
   }

@@ -4,8 +4,10 @@ import { Agent } from "../acp/agent";
 import { type AgentCommand, NoProgram } from "../acp/command";
 import type { TraceLevel } from "../acp/trace";
 import { Environment, isFound } from "../environment/environment";
+import type { Setup } from "../environment/setup";
 import { Approvals } from "./approvals";
 import { fileAttached, selectionAttached } from "./attachments";
+import type { Conversation } from "./conversation";
 import { Diffs } from "./diffs";
 import { contextAttached } from "./editorcontext";
 import { recordTerminals, terminalSelection } from "./editorreader";
@@ -18,13 +20,13 @@ import { Participant } from "./participant";
 import { Permissions } from "./permissions";
 import { ChatService, place } from "./service";
 import { signIn } from "./signin";
-import { Status } from "./status";
+import { SHOW_QUESTION, Status } from "./status";
 import { ChatTabs } from "./tabs";
 import { EditorTerminals } from "./terminals";
 import { describeCharacter } from "./visible";
 
 /** Register the chat. The agent process starts with the first session. */
-export function activateChat(context: vscode.ExtensionContext, environment: Environment): ChatService {
+export function activateChat(context: vscode.ExtensionContext, environment: Environment, setup: Setup): ChatService {
   const trace = vscode.window.createOutputChannel("Cantrip Agent Trace");
   const permissions = new Permissions();
   const forms = new Forms();
@@ -56,12 +58,17 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     environment.output.warn(problem.message);
     terminals.dispose();
   });
-  const service: ChatService = new ChatService(agent, permissions, context.workspaceState, () => agentCommand(environment));
-  const signedIn = (): Promise<boolean> => signIn(agent, () => agentCommand(environment));
+  const service: ChatService = new ChatService(agent, permissions, context.workspaceState, async () => (await chooseModel()) !== undefined);
+  const chooseModel = (): Promise<string | undefined> => signIn(agent, () => agentCommand(environment));
+  /** Let the user choose a model, and use it in the conversation of a view. */
+  const signInFor = async (shown: ChatService): Promise<void> => {
+    const chosen = await chooseModel();
+    if (chosen !== undefined) await shown.signedIn(chosen);
+  };
   const panelOf = (shown: ChatService): ChatPanel =>
     new ChatPanel(context.extensionUri, shown, approvals, mentions, {
-      setUp: async () => { if (await environment.need()) await shown.restart(); },
-      signIn: async () => { if (await signedIn()) await shown.signedIn(); },
+      setup,
+      signIn: () => signInFor(shown),
     });
   const panel = panelOf(service);
   const tabs = new ChatTabs(context.workspaceState, vscode.Uri.joinPath(context.extensionUri, "media", "icon.png"), (session) => {
@@ -70,6 +77,12 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
   });
   /** The chat in the active editor tab, or else in the side bar. */
   const shown = (): readonly [panel: ChatPanel, service: ChatService] => tabs.all.find(([each]) => each.active) ?? [panel, service];
+  /** Show a conversation where it is shown already, else in the side bar. */
+  const showConversation = async (conversation: Conversation): Promise<void> => {
+    const there = [[panel, service] as const, ...tabs.all].find(([, each]) => each.current === conversation);
+    await (there?.[0] ?? panel).compose([]);
+    if (there === undefined && conversation.session !== undefined) await service.open(conversation.session.id);
+  };
   context.subscriptions.push(
     trace,
     diffs,
@@ -81,7 +94,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     service,
     panel,
     new Status(service),
-    new Participant(agent, permissions, approvals, vscode.Uri.joinPath(context.extensionUri, "media", "icon.png"), signedIn),
+    new Participant(agent, permissions, approvals, vscode.Uri.joinPath(context.extensionUri, "media", "icon.png"), async () => (await chooseModel()) !== undefined),
     service.onUpdate.on((update) => { along.onUpdate(update); }),
     permissions.asked.on(({ request }) => {
       const conversation = service.of(request.sessionId);
@@ -89,15 +102,12 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
       const shown = [[panel, service] as const, ...tabs.all].filter(([, each]) => each.current === conversation).map(([each]) => each);
       if (shown.some((each) => each.visible)) return;
       void vscode.window.showInformationMessage(`Cantrip asks: ${describeCharacter(request.toolCall.title ?? "may it go on?", "command").slice(0, 120)}`, "Show").then(async (chosen) => {
-        if (chosen !== "Show") return;
-        await (shown[0] ?? panel).compose([]);
-        if (shown.length === 0) await service.open(request.sessionId);
+        if (chosen === "Show") await showConversation(conversation);
       });
     }),
     // The program or its environment changed, so the running agent is outdated, and so is an error that there is none.
     environment.onDidChange(() => {
-      if (service.busy.length > 0) return;
-      void agent.stop().then(() => { for (const each of [service, ...tabs.all.map(([, own]) => own)]) void each.retryStart(); });
+      if (service.busy.length === 0) void agent.restart();
     }),
     vscode.workspace.onDidSaveTextDocument(({ uri }) => {
       if (uri.scheme === "file") service.saved(uri.fsPath);
@@ -113,13 +123,19 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
       service.newConversation();
       await panel.compose([]);
     }),
+    command(SHOW_QUESTION, async () => {
+      // The one that is looked at comes first.
+      const waiting = service.waiting;
+      const conversation = waiting.find((each) => each === shown()[1].current) ?? waiting[0];
+      await (conversation === undefined ? panel.compose([]) : showConversation(conversation));
+    }),
     command("cantrip.chat.sessions", () => panel.sessions()),
     command("cantrip.chat.servers", () => panel.servers()),
     command("cantrip.chat.stop", () => service.stop()),
     command("cantrip.chat.toggleAsk", () => shown()[1].toggleAsk()),
     command("cantrip.chat.redo", () => shown()[0].redo()),
     command("cantrip.chat.restart", () => service.restart()),
-    command("cantrip.chat.signIn", async () => { if (await signedIn()) await service.signedIn(); }),
+    command("cantrip.chat.signIn", () => signInFor(shown()[1])),
     command("cantrip.chat.signOut", async () => {
       await agent.logout();
       void vscode.window.showInformationMessage("The key that you entered here was removed.");
@@ -143,7 +159,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     }),
     {
       // The extension host waits for this, so that the agent can finish writing its looms.
-      dispose: () => agent.stop(),
+      dispose: () => agent.dispose(),
     },
   );
   return service;
@@ -170,7 +186,7 @@ async function agentCommand(environment: Environment): Promise<AgentCommand> {
   const found = await environment.find();
   if (!isFound(found)) {
     const why = found[0]?.why;
-    throw new NoProgram(`Cantrip is not installed here yet.\n${why ?? "Set it up, or name the program in the setting cantrip.path."}`);
+    throw new NoProgram(`Cantrip is not set up yet\n${why ?? ""}`);
   }
   const recipe = vscode.workspace.getConfiguration("cantrip").get("chat.recipe", "").trim();
   const env = Object.fromEntries(Object.entries({ ...environment.env(), ...found.env }).filter((entry): entry is [string, string] => entry[1] !== undefined));

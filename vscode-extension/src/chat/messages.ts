@@ -1,11 +1,17 @@
 import type { ChangedFile } from "../acp/changes";
+import type { ErrorNotice } from "../acp/errors";
 import type { McpStatus } from "../acp/mcp";
+import type { SetupState } from "../environment/setup";
 import type { Attachment, Item, Op } from "./items";
 
 /** The state of the panel besides the conversation. */
 export interface State {
   /** While a session is being opened, nothing can be sent to it. */
-  readonly status: "ready" | "opening" | "noFolder" | "untrusted";
+  readonly status: "ready" | "opening" | "noFolder" | "untrusted" | "setUp";
+  /** Why no session could be opened. */
+  readonly problem?: ErrorNotice;
+  /** With the status `setUp`: what the set-up does, or why it failed. */
+  readonly setUp?: SetupState;
   readonly title: string;
   /** The session that is shown or will be, which an editor tab opens again after a reload. Empty if there is none yet. */
   readonly session: string;
@@ -47,6 +53,8 @@ export interface SessionRow {
   readonly when: string;
   readonly current: boolean;
   readonly busy: boolean;
+  /** Whether the agent waits there for an answer of the user. */
+  readonly waiting: boolean;
 }
 
 export type HostMessage =
@@ -76,7 +84,7 @@ export type WebviewMessage =
   | { readonly type: "openChange"; readonly path: string }
   /** Send another message in place of an earlier one. */
   | { readonly type: "resend"; readonly item: string; readonly text: string; readonly attachments: readonly Attachment[] }
-  | { readonly type: "stop" | "new" | "sessions" | "servers" | "openServerSettings" | "restart" | "retry" | "signIn" | "setUp" | "trust" | "openFolder" | "redoChange" }
+  | { readonly type: "stop" | "new" | "sessions" | "servers" | "openServerSettings" | "restart" | "retry" | "signIn" | "setUp" | "cancelSetUp" | "otherSetUp" | "trust" | "openFolder" | "redoChange" }
   /** The place of the server in the list. */
   | { readonly type: "restartServer"; readonly server: number }
   | { readonly type: "earlier"; readonly before: string }
@@ -108,6 +116,8 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
     case "retry":
     case "signIn":
     case "setUp":
+    case "cancelSetUp":
+    case "otherSetUp":
     case "trust":
     case "openFolder":
     case "redoChange":

@@ -15,12 +15,13 @@ import { parseWebviewMessage, type WebviewMessage, type State, type HostMessage 
 import { type ChatService, place } from "./service";
 import type { AnswerNote } from "./permissions";
 import type { RestoreOptions } from "./review";
+import type { Setup } from "../environment/setup";
 import { choices, formatUsage } from "./state";
 
 const AT_ONCE = 120;
 
 export interface PanelActions {
-  readonly setUp: () => Promise<unknown>;
+  readonly setup: Setup;
   readonly signIn: () => Promise<unknown>;
 }
 
@@ -56,6 +57,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     this.parts.push(
       service.onDidShowConversation.on((conversation) => { this.follow(conversation); }),
       service.busyChanged.on(() => { this.postState(); }),
+      actions.setup.changed.on(() => { this.postState(); }),
       vscode.workspace.onDidGrantWorkspaceTrust(() => void this.start()),
       vscode.workspace.onDidChangeWorkspaceFolders(() => void this.start()),
     );
@@ -144,6 +146,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       conversation.transcript.ops.on((op) => { this.channel.queue(op); }),
       conversation.transcript.planned.on(() => { this.postState(); }),
       conversation.changed.on(() => { this.postState(); }),
+      conversation.cleared.on(() => { this.reset(conversation); }),
       conversation.queueChanged.on(() => { this.postState(); }),
       conversation.returned.on(({ text, attachments }) => { this.send({ type: "attach", text, attachments, add: true }); }),
       conversation.review.changed.on(() => { this.postChanges(conversation); }),
@@ -167,10 +170,13 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
   private state(): State {
     const { current } = this.service;
     const { settings } = current;
-    const opening = current.opening !== undefined || (current.closed && !current.hasMessages);
-    const status = !vscode.workspace.isTrusted ? "untrusted" : place() === undefined ? "noFolder" : opening ? "opening" : "ready";
+    const opening = current.opening !== undefined || (current.closed && current.problem === undefined);
+    const missing = !current.attached && current.problem?.action === "setUp";
+    const status = !vscode.workspace.isTrusted ? "untrusted" : place() === undefined ? "noFolder" : missing ? "setUp" : opening ? "opening" : "ready";
     return {
       status,
+      ...(current.problem === undefined ? {} : { problem: current.problem }),
+      ...(missing ? { setUp: this.actions.setup.state } : {}),
       title: settings.title ?? "",
       session: current.sessionId ?? "",
       running: current.busy,
@@ -195,6 +201,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
   private async postSessions(): Promise<void> {
     try {
       const busy = new Set(this.service.busy.map((each) => each.session?.id));
+      const waiting = new Set(this.service.waiting.map((each) => each.session?.id));
       const sessions = (await this.service.list()).map((each) => ({
         id: each.sessionId,
         title: each.title ?? "Untitled",
@@ -202,6 +209,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         when: each.updatedAt ?? "",
         current: each.sessionId === this.service.current.session?.id,
         busy: busy.has(each.sessionId),
+        waiting: waiting.has(each.sessionId),
       }));
       this.send({ type: "sessions", sessions });
     } catch (problem) {
@@ -338,7 +346,15 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         await this.actions.signIn();
         return;
       case "setUp":
-        await this.actions.setUp();
+        // The page shows its progress, or a message does if the conversation is in the page.
+        if (this.state().status === "setUp") await this.actions.setup.run();
+        else await vscode.commands.executeCommand("cantrip.setup");
+        return;
+      case "cancelSetUp":
+        this.actions.setup.cancel();
+        return;
+      case "otherSetUp":
+        await this.actions.setup.otherWays();
         return;
       case "trust":
         await vscode.commands.executeCommand("workbench.trust.manage");
@@ -432,6 +448,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     try {
       if (id === "mode" && !session.settings.options.some((option) => option.id === "mode")) await session.setMode(String(value));
       else await session.setOption(id, value);
+      if (id === "model") this.service.refreshModels(session.id);
     } catch (problem) {
       showError(problem);
       // The change failed, so the panel shows the current value.

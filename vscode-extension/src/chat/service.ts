@@ -9,7 +9,6 @@ import { contentOf } from "./attachments";
 import { Conversation, type Wanted } from "./conversation";
 import type { Attachment, ToolItem } from "./items";
 import type { Pending, Permissions } from "./permissions";
-import { signIn } from "./signin";
 
 const LAST = "cantrip.chat.session";
 /** The stored open questions with their calls. If the window closes before an answer, they are shown again. */
@@ -32,6 +31,7 @@ class Shared {
   readonly running = new Set<Conversation>();
   readonly busyChanged = new Signal<void>();
   readonly deleted = new Signal<Conversation>();
+  readonly signedIn = new Signal<void>();
   readonly last = new WeakMap<Conversation, { text: string; attachments: Attachment[] }>();
 }
 
@@ -48,20 +48,25 @@ export class ChatService implements vscode.Disposable {
   private conversation: Conversation | undefined;
   private readonly running: Set<Conversation>;
   private forking = false;
-  private readonly deleted: Subscription;
+  private readonly parts: readonly Subscription[];
   private readonly last: WeakMap<Conversation, { text: string; attachments: Attachment[] }>;
 
   constructor(
     readonly agent: Agent,
     readonly permissions: Permissions,
     private readonly memory: vscode.Memento,
-    private readonly agentProgram: () => Promise<{ command: string; args: readonly string[] }>,
+    /** Lets the user choose a model. Resolves to false if they do not. */
+    private readonly signIn: () => Promise<boolean>,
     private readonly shared = new Shared(),
     /** The session that an editor tab opens first, as the tab kept it. Without it, the workspace keeps the session of the side bar. */
     private readonly first?: { readonly session: Wanted | undefined },
   ) {
     ({ conversations: this.conversations, running: this.running, busyChanged: this.busyChanged, last: this.last } = shared);
-    this.deleted = shared.deleted.on((conversation) => { if (conversation === this.conversation) this.newConversation(); });
+    this.parts = [
+      shared.deleted.on((conversation) => { if (conversation === this.conversation) this.newConversation(); }),
+      shared.signedIn.on(() => void this.retryStart()),
+      agent.restarted.on(() => void this.retryStart()),
+    ];
     if (first !== undefined) return;
     permissions.asked.on((pending) => { this.addQuestion(pending); });
     permissions.settled.on(({ pending, option }) => {
@@ -75,13 +80,13 @@ export class ChatService implements vscode.Disposable {
     });
     agent.ended.on(() => {
       for (const conversation of this.running) this.permissions.cancel(conversation.session?.id ?? "");
-      if (this.running.size === 0) this.conversation?.transcript.addNotice("warning", "Cantrip stopped", "It starts again with your next message. Nothing of this conversation is lost.");
+      if (this.running.size === 0 && this.conversation?.attached === true) this.conversation.transcript.addNotice("warning", "Cantrip stopped", "It starts again with your next message. Nothing of this conversation is lost.");
     });
   }
 
   /** The service of another view, with the same conversations. `session` is the one that it shows first. */
   another(session: Wanted | undefined): ChatService {
-    return new ChatService(this.agent, this.permissions, this.memory, this.agentProgram, this.shared, { session });
+    return new ChatService(this.agent, this.permissions, this.memory, this.signIn, this.shared, { session });
   }
 
   /** The conversation that is shown. The first one is that from before the window was loaded, which is not open yet, or else a new one. */
@@ -105,6 +110,11 @@ export class ChatService implements vscode.Disposable {
     return [...this.running];
   }
 
+  /** The conversations in which the agent waits for an answer of the user, in the order in which their prompts began. */
+  get waiting(): readonly Conversation[] {
+    return this.busy.filter((each) => this.permissions.of(each.session?.id ?? "").length > 0);
+  }
+
   /** Send a message. During an answer it waits for its end, or with `now` for the next query. */
   async send(text: string, attachments: Attachment[], now = false): Promise<void> {
     const where = place();
@@ -121,7 +131,7 @@ export class ChatService implements vscode.Disposable {
       attachments,
       () => contentOf(text, attachments),
       () => this.begin(conversation, where),
-      () => signIn(this.agent, this.agentProgram),
+      this.signIn,
       now,
     );
   }
@@ -129,7 +139,7 @@ export class ChatService implements vscode.Disposable {
   /** Send the last prompt again. If there was none, open the session again. */
   async retry(): Promise<void> {
     const last = this.last.get(this.current);
-    if (last === undefined) return this.prepare();
+    if (last === undefined || this.current.problem !== undefined) return this.retryStart();
     await this.send(last.text, last.attachments);
   }
 
@@ -146,9 +156,9 @@ export class ChatService implements vscode.Disposable {
   async retryStart(): Promise<void> {
     await this.conversation?.opening;
     const { conversation } = this;
-    if (conversation === undefined || conversation.attached || !conversation.transcript.items.some((item) => item.type === "error")) return;
-    if (conversation.closed) await this.prepare();
-    else if (conversation.transcript.items.every((item) => item.type === "error")) this.newConversation();
+    if (conversation === undefined || conversation.attached || conversation.problem === undefined) return;
+    conversation.setProblem(undefined);
+    await this.prepare();
   }
 
   /** Let the agent repeat a question that was not answered. */
@@ -173,15 +183,22 @@ export class ChatService implements vscode.Disposable {
       // A prompt that was sent in the meantime opened a session.
       if (!conversation.attached) conversation.attach(session);
     } catch (problem) {
-      if (!conversation.hasMessages) conversation.transcript.addError(describeError(problem));
+      if (!conversation.attached && !conversation.hasMessages) conversation.setProblem(describeError(problem));
     }
   }
 
-  /** Go on after a sign-in: a conversation without messages begins again, with the model that was chosen. */
-  async signedIn(): Promise<void> {
+  /**
+   * Go on with the model that was chosen: also in the conversation that is shown, where a message that failed for want of a
+   * key is sent again.
+   */
+  async signedIn(model: string): Promise<void> {
+    this.shared.signedIn.fire();
     const { session, transcript } = this.current;
-    if (session !== undefined && !transcript.items.some((item) => item.type === "user")) this.newConversation();
-    else await this.prepare();
+    if (session === undefined) return;
+    const last = transcript.items.at(-1);
+    await session.setOption("model", model);
+    this.refreshModels(session.id);
+    if (last?.type === "error" && last.action === "signIn") await this.retry();
   }
 
   /** Switch the mode to `ask`, or back to the one from before. */
@@ -304,12 +321,12 @@ export class ChatService implements vscode.Disposable {
   }
 
   async restart(): Promise<void> {
-    await this.agent.stop();
+    await this.agent.restart();
+    const { session } = this.current;
+    if (session === undefined) return;
     try {
-      const session = this.current.session;
-      if (session === undefined) await this.prepare();
-      else await session.ensureConnected();
-      if (this.current.attached) this.current.transcript.addNotice("info", "Cantrip was restarted", "");
+      await session.ensureConnected();
+      this.current.transcript.addNotice("info", "Cantrip was restarted", "");
     } catch (problem) {
       this.current.transcript.addError(describeError(problem));
     }
@@ -330,7 +347,7 @@ export class ChatService implements vscode.Disposable {
 
   /** The view is gone. The conversations of the window end with its first service. */
   dispose(): void {
-    this.deleted.dispose();
+    for (const part of this.parts) part.dispose();
     if (this.first !== undefined) return;
     for (const conversation of this.conversations.values()) conversation.dispose();
   }
@@ -342,16 +359,16 @@ export class ChatService implements vscode.Disposable {
     try {
       await this.tryToLoad(id, where, conversation, until);
       transcript.endReplay();
+      this.refreshModels(id);
       conversation.review.refreshSoon();
       for (const each of this.pendingQuestions()) if (each.session === id) transcript.addUnanswered(each.item);
       if (conversation === this.conversation) this.remember(id);
     } catch (problem) {
       this.conversations.delete(id);
       transcript.replaying = false;
-      conversation.detach();
       conversation.gone = isGone(problem);
       const notice = describeError(problem);
-      transcript.addError(notice.action === "none" ? { ...notice, action: "retry" } : notice);
+      conversation.detach(notice.action === "none" ? { ...notice, action: "retry" } : notice);
       if (conversation.gone && this.memory.get(LAST) === id) this.remember(undefined);
     }
   }
@@ -371,10 +388,16 @@ export class ChatService implements vscode.Disposable {
     }
   }
 
+  /** Let the picker have all models of the server. It works without them, so nothing waits for this. */
+  refreshModels(sessionId: string): void {
+    this.agent.refreshModels(sessionId).catch(() => undefined);
+  }
+
   private async begin(conversation: Conversation, where: Place): Promise<Session> {
     const session = await this.agent.newSession(where);
     await setFirstMode(session);
     this.conversations.set(session.id, conversation);
+    this.refreshModels(session.id);
     // The window may reload during an answer.
     if (conversation.busy && conversation === this.conversation) this.remember(session.id);
     return session;

@@ -2,6 +2,7 @@
 import { existsSync, readdirSync } from "node:fs";
 import { mkdir, rm } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import { mark } from "./made";
 import { run, type Answer, type Program } from "./program";
 import { pythonOf, which } from "./search";
 
@@ -50,6 +51,7 @@ export async function install(wanted: InstallOptions, say: (message: string) => 
       if (made.error !== undefined) {
         return await failed(wanted, fresh, "The environment could not be created", `${made.stdout}${made.stderr}`);
       }
+      mark(wanted.folder);
     }
     const own = wheel(wanted.wheels, "cantrip_acp-");
     const packed = own === undefined ? undefined : withExtra(own);

@@ -116,6 +116,50 @@ describe("a real agent", () => {
     assert.match(await child.ended, /exit code 0/);
   });
 
+  it("takes what was under way when it is stopped to its next process", async () => {
+    const { agent, place } = begin([DONE]);
+    const ended: unknown[] = [];
+    agent.ended.on((problem) => ended.push(problem));
+    // Stopped before its process starts, while it starts, and while requests run; from two sides at once.
+    const early = agent.newSession(place);
+    await agent.stop();
+    const { process: first } = await agent.connection();
+    const late = [agent.newSession(place), agent.listSessions(place.cwd)] as const;
+    await Promise.all([agent.restart(), agent.restart(), agent.stop()]);
+    assert.equal(first.running, false);
+    const session = await early;
+    const [other] = await Promise.all(late);
+    assert.notEqual(session.id, other.id);
+    assert.equal((await session.prompt(say("Go."))).stopReason, "end_turn");
+    assert.deepEqual(ended, []);
+  });
+
+  it("starts a process only when the one before has ended", async () => {
+    const { agent, place } = begin([DONE]);
+    const lives: boolean[] = [];
+    let before = (await agent.connection()).process;
+    agent.onConnect.on((connection) => {
+      lives.push(before.running);
+      before = connection.process;
+    });
+    for (let time = 0; time < 3; time += 1) {
+      void agent.stop();
+      await agent.newSession(place);
+    }
+    assert.deepEqual(lives, [false, false, false]);
+  });
+
+  it("does not start any more when its window closes", async () => {
+    const { agent, place } = begin([DONE]);
+    const { process: child } = await agent.connection();
+    // It may still be answered.
+    const asked = agent.newSession(place).then(() => "answered", String);
+    await agent.dispose();
+    assert.match(await asked, /answered|closed/);
+    await assert.rejects(agent.connection(), /closed/);
+    assert.equal(child.running, false);
+  });
+
   it("says what is wrong with a recipe, in the agent's words", async () => {
     const { agent, place } = begin([], { wards: [{ max_turnz: 1 }] });
     await assert.rejects(agent.newSession(place), (problem) => /max_turnz/.test(describeError(problem).detail));

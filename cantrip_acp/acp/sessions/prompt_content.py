@@ -18,7 +18,7 @@ import inspect
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -34,8 +34,6 @@ from cantrip_acp.gates.contract import GateContext, GateInvocation
 from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.gates.confinement import PathHandle
     from cantrip_acp.gates.contract import Gate
@@ -277,11 +275,15 @@ _MAX_ENTRIES = 300
 
 
 async def read_links(
-    entity: Entity, route: Route | None, context: Sequence[ContextBlock | Link]
+    entity: Entity,
+    route: Route | None,
+    context: Sequence[ContextBlock | Link],
+    unread: Callable[[Link, str], None] = lambda link, why: None,
 ) -> tuple[ContextBlock, ...]:
     """Read every link in the context of a prompt. Of a link that cannot be parsed only the client's description is kept.
 
-    ``route`` redirects gate calls to the client (`connection_context.gate_router`).
+    ``route`` redirects gate calls to the client (`connection_context.gate_router`). ``unread`` is called for each link that
+    cannot be read, with the reason.
     """
     blocks: list[ContextBlock] = []
     seen: set[str] = set()
@@ -297,24 +299,28 @@ async def read_links(
                 blocks.append(ContextBlock(part.description, title=part.name, uri=part.uri))
             continue
         if left <= 0 or len(seen) >= MAX_LINKS:
-            blocks.append(
-                _unread_block(part, "not shown here: this prompt has more pinned to it than there is room for")
-            )
+            why = "not shown here: this prompt has more pinned to it than there is room for"
+            unread(part, why)
+            blocks.append(_unread_block(part, why))
             continue
         seen.add(part.uri)
-        block = await _read_link(reader, part, target)
+        block = await _read_link(reader, part, target, unread)
         left -= len(block.text)
         blocks.append(block)
     return tuple(blocks)
 
 
-async def _read_link(reader: _Reader, link: Link, target: Target) -> ContextBlock:
+async def _read_link(reader: _Reader, link: Link, target: Target, unread: Callable[[Link, str], None]) -> ContextBlock:
+    why = ""
     try:
         found = await reader.read(target)
     except (GateError, CantripError) as problem:
-        return _unread_block(link, str(problem))
+        why = str(problem)
     except OSError as problem:
-        return _unread_block(link, f"cannot be read: {problem.strerror or problem}")
+        why = f"cannot be read: {problem.strerror or problem}"
+    if why:
+        unread(link, why)
+        return _unread_block(link, why)
     if isinstance(found, bytes):
         mime = media_of(found)
         assert mime is not None

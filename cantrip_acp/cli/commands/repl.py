@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -47,7 +48,10 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.input_line import InputLine
     from cantrip_acp.cli.session.loop_thread import EntityThread
+    from cantrip_acp.cli.session.mode import TerminalMode
+    from cantrip_acp.cli.session.plan import TerminalPlan
     from cantrip_acp.cli.session.typed_lines import TypedLines
+    from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.gates.web.named_hosts import NamedHosts
@@ -137,7 +141,7 @@ def repl(
         with _quit_on_signal():
             talk = partial(
                 _talk, opening, context, hosts, screen, line, full=full, questions=questions, ask=ask, planning=planning,
-                entity=entity,
+                entity=entity, loom_file=loom_file,
             )  # fmt: skip
             return talk() if line is None else line.run(talk)
     finally:
@@ -164,9 +168,11 @@ def _screen(state_dir: Path | None) -> tuple[Screen, InputLine | None]:
     if find_spec("prompt_toolkit") is None:
         return screen, None
     from cantrip_acp.cli.session import slash_commands
+    from cantrip_acp.cli.session.completions import completions
     from cantrip_acp.cli.session.input_line import InputLine
 
-    line = InputLine(paths.state_dir(state_dir) / "repl_history", slash_commands.names())
+    names = slash_commands.names()
+    line = InputLine(paths.state_dir(state_dir) / "repl_history", lambda typed: completions(typed, names, None, {}))
     return line.screen, line
 
 
@@ -182,21 +188,20 @@ def _talk(
     ask: bool,
     planning: bool,
     entity: Entity | None = None,
+    loom_file: str | None = None,
 ) -> int:
     """Let the user talk to the entity. ``line`` is None in a pipe, and on a terminal that cannot move its cursor.
     ``questions`` says whether the user can be asked for permissions."""
     from cantrip_acp.acp.sessions import modes
-    from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
+    from cantrip_acp.cli.errors import DONE
     from cantrip_acp.cli.render.cast_output import CastText
     from cantrip_acp.cli.session.loop_thread import run_entity
     from cantrip_acp.cli.session.mode import TerminalMode
     from cantrip_acp.cli.session.plan import TerminalPlan
-    from cantrip_acp.cli.session.slash_commands import TerminalCommands
-    from cantrip_acp.cli.session.typed_lines import TypedLines
 
     asked = sys.stdin.isatty() and screen.terminal
     output = CastText(screen, opening.workspace, full=full)
-    cantrip, context = given_with.to(opening.cantrip), given_with.blocks
+    cantrip = given_with.to(opening.cantrip)
     if entity is None:
         first = modes.ASK if ask else modes.TRUSTED
         asker = (
@@ -221,37 +226,170 @@ def _talk(
     now = mode.name if mode is not None else modes.TRUSTED
     print_allowed(cantrip, entity.circle, hosts, ask=now == modes.ASK, sandboxed=now == modes.SANDBOXED)
     output.renderer.begin_output()
-    status = DONE
-    with run_entity(entity) as run:
+    typed = _lines() if not asked else _prompts() if line is None else line.intents()
+    waiting: list[str] = []
+    fresh, status = opening, DONE
+    try:
+        while True:
+            with run_entity(entity) as run:
+                talk = _Conversation(run, fresh, output, hosts, line, mode, plan, read if asked else None)
+                ended = talk.until_end(typed, given_with.blocks, waiting)
+            if not ended.clear:
+                return ended.status if ended.status != DONE else status
+            status = status if ended.status == DONE else ended.status
+            entity = _new_conversation(talk, cantrip, loom_file)
+            fresh, waiting = talk.opening, talk.waiting
+            if mode is not None:
+                mode.move_to(entity)
+    finally:
+        if fresh is not opening:
+            fresh.leave()
+
+
+@dataclass
+class _Ended:
+    """How a conversation ended. ``clear``: another one follows."""
+
+    status: int
+    clear: bool = False
+
+
+class _Conversation:
+    """A conversation with one entity. ``read`` reads an answer of the user; None without a terminal."""
+
+    def __init__(
+        self,
+        run: EntityThread,
+        opening: OpenedRecipe,
+        output: CastText,
+        hosts: NamedHosts,
+        line: InputLine | None,
+        mode: TerminalMode | None,
+        plan: TerminalPlan | None,
+        read: Callable[[str], str] | None,
+    ) -> None:
+        from cantrip_acp.cli.session.shell import UserShell
+        from cantrip_acp.cli.session.slash_commands import TerminalCommands
+        from cantrip_acp.cli.session.typed_lines import TypedLines
+
+        self.run, self.opening, self.output = run, opening, output
+        self._hosts, self._line, self._plan = hosts, line, plan
+        self._terminal = read is not None
+        self.commands = TerminalCommands(run, opening, output, hosts, read, mode)
+        self._queue = TypedLines(run.entity, output.show_line) if read is not None else None
+        self._shell = UserShell(run.entity, output)
         run.warm()
-        if line is not None and mode is not None:
-            line.when_shift_tab(partial(run.soon, mode.toggle_ask))
-        commands = TerminalCommands(run, opening, output, hosts, read if asked else None, mode)
-        queue = TypedLines(run.entity, output.show_line) if asked else None
-        typed = _lines() if not asked else _prompts() if line is None else line.intents()
+        if line is not None:
+            line.complete = self._complete
+            if mode is not None:
+                line.when_shift_tab(partial(run.soon, mode.toggle_ask))
+
+    @property
+    def waiting(self) -> list[str]:
+        """The lines that were typed and not taken yet."""
+        return self._queue.waiting() if self._queue is not None else []
+
+    def _complete(self, typed: str) -> Iterator[tuple[str, int, str]]:
+        from cantrip_acp.cli.session import slash_commands
+        from cantrip_acp.cli.session.completions import completions
+
+        arguments = {"/model": self.commands.models}
+        return completions(typed, slash_commands.names(), self.opening.workspace, arguments)
+
+    def until_end(self, typed: Iterator[str], context: Sequence[ContextBlock], waiting: Sequence[str]) -> _Ended:
+        """Talk until the user quits or begins a new conversation. ``context`` is for the first intent, ``waiting`` are lines
+        that come before what is typed."""
+        from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
+
+        queue, output, run = self._queue, self.output, self.run
+        for text in reversed(waiting):
+            assert queue is not None, "only a terminal has lines that wait"
+            queue.put_first(text)
+        blocks, status = tuple(context), DONE
         for text in queue.before(typed) if queue is not None else typed:
             words = text.strip()
-            if words and (line is not None or (not asked and not words.startswith("/"))):
+            if words and (self._line is not None or (not self._terminal and not words.startswith("/"))):
                 output.show_intent(words)
-            if words in ("/quit", "/exit") or (asked and words in ("quit", "exit")):
+            if words in ("/quit", "/exit") or (self._terminal and words in ("quit", "exit")):
                 break
+            if words == "/clear":
+                return _Ended(status, clear=True)
+            if words.startswith("!") and words.strip("! "):
+                blocks = (*blocks, *self._run_command(words[1:].strip()))
+                continue
             is_command = words.startswith("/") and (
                 (queue is not None and queue.command(words))
-                or (plan is not None and plan.command(words, run))
-                or commands.run(words)
+                or (self._plan is not None and self._plan.command(words, run))
+                or self.commands.run(words)
             )
             if is_command or not words:
                 continue
-            hosts.add_from_text(words)
-            told = plan.context if plan is not None else ()
-            good, signalled, answer = _run_cast(run, words, output, (*context, *told), queue, line)
-            if plan is not None and queue is not None and (intent := plan.decide(answer, run)) is not None:
+            self._hosts.add_from_text(words)
+            told = self._plan.context if self._plan is not None else ()
+            given = (*blocks, *self._attached(words), *told)
+            good, signalled, answer = _run_cast(run, words, output, given, queue, self._line)
+            if self._plan is not None and queue is not None and (intent := self._plan.decide(answer, run)) is not None:
                 queue.put_first(intent)
-            context = ()  # the entity keeps the context of its first cast for all later casts
-            status = status if good or asked else FAILED
-            if signalled is not None and (signalled != signal.SIGINT or not asked):
-                return INTERRUPTED
-    return status
+            blocks = ()  # the entity keeps the context of its first cast for all later casts
+            status = status if good or self._terminal else FAILED
+            if signalled is not None and (signalled != signal.SIGINT or not self._terminal):
+                return _Ended(INTERRUPTED)
+        return _Ended(status)
+
+    def _attached(self, words: str) -> Sequence[ContextBlock]:
+        """What the intent mentions with ``@``, read as a link of an editor is read. The user sees what cannot be read."""
+        from cantrip_acp.acp.sessions.prompt_content import read_links
+        from cantrip_acp.cli.session.mentions import mentioned
+
+        links, notes = mentioned(words, self.opening.workspace)
+        blocks: Sequence[ContextBlock] = self.run.call(
+            read_links, self.run.entity, None, links, lambda link, why: notes.append(f"{link.name}: {why}")
+        )
+        unread = {note.partition(": ")[0] for note in notes}
+        if names := [link.name for link in links if link.name not in unread]:
+            self.output.renderer.show_note(f"attached {', '.join(names)}")
+        for note in notes:
+            self.output.renderer.show_note(note, "yellow")
+        self.output.screen.flush()
+        return blocks
+
+    def _run_command(self, command: str) -> Sequence[ContextBlock]:
+        """Run a command of the user. Returns what the entity reads of it with the next intent."""
+        shell, run = self._shell, self.run
+        shell.begin()
+
+        def stop(number: int) -> None:
+            run.soon(shell.stop)
+
+        try:
+            with self._line.working(stop) if self._line is not None else run.stopping(stop):
+                return [run.call(shell.run, command)]
+        except CantripError as problem:
+            self.output.renderer.show_note(str(problem), "yellow")
+            return []
+        finally:
+            self.output.screen.flush()
+
+
+def _new_conversation(talk: _Conversation, cantrip: Cantrip, loom_file: str | None) -> Entity:
+    """An entity that knows nothing of the earlier conversation, which is kept. It has the same model, recipe and mode, and
+    ``talk.opening`` is replaced by one with a new loom, unless the user named a loom."""
+    from dataclasses import replace
+
+    from cantrip_acp.recipes.build.build import open_loom
+
+    earlier, opening, show = talk.run.entity, talk.opening, talk.output.show_line
+    kept = talk.commands.keep()
+    if loom_file is None and opening.loom.location is not None:
+        loom = open_loom(cantrip.loom_settings, None, opening.state_dir)
+        opening.leave()
+        talk.opening = replace(opening, loom=loom, held=-1, session_id="")
+    entity = cantrip.replace(crystal=earlier.crystal).invoke(loom=talk.opening.loom)
+    talk.opening.record_model(entity)
+    if kept:
+        show(f"the earlier conversation is kept: cantrip repl --session {kept}")
+    show(f"a new conversation begins; its loom is {talk.opening.loom.location or 'in memory'}")
+    return entity
 
 
 def _run_cast(

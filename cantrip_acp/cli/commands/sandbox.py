@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,8 @@ from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.core.definition.wards import Wards
-    from cantrip_acp.core.events import Event
-    from cantrip_acp.loom.records.turn import GateRecord, Output
     from cantrip_acp.mediums.contract import Medium
     from cantrip_acp.sandbox.launch.sandbox import Outcome
     from cantrip_acp.sandbox.policy.policy import Policy
@@ -42,61 +39,11 @@ def program(words: tuple[str, ...], folder: Path) -> str:
     return " ".join(words)
 
 
-class TurnWithoutEntity:
-    """The turn that the program runs in. Its gate calls are real, but no entity, loom or event stream belongs to it."""
-
-    folded = 0
-
-    def __init__(self, circle: Circle) -> None:
-        from cantrip_acp.core.events import EventHub
-        from cantrip_acp.gates.executor import GateExecutor
-        from cantrip_acp.telemetry import tracing
-        from cantrip_acp.text.redaction import shared
-
-        self.wards: Wards = circle.wards
-        self.entity_id = "e_shell"
-        self.cast_id = "c_shell"
-        self.depth = 0
-        self.finished = False
-        self.listening = False
-        self.context: tuple[ContextBlock, ...] = ()
-        self.answers: list[Any] = []
-        self._trace = tracing.trace_from(None)
-        self._executor = GateExecutor(circle, hub=EventHub(), redactor=shared())
-        self._calls = 0
-
-    @property
-    def trace_id(self) -> str:
-        return self._trace.trace_id
-
-    @property
-    def traceparent(self) -> str:
-        return self._trace.traceparent()
-
-    def history(self, start: int, count: int) -> tuple[int, list[Any]]:
-        return 0, []
-
-    async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:
-        self._calls += 1
-        record = await self._executor.execute(
-            name, args, call_id=f"g{self._calls}", entity_id=self.entity_id, cast_id=self.cast_id, trace=self._trace
-        )
-        if name == "done" and not record.is_error:
-            self.finished = True
-            self.answers.append(record.result)
-        return record
-
-    async def emit(self, event: Event) -> None:
-        return None
-
-    def interrupted(self, output: Output, report: object) -> None:
-        return None
-
-
 async def run_python(circle: Circle, code: str, printer: Printer) -> int:
     """Run the code and return the exit status: 0, 1 if it failed or was stopped, 124 if its time ran out."""
     import json
 
+    from cantrip_acp.cli.session.shell import TurnWithoutEntity
     from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import as_text
     from cantrip_acp.mediums.code.session import CodeSession

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -38,6 +38,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.shortcuts import PromptSession
 
 from cantrip_acp.cli.render.terminal import Screen
+from cantrip_acp.cli.session.completions import Complete
 from cantrip_acp.cli.session.loop_thread import SIGNALS, handled_signals
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import human
@@ -64,16 +65,16 @@ class _Request:
 
 
 class InputLine:
-    """The input line. ``commands`` are the names and descriptions of the slash commands, for the Tab key."""
+    """The input line. ``complete`` is for the Tab key: what can stand in the place of the end of a text (`completions`)."""
 
-    def __init__(self, history: Path, commands: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, history: Path, complete: Complete) -> None:
         from cantrip_acp.files.paths import private
 
         private(history.parent)
         # Only the user may read what was typed.
         os.close(os.open(history, os.O_CREAT | os.O_CLOEXEC, 0o600))
         history.chmod(0o600)
-        self._history, self._commands = FileHistory(str(history)), list(commands)
+        self._history, self.complete = FileHistory(str(history)), complete
         self._lock = threading.RLock()
         self._requests: list[_Request] = []
         self._early: deque[str] = deque()
@@ -212,7 +213,7 @@ class InputLine:
         session: PromptSession[str] = PromptSession(
             self._message,
             history=self._history,
-            completer=_Commands(self),
+            completer=_Words(self),
             complete_while_typing=False,
             multiline=True,
             key_bindings=self._keys(),
@@ -480,15 +481,13 @@ class _Typing:
         return await self._line.answer(_Request("key", prompt, keys))
 
 
-class _Commands(Completer):
-    """Completes the names of slash commands."""
+class _Words(Completer):
+    """Completes slash commands, their arguments, and paths after ``@``."""
 
     def __init__(self, line: InputLine) -> None:
         self._line = line
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         typed = document.text_before_cursor
-        if typed.startswith("/") and " " not in typed and "\n" not in typed:
-            for name, about in self._line._commands:
-                if name.startswith(typed):
-                    yield Completion(name, -len(typed), display_meta=about)
+        for text, replaced, about in self._line.complete(typed):
+            yield Completion(text, -replaced, display_meta=about)

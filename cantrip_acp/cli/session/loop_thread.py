@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
@@ -99,6 +99,12 @@ class EntityThread:
     def soon(self, work: Callable[..., Any], *args: Any) -> None:
         """Call a function in the entity's thread, also while a cast runs, and do not wait for it."""
         self._portal.start_task_soon(work, *args)
+
+    def stopping(self, stop: Callable[[int], None]) -> AbstractContextManager[None]:
+        """Inside the block signals call ``stop`` in the main thread, in place of ending the command."""
+        if threading.current_thread() is not threading.main_thread():
+            return nullcontext()
+        return _handling(lambda number, frame: stop(number))
 
     def warm(self) -> None:
         """Prepare the entity in advance, so that the first cast starts faster."""

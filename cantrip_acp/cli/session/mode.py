@@ -23,6 +23,11 @@ class TerminalMode:
         self._permissions = next(each for each in entity.cantrip.interceptors if isinstance(each, Permissions))
         self._before_ask = modes.TRUSTED
 
+    def move_to(self, entity: Entity) -> None:
+        """Apply the present mode to another entity with the same permissions: a new conversation."""
+        self._entity = entity
+        apply_mode(entity, self.name)
+
     @property
     def name(self) -> str:
         return self._permissions.mode

@@ -109,7 +109,7 @@ class OpenedRecipe:
     """A built cantrip with its loom and folder, ready for a cast. The caller must call `leave`.
 
     ``held`` is a file descriptor that locks a session whose loom allows many writers, or -1. ``model`` is the model that takes
-    the place of the recipe's own, as ``PROVIDER:MODEL``, or "".
+    the place of the recipe's own, as ``PROVIDER:MODEL``, or "". ``session_id`` is the session that is continued, or "".
     """
 
     recipe: Recipe
@@ -119,6 +119,7 @@ class OpenedRecipe:
     state_dir: Path
     held: int = -1
     model: str = ""
+    session_id: str = ""
 
     def leave(self) -> None:
         self.loom.close()
@@ -422,4 +423,4 @@ def open_session(
     if again.kept in STATE_NOTES:
         # The output of the first cell says this too, but the user should know it now.
         click.echo(f"opened again: {STATE_NOTES[again.kept]}", err=True)
-    return OpenedRecipe(found, cantrip, loom, workspace, state, held, named), again.entity
+    return OpenedRecipe(found, cantrip, loom, workspace, state, held, named, session_id), again.entity

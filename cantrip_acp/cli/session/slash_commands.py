@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.session.loop_thread import EntityThread
     from cantrip_acp.cli.session.mode import TerminalMode
     from cantrip_acp.cli.session.setup import OpenedRecipe
+    from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.gates.web.named_hosts import NamedHosts
 
 OF_THE_TERMINAL = {
     "ask": ("Ask before each write and command, or go back (also Shift-Tab)", None),
+    "clear": ("Begin a new conversation; this one is kept", None),
+    "model": ("Show the models, or choose the one that answers from now on", "[model]"),
     "now": ("Send a line to the entity before its next query", "text"),
     "plan": ("With --plan: change nothing until you approve a plan", None),
     "quit": ("Quit (also Ctrl-D)", None),
@@ -35,7 +38,10 @@ OF_THE_TERMINAL = {
 
 NOTES = """\
 Each input is an intent. A line that ends in \\ continues on the next line; so does Alt-Enter. A paste is one input.
-What you type while a cast runs waits for its end. Ctrl-C cancels the running cast."""
+`@path` attaches a file or a folder, `@src/app.py#L10-20` some lines; Tab completes the path.
+`!command` runs a command in the sandbox. The agent reads its output with your next intent.
+What you type while a cast runs waits for its end.
+Ctrl-C cancels the running cast."""
 
 
 def names() -> list[tuple[str, str]]:
@@ -118,6 +124,8 @@ class TerminalCommands:
         elif name == slash_commands.QUEUE:
             # With a terminal, `TypedLines` has answered.
             self._output.show_line(queue_text([]))
+        elif name == "model":
+            self._model(rest.strip())
         elif found is not None:
             words = rest.split()
             restores = name == "fork" and "--restore" in words
@@ -127,11 +135,85 @@ class TerminalCommands:
             self._output.show_answer(self._run.call(run, session, *found, self._fork_to_disk))
             if restores and found[1]:
                 file_changes.run(f"/restore {found[1]}", self._run, self._output.renderer.show_note, self._ask)
+        elif (near := self._near(name)) is not None:
+            self._output.renderer.show_note(
+                f"unknown command /{name}; did you mean /{near}? /help lists them", "yellow"
+            )
         elif rest.strip():
             return False
         else:
             self._output.renderer.show_note(f"unknown command /{name}; /help lists them", "yellow")
         return True
+
+    def _near(self, name: str) -> str | None:
+        """The command that is probably meant by a name that is no path."""
+        from difflib import get_close_matches
+
+        if not name.replace("-", "").isalpha() or Path(f"/{name}").exists():
+            return None
+        return next(iter(get_close_matches(name, [each[1:] for each, _ in names()], n=1, cutoff=0.75)), None)
+
+    def models(self) -> list[tuple[str, str]]:
+        """The models that can be chosen, with what is known about them."""
+        from cantrip_acp.recipes.build.crystal_choices import list_choices
+
+        return [
+            (each.value, each.description or "") for each in list_choices(self._opening.recipe, self.entity.crystal)
+        ]
+
+    def _model(self, name: str) -> None:
+        """Show the models, or switch to another one from the next intent on."""
+        from cantrip_acp.crystals.local import discovery
+        from cantrip_acp.recipes.build.crystal_choices import crystal_for_run, name_for_run, value_of
+
+        show = self._output.renderer.show_note
+        if not name:
+            discovery.find_running()
+            now = value_of(self.entity.crystal)
+            self._output.show_line(f"model: {now}")
+            for value, about in self.models():
+                if value != now:
+                    show(f"/model {value}" + (f"  {about}" if about else ""))
+            show("any PROVIDER:MODEL can be chosen; `cantrip models` lists what is known about them")
+            return
+        try:
+            value = name_for_run(self._opening.recipe, name, "/model")
+            crystal, notes = crystal_for_run(self._opening.recipe, name, "/model")
+            self._run.call(self._use, crystal, value)
+        except CantripError as problem:
+            show(str(problem), "yellow")
+            return
+        for note in notes:
+            show(note, "yellow")
+        self._output.show_line(f"model: {value}, from the next intent on")
+
+    async def _use(self, crystal: Crystal, value: str) -> None:
+        from cantrip_acp.cli.session.setup import record_model
+        from cantrip_acp.crystals import http_clients
+
+        old = self.entity.crystal
+        self.entity.use_crystal(crystal)
+        record_model(self.entity, value)
+        http_clients.prepare_in_background(crystal)
+        await http_clients.release(old, self.entity)
+
+    def keep(self) -> str:
+        """Keep this conversation as a session that can be continued. Returns its id, or "" if there is nothing to keep."""
+        from cantrip_acp.loom.stores.address import is_address
+
+        entity, loom = self.entity, self.entity.loom
+        if not entity.last_turn or loom.location is None:
+            return ""
+        if self._opening.session_id:
+            return self._opening.session_id
+        first = next((start.intent for start in loom.cast_starts().values() if start.entity_id == entity.id), None)
+        self.metadata.id = f"sess_{os.urandom(12).hex()}"
+        self.metadata.title = " ".join((first or "").split())[:80] or None
+        self.metadata.mode = getattr(self.permissions, "mode", self.metadata.mode)
+        if not is_address(loom.location):
+            self.metadata.loom = str(Path(loom.location).resolve())
+        self._store.save(self.metadata)
+        return self.metadata.id
 
     def _help(self) -> str:
         from cantrip_acp.acp.sessions.slash_commands import COMMANDS
@@ -139,7 +221,7 @@ class TerminalCommands:
         hints = {name: command.hint for name, command in COMMANDS.items()}
         hints |= {name: hint for name, (_, hint) in OF_THE_TERMINAL.items()}
         rows = [f"- `{name}{f' {hint}' if (hint := hints[name[1:]]) else ''}`: {about}" for name, about in names()]
-        return "\n".join([*rows, "", *NOTES.splitlines()])
+        return "\n".join([*rows, "", "\n\n".join(NOTES.splitlines())])
 
     async def _fork_to_disk(self, source: Session, turn_id: str) -> str:
         """Make a session that continues from a turn, for `cantrip repl --session`. Returns its id."""

@@ -42,6 +42,10 @@ class TypedLines:
                 return
             yield text
 
+    def waiting(self) -> list[str]:
+        """The lines that wait."""
+        return [line.text for line in self._lines]
+
     def put_first(self, text: str) -> None:
         """Add a line before all that wait."""
         self._lines.insert(0, _Line(text))

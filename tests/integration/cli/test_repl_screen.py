@@ -398,7 +398,7 @@ def test_one_key_switches_to_ask_and_back(tmp_path: Path) -> None:
         assert "Shift-Tab asks before each change" in terminal.until("allows without asking calls of its gates")
         terminal.ready()
         terminal.type("half\x1b[Z")
-        terminal.until("mode Ask: Asks before each write and each command.")
+        terminal.until("mode ask: Asks before each write and each command.")
         # What was typed stays.
         terminal.until(lambda at: at.input == "❯ half")
         terminal.type("\r")
@@ -415,7 +415,7 @@ def test_one_key_switches_to_ask_and_back(tmp_path: Path) -> None:
         terminal.ready()
         assert [(tmp_path / name).exists() for name in ("one.txt", "two.txt", "sub/three.txt")] == [False, True, True]
         terminal.type("/ask\r")
-        terminal.until(lambda at: "mode Ask" in at.text.rpartition("/ask")[2])
+        terminal.until(lambda at: "mode ask" in at.text.rpartition("/ask")[2])
         terminal.ready()
         terminal.type("\x04")
         assert terminal.end() == 0

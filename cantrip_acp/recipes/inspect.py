@@ -87,6 +87,7 @@ def _parts(recipe: Recipe) -> Iterator[tuple[KeyPath, Callable[[], object]]]:
         yield ("crystal",), lambda: crystals.crystal_for(recipe)
     for name in recipe.data.get("crystals", {}):
         yield ("crystals", name), partial(crystals.make_named_crystal, recipe, name)
+    yield ("result_schema",), lambda: build.result_type(recipe)
     yield ("retry",), lambda: build._retry(recipe)
     yield ("folding",), lambda: build._folding(recipe)
     for index, server in enumerate(recipe.data.get("mcp_servers", ())):

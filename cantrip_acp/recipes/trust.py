@@ -86,6 +86,9 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
     prompt = data.get("call", {}).get("system_prompt_file")
     if prompt is not None and outside(prompt, folder):
         yield ("call", "system_prompt_file"), "it reads a file outside the workspace"
+    schema = data.get("result_schema")
+    if isinstance(schema, str) and outside(schema, folder):
+        yield ("result_schema",), "it reads a file outside the workspace"
     store = data.get("loom", {}).get("store", "jsonl")
     if store not in ("memory", "jsonl"):
         yield ("loom", "store"), "it decides where the loom is written"
@@ -285,6 +288,8 @@ def named_by(recipe: Recipe) -> Iterator[Path]:
     prompt = recipe.data.get("call", {}).get("system_prompt_file")
     if prompt is not None:
         yield recipe.path_of(prompt)
+    if isinstance(recipe.data.get("result_schema"), str):
+        yield recipe.path_of(recipe.data["result_schema"])
     for gate in recipe.data["circle"]["gates"]:
         if isinstance(gate, dict) and "python" in gate:
             yield from _python(recipe, gate["python"])

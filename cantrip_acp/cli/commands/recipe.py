@@ -17,6 +17,7 @@ from cantrip_acp.cli.command_table import SuggestingGroup, complete_recipe, exam
 from cantrip_acp.cli.errors import with_excerpts
 from cantrip_acp.cli.session.setup import cwd_option, state_option
 from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
 
@@ -294,7 +295,7 @@ def _allowed(found: Recipe, circle: Circle) -> Allowed:
 
 def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str, Any]:
     from cantrip_acp.recipes import inspect
-    from cantrip_acp.recipes.build.build import _call
+    from cantrip_acp.recipes.build.build import _call, result_type
     from cantrip_acp.recipes.inspect import gate_files
 
     return {
@@ -317,6 +318,7 @@ def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str,
             {"name": server["name"], "runs": _runs(server)} for server in found.data.get("mcp_servers", ())
         ],
         **({"score": {"at": "turn", **found.data["circle"]["score"]}} if "score" in found.data["circle"] else {}),
+        **({"result_schema": dict(thaw(kind.kind))} if (kind := result_type(found)) else {}),
         "wards": circle.wards.declared(),
         "retry": found.data.get("retry", {}),
         "loom": _loom(found),
@@ -382,6 +384,8 @@ def _print_recipe(screen: Screen, about: dict[str, Any], circle: Circle, table: 
             ("  which is not run to show a recipe", "dim"),
             indent=2,
         )
+    if "result_schema" in about:
+        screen.line(("the answer must fit ", "dim"), json.dumps(about["result_schema"], ensure_ascii=False), indent=2)
     part("allowed without asking")
     for title, text in table.rows():
         screen.line((f"{title:<10}", "dim"), clean_line(text, _LONGEST), indent=2)

@@ -5,13 +5,15 @@ pydantic does the work. Its import takes as long as the start of an agent, so it
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.codecs import json_decoder
-from cantrip_acp.text.json_data import thaw
+from cantrip_acp.text.json_data import FrozenDict, freeze, thaw
+from cantrip_acp.text.json_schema import Schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +77,68 @@ class PythonType(Generic[Value]):
         except msgspec.ValidationError as error:
             raise ValueError(str(error)) from None
         return value
+
+
+class SchemaType(PythonType[Any]):
+    """JSON data that fits a JSON Schema. Its values are the data.
+
+    Raises `DefinitionError` for a schema that is not valid, or that refers to anything but its own ``$defs``.
+    """
+
+    __slots__ = ("_schema_check",)
+
+    def __init__(self, schema: Mapping[str, Any], where: str) -> None:
+        problem = schema_problem(schema)
+        if problem is not None:
+            raise DefinitionError(problem, where=where)
+        self.kind = FrozenDict(freeze(dict(schema)))
+        self._schema = thaw(self.kind)
+        self._schema_check = Schema(self._schema)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SchemaType, (thaw(self.kind), "result_schema")
+
+    @property
+    def name(self) -> str:
+        """Its title, or ``result``."""
+        title = self._schema.get("title")
+        return title if isinstance(title, str) and title.strip() else "result"
+
+    def load(self, data: Any) -> Any:
+        try:
+            problems = self._schema_check.problems(thaw(data), _SHOWN_ERRORS)
+        except (TypeError, RecursionError) as error:
+            raise ValueError(f"it is not JSON data ({error})") from None
+        if problems:
+            raise ValueError("; ".join(each[:500] for each in problems))
+        return thaw(data)
+
+
+def schema_problem(schema: Any) -> str | None:
+    """Why this is no JSON Schema for results; None if it is one."""
+    if not isinstance(schema, Mapping):
+        return "must be a JSON Schema: a mapping such as {type: object, properties: {…}}"
+    data = thaw(schema)
+    for reference in _references(data):
+        if not reference.startswith("#/$defs/"):
+            return f"refers to {reference[:80]!r}; a schema of results can only refer to its own #/$defs/NAME"
+    try:
+        Schema(data).problems(None, 1)
+    except (ValueError, RecursionError) as error:
+        return f"is not a valid JSON Schema: {_first_line(error)[:300]}"
+    return None
+
+
+def _references(data: Any) -> Iterator[str]:
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            if key in ("$ref", "$dynamicRef") and isinstance(value, str):
+                yield value
+            else:
+                yield from _references(value)
+    elif isinstance(data, list | tuple):
+        for each in data:
+            yield from _references(each)
 
 
 def _problems(error: Any) -> list[str]:

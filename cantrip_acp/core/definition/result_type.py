@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from cantrip_acp.core.casting.result import CastResult
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.core.definition.python_types import PythonType
+from cantrip_acp.core.definition.python_types import PythonType, SchemaType
 from cantrip_acp.core.errors import DefinitionError, GateError, NoResult
 from cantrip_acp.gates.contract import Gate, GateContext
 from cantrip_acp.text.json_data import thaw
@@ -82,6 +82,9 @@ def _typed(gate: Gate, kind: PythonType[Any], *, shown: bool) -> Gate:
 def typed_result(result: CastResult[Any], kind: PythonType[Value] | None) -> CastResult[Value]:
     """The result of a cast with its answer as a value of the type. Raises `NoResult` if the cast ended without one."""
     if kind is None:
+        return result
+    if not result.terminated and isinstance(kind, SchemaType):
+        # A recipe's schema is for programs that read how the cast ended; no Python type promises more.
         return result
     if not result.terminated:
         raise NoResult(

@@ -198,7 +198,7 @@ def _base(document: OpenDocument, path: tuple[str | int, ...], workspace: Path) 
     """The base folder of a path at this key, and the required ending (``/``: folders only). None if the value is not a path."""
     last = path[-1] if path else None
     folder = document.path.parent
-    if path == ("call", "system_prompt_file"):
+    if path in (("call", "system_prompt_file"), ("result_schema",)):
         return folder, ""
     if last == "python" and path[:1] == ("circle",):
         return folder, ".py"

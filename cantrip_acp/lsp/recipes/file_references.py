@@ -22,6 +22,8 @@ def named(data: Any) -> Iterator[tuple[KeyPath, str, str]]:
     call, circle = data.get("call"), data.get("circle")
     if isinstance(call, dict) and isinstance(call.get("system_prompt_file"), str):
         yield ("call", "system_prompt_file"), call["system_prompt_file"], "prompt"
+    if isinstance(data.get("result_schema"), str):
+        yield ("result_schema",), data["result_schema"], "schema"
     listed: list[tuple[KeyPath, Any]] = [(("crystal",), data.get("crystal"))]
     others = data.get("crystals")
     listed += [(("crystals", name), each) for name, each in others.items()] if isinstance(others, dict) else []

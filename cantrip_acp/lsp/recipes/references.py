@@ -171,7 +171,9 @@ def _file(document: OpenDocument, node: Node) -> Path | None:
     path = node.path
     if node.kind != "scalar" or not path or not node.value.strip() or "\0" in node.value:
         return None
-    named = path == ("call", "system_prompt_file") or (path[-1] == "python" and path[0] == "circle")
+    named = path in (("call", "system_prompt_file"), ("result_schema",)) or (
+        path[-1] == "python" and path[0] == "circle"
+    )
     if named or (path[-1] == "script" and path[0] in ("crystal", "crystals")):
         return path_beside(document.path.parent, node.value)
     if is_crystal(path) and node.value.startswith("scripted:"):

@@ -31,6 +31,7 @@ from cantrip_acp.recipes.recipe import Recipe
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.context_block import Contributor
+    from cantrip_acp.core.definition.python_types import SchemaType
     from cantrip_acp.core.scoring import Scorer
     from cantrip_acp.gates.contract import GateSource
     from cantrip_acp.gates.mcp.declaration import McpServer
@@ -68,6 +69,7 @@ def build(
     wrong = unfit(recipe, circle)
     if wrong is not None:
         raise wrong
+    answers: Any = result_type(recipe)
     try:
         return Cantrip(
             chosen,
@@ -81,6 +83,7 @@ def build(
             contributors=(*(() if view is None else (view,)), *_recorder(recipe, workspace, view)),
             crystals=crystals.NamedCrystals(recipe),
             sources=(*_servers(recipe), *known),
+            result_type=answers,
         )
     except RecipeError:
         raise
@@ -146,6 +149,30 @@ def _call(recipe: Recipe) -> Call:
     if "stop" in call:
         call["stop"] = tuple(call["stop"])
     return Call(**call)
+
+
+def result_type(recipe: Recipe) -> SchemaType | None:
+    """The type of results that the recipe asks for. Raises `RecipeError` with the position."""
+    given = recipe.data.get("result_schema")
+    if given is None:
+        return None
+    from cantrip_acp.core.definition.python_types import SchemaType
+    from cantrip_acp.recipes.parse import yaml_text
+
+    place = ("result_schema",)
+    if isinstance(given, str):
+        path = recipe.path_of(given)
+        try:
+            # JSON is YAML.
+            given, _ = yaml_text.read(recipe.files.read(path).decode("utf-8-sig"), str(path))
+        except (RecipeError, UnicodeDecodeError) as error:
+            raise recipe.error(place, f"the file of the schema: {error}") from None
+        except DefinitionError as error:
+            raise recipe.error(place, f"the file of the schema {error}") from None
+    try:
+        return SchemaType(given, "")
+    except DefinitionError as error:
+        raise recipe.error(place, str(error)) from None
 
 
 def _circle(recipe: Recipe, workspace: Path | None, *, gate_files: bool = True) -> Circle:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -10,6 +10,7 @@ from cantrip_acp.recipes.models.circle import Circle
 from cantrip_acp.recipes.models.crystal import Crystal
 from cantrip_acp.recipes.models.field_types import (
     Flag,
+    Kind,
     Line,
     Model,
     PathText,
@@ -20,6 +21,7 @@ from cantrip_acp.recipes.models.field_types import (
     text,
     texts,
     whole,
+    wrong,
 )
 
 
@@ -172,6 +174,37 @@ class McpServer(Model):
     call_s: Annotated[float, number(0, above=True)] = Field(default=120, description="Maximum seconds for one call.")
 
 
+def _result_schema(value: Any) -> Any:
+    if isinstance(value, dict) or (isinstance(value, str) and value.strip() and "\0" not in value):
+        return value
+    raise wrong("a JSON Schema (a mapping), or the path of a file with one", value)
+
+
+_TYPES = ["object", "array", "string", "number", "integer", "boolean", "null"]
+ResultSchema = Annotated[
+    Any,
+    Kind(
+        _result_schema,
+        {
+            "anyOf": [
+                {"type": "string", "pattern": "[^ \\t\\r\\n]", "not": {"pattern": "\\x00"}},
+                {
+                    "type": "object",
+                    "properties": {
+                        "type": {"anyOf": [{"enum": _TYPES}, {"type": "array", "items": {"enum": _TYPES}}]},
+                        "title": {"type": "string"},
+                        "properties": {"type": "object"},
+                        "required": {"type": "array", "items": {"type": "string"}},
+                        "enum": {"type": "array"},
+                        "$defs": {"type": "object"},
+                    },
+                },
+            ]
+        },
+    ),
+]
+
+
 class Recipe(Model):
     """A cantrip as a file: crystal, call and circle."""
 
@@ -186,6 +219,12 @@ class Recipe(Model):
     )
     call: Call = Call()
     circle: Circle
+    result_schema: ResultSchema = Field(
+        default="",
+        description="The JSON Schema of the answer, or the path of a file with it (JSON or YAML), relative to the recipe. An "
+        "answer that does not fit is an error that the entity reads, and only the gate done ends a cast. References may only "
+        "name its own $defs.",
+    )
     folding: Folding = Folding()
     retry: Retry = Retry()
     loom: Loom = Loom()

@@ -86,6 +86,17 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
         "crystals": [{"small": "anthropic:claude-haiku-4-5", "large": "openai:gpt-6.1-sol"}],
         "call": [{"system_prompt": "You are a careful assistant.", "temperature": 0.2}],
         "circle": [{"medium": "bash", "gates": ["done"], "wards": [{"max_turns": 20}]}],
+        "result_schema": [
+            {
+                "type": "object",
+                "properties": {
+                    "verdict": {"enum": ["pass", "fail"]},
+                    "reasons": {"type": "array", "items": {"type": "string"}},
+                },
+                "required": ["verdict", "reasons"],
+            },
+            "verdict.schema.json",
+        ],
         "folding": [{"at_fraction": 0.8, "keep_turns": 4}],
         "retry": [{"max_retries": 3}],
         "loom": [{"store": "jsonl"}, {"store": "sqlite:casts.db", "snapshots": True}],

@@ -48,6 +48,12 @@ def breaches(data: Any) -> Iterator[Breach]:
     servers = data.get("mcp_servers")
     if isinstance(servers, list):
         yield from _servers(servers)
+    if isinstance(data.get("result_schema"), dict):
+        from cantrip_acp.core.definition.python_types import schema_problem
+
+        problem = schema_problem(data["result_schema"])
+        if problem is not None:
+            yield Breach(("result_schema",), problem, False, "schema")
 
 
 def _servers(servers: list[Any]) -> Iterator[Breach]:

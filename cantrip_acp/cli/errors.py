@@ -30,28 +30,49 @@ DONE, FAILED, USAGE, NO_SANDBOX, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def run(argv: list[str]) -> int:
-    """Run the command line and return the exit status."""
+    """Run the command line and return the exit status. With ``--json`` a failure is also printed as an object."""
+    from cantrip_acp.cli.json_errors import failure_of
+
+    try:
+        failure = failure_of(argv)
+        status, problem = _run(argv)
+        if failure is not None and (problem or status == INTERRUPTED):
+            failure.show(problem or "interrupted", status)
+        return status
+    except BrokenPipeError:
+        discard_output()
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(argv: list[str]) -> tuple[int, str]:
+    """Run the command line. Returns the exit status, and the text of the error if there was one."""
     from cantrip_acp.cli.command_table import cantrip
 
     try:
         status = cantrip.main(args=argv, prog_name="cantrip", standalone_mode=False)
-        return status if isinstance(status, int) else DONE
+        return (status if isinstance(status, int) else DONE), ""
     except click.exceptions.Exit as leave:
-        return leave.exit_code
-    except click.Abort:
-        return INTERRUPTED
+        return leave.exit_code, ""
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED, ""
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(shown)
         _write("".join(f"{line}\n" for line in with_excerpts(shown.getvalue())))
-        return USAGE
-    except KeyboardInterrupt:
-        return INTERRUPTED
+        return USAGE, error.format_message()
     except BrokenPipeError:
-        discard_output()
-        return FAILED
+        raise
     except Exception as error:  # noqa: BLE001 - users get a message and an exit status, not a traceback
-        return report_error(error)
+        return report_error(error), error_text(error)
+
+
+def error_text(error: BaseException) -> str:
+    """The text of an error in one piece, with its notes."""
+    found = own_error(error) or error
+    text = "\n".join([str(found), *getattr(found, "__notes__", ())])
+    return text if isinstance(found, CantripError | OSError) else f"a bug: {type(found).__name__}: {text}"
 
 
 def report_error(error: BaseException) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cantrip_acp.cli.command_table import complete_recipe, examples
+from cantrip_acp.cli.json_errors import CAST, JsonFlag
 from cantrip_acp.cli.session.permissions import (
     allow_host_option,
     ask_option,
@@ -54,7 +55,14 @@ if TYPE_CHECKING:
 @click.argument("recipe", required=False, metavar="[RECIPE]", shell_complete=complete_recipe)
 @click.argument("intent", required=False, metavar="INTENT")
 @model_option()
-@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines; the last one is the result.")
+@click.option(
+    "--json",
+    "as_json",
+    cls=JsonFlag,
+    fields=CAST,
+    is_flag=True,
+    help="Print events as JSON lines; the last one is the result.",
+)
 @cwd_option
 @loom_option
 @context_option

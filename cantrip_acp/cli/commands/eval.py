@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cantrip_acp.cli import json_errors
 from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
 from cantrip_acp.cli.session.setup import complete_model, cwd_option, state_option
@@ -189,6 +190,7 @@ def eval_(
     if as_json:
         data = {key: value for key, value in json.loads((place / run.RESULT).read_bytes()).items() if key != "samples"}
         click.echo(json.dumps({**data, "out": str(place), "page": str(page)}, ensure_ascii=False))
+        json_errors.ended()
     else:
         _show(result, place, comparisons, left_out)
         click.echo(f"\npage   {page}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cantrip_acp.cli.command_table import complete_loom, examples
+from cantrip_acp.cli.json_errors import JsonFlag
 from cantrip_acp.cli.session.setup import state_option
 
 if TYPE_CHECKING:
@@ -89,7 +90,14 @@ def _summary(name: str) -> str:
     is_flag=True,
     help="Do not mask texts that look like keys, tokens or passwords. Known secrets are always masked.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summary (on stderr) as one JSON object.")
+@click.option(
+    "--json",
+    "as_json",
+    cls=JsonFlag,
+    to_stderr=True,
+    is_flag=True,
+    help="Print the summary (on stderr) as one JSON object.",
+)
 @state_option
 def export(
     name: str | None,

@@ -16,6 +16,7 @@ import click
 
 from cantrip_acp.cli.command_table import complete_loom, complete_recipe, examples
 from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
+from cantrip_acp.cli.json_errors import CAST, JsonFlag
 from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.cli.session.loop_thread import SIGNALS
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts
@@ -98,7 +99,14 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
     help="The expected answer, for the recipe's scoring function and for exports. The model never sees it. By default it is "
     "that of the forked cast, if INTENT is the same.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines; the last one is the result.")
+@click.option(
+    "--json",
+    "as_json",
+    cls=JsonFlag,
+    fields=CAST,
+    is_flag=True,
+    help="Print events as JSON lines; the last one is the result.",
+)
 @click.option("--full", is_flag=True, help="Show complete outputs and changes.")
 @allow_host_option
 @cwd_option

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cantrip_acp.cli import json_errors
 from cantrip_acp.cli.render.display import duration
 from cantrip_acp.cli.render.from_events import EventTranslator
 from cantrip_acp.cli.render.renderer import Renderer
@@ -33,7 +34,12 @@ class CastJson:
 
     def show_event(self, event: events.Event) -> None:
         self._print(events.as_json(event))
-        self.ended = self.ended or isinstance(event, events.CastEnded)
+        if isinstance(event, events.CastEnded):
+            self._end()
+
+    def _end(self) -> None:
+        self.ended = True
+        json_errors.ended()
 
     def show_error(self, error: str, *, entity_id: str, usage: Usage, loom: str | None) -> None:
         """Print the last line of a cast that failed before it could report its own end."""
@@ -41,6 +47,7 @@ class CastJson:
             about: dict[str, Any] = {"result": None, "terminated": False, "truncated": True, "reason": "error"}
             about |= {"usage": usage.record(), "entity_id": entity_id, "trace_id": None, "loom": loom, "error": error}
             self._print({"event": "result", **about})
+            self._end()
 
     def _print(self, line: Mapping[str, Any]) -> None:
         # ASCII only: a lone surrogate from a crystal would end the stream with an encoding error.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cantrip_acp.acp.client.client import AgentError, Outcome, Session
+from cantrip_acp.cli import json_errors
 from cantrip_acp.cli.render.display import duration
 from cantrip_acp.cli.render.from_acp import UpdateTranslator, get_int, get_mapping, get_text
 from cantrip_acp.cli.render.renderer import Renderer
@@ -205,6 +206,7 @@ class ClientJson:
         self._result(None, None, error=about)
 
     def _result(self, stop_reason: str | None, seconds: float | None, **fields: object) -> None:
+        json_errors.ended()
         session = self._session
         self._print(
             "result",

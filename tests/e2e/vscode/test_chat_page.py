@@ -180,6 +180,160 @@ def test_a_late_piece_continues_its_block(page: Any) -> None:
     assert page.evaluate("said.at(-1)") == {"type": "insert", "text": "ls -la && echo hi\n\n# end"}
 
 
+MANY = """(count) => {
+  window.all = Array.from({ length: count }, (_, n) => n % 3 === 0
+    ? { type: 'user', id: `i${n}`, text: `Question ${n}`, attachments: [], after: 0 }
+    : { type: 'agent', id: `i${n}`, text: `Answer ${n}\\n\\nwith **words** in ${1 + n % 7} lines${'\\n\\nmore'.repeat(n % 7)}` })
+  window.fetched = 0
+  window.rest = { postMessage(message) {
+    if (message.type !== 'items') return
+    fetched += 1
+    const items = all.slice(message.from, message.to)
+    setTimeout(() => tell({ type: 'items', ask: message.ask, first: message.from, items, total: all.length }), 5)
+  } }
+  const push = said.push.bind(said)
+  said.push = (message) => { rest.postMessage(message); return push(message) }
+  const first = count - 120
+  const idle = { ...state, running: false, session: 's1' }
+  tell({ type: 'reset', items: all.slice(-120), first, total: count, state: idle })
+}"""
+SEEN = """() => {
+  const log = document.querySelector('.log').getBoundingClientRect()
+  const seen = [...document.querySelectorAll('.item')].filter((each) => {
+    const { top, bottom } = each.getBoundingClientRect()
+    return bottom > log.top && top < log.bottom
+  })
+  return seen.map((each) => Number(each.getAttribute('aria-posinset')))
+}"""
+
+
+def test_a_long_conversation_has_elements_only_near_what_is_seen(page: Any) -> None:
+    page.evaluate(MANY, 20_000)
+    page.wait_for_timeout(100)
+    assert page.evaluate(SEEN)[-1] == 20_000
+    log = page.locator(".log")
+    log.hover()
+    seen = [page.evaluate(SEEN)[0]]
+    for _ in range(60):
+        page.mouse.wheel(0, -1500)
+        page.wait_for_timeout(30)
+        now = page.evaluate(SEEN)
+        # Never an empty view, never a jump: what is seen moves up, and its numbers follow each other.
+        assert now == list(range(now[0], now[0] + len(now)))
+        assert 0 <= seen[-1] - now[0] < 60, seen
+        seen.append(now[0])
+        assert page.locator(".item").count() <= 320
+    assert seen[-1] < 20_000 - 400
+    # New messages at the end do not move what the user reads.
+    before = page.evaluate(SEEN)
+    page.evaluate(
+        """() => {
+          const item = { type: 'agent', id: 'new', text: 'New.' }
+          all.push(item)
+          tell({ type: 'ops', ops: [{ op: 'add', item }] })
+        }"""
+    )
+    page.wait_for_timeout(50)
+    assert page.evaluate(SEEN) == before
+    # Far away by the scroll bar, then to the first message, and back to the end.
+    page.evaluate(
+        """() => {
+          const log = document.querySelector('.log')
+          log.dispatchEvent(new WheelEvent('wheel'))
+          log.scrollTop = log.scrollHeight / 2
+        }"""
+    )
+    page.wait_for_timeout(200)
+    middle = page.evaluate(SEEN)
+    assert 5_000 < middle[0] < 15_000
+    assert page.locator(".item").count() <= 320
+    log.focus()
+    for _ in range(6):
+        page.keyboard.press("Home")
+        page.wait_for_timeout(100)
+    assert page.evaluate(SEEN)[0] == 1
+    assert page.locator(".item").first.inner_text().startswith("You:\nQuestion 0")
+    page.locator(".to-end").click()
+    page.wait_for_timeout(200)
+    assert page.evaluate(SEEN)[-1] == 20_001
+
+
+def test_alt_and_the_arrows_go_through_a_long_conversation(page: Any) -> None:
+    page.evaluate(MANY, 1_000)
+    page.locator(".log").focus()
+    for _ in range(200):
+        page.keyboard.press("Alt+ArrowUp")
+        page.wait_for_timeout(1)
+    page.wait_for_timeout(100)
+    at = int(page.evaluate("document.activeElement.closest('.item').getAttribute('aria-posinset')"))
+    assert 795 <= at <= 810
+    assert at in page.evaluate(SEEN)
+    page.keyboard.press("Alt+ArrowDown")
+    assert int(page.evaluate("document.activeElement.closest('.item').getAttribute('aria-posinset')")) == at + 1
+
+
+def test_the_place_in_a_conversation_survives_a_new_page(page: Any, built: Path) -> None:
+    page.evaluate(MANY, 2_000)
+    page.locator(".log").hover()
+    for _ in range(8):
+        page.mouse.wheel(0, -2000)
+        page.wait_for_timeout(40)
+    page.wait_for_timeout(400)
+    before = page.evaluate(SEEN)
+    assert before[-1] < 1_950
+    kept = page.evaluate("kept")
+    page.set_content('<html><body><main id="chat"></main></body></html>')
+    page.add_style_tag(content=(built / "chat.css").read_text())
+    page.evaluate("(value) => { kept = value; document.body.replaceChildren() }", kept)
+    page.evaluate("document.body.innerHTML = '<main id=\"chat\"></main>'")
+    page.add_script_tag(content=(built / "chat.js").read_text())
+    page.evaluate(MANY, 2_000)
+    page.wait_for_timeout(200)
+    assert page.evaluate(SEEN) == before
+
+
+def call(number: int, kind: str = "read", **more: Any) -> dict[str, Any]:
+    fields = {"title": f"Call {number}", "parts": [], "locations": [], "status": "completed"}
+    return {"type": "tool", "id": f"c{number}", "callId": f"c{number}", "kind": kind, **fields, **more}
+
+
+def test_runs_of_calls_are_one_line_and_what_matters_stays_visible(page: Any) -> None:
+    thought = {"type": "thought", "id": "th", "text": "Next."}
+    run = [call(1, started=1_000), call(2), thought, call(3, "execute"), call(4, ended=13_900)]
+    for item in run:
+        add(page, **item)
+    assert [each.inner_text() for each in page.locator(".run-head").all()] == ["Read 3 files, ran 1 command · 12 s"]
+    assert page.locator(".tool-item:visible, .thought-item:visible").count() == 0
+    # A call that runs, asks, fails or changes a file is no part of it.
+    add(page, **call(5, "execute", status="in_progress", name="bash"))
+    add(page, **call(6, status="failed"))
+    diff = {
+        "type": "diff",
+        "path": "/p/a",
+        "shown": "a",
+        "isNew": False,
+        "added": 1,
+        "removed": 0,
+        "hunks": [],
+        "left": 0,
+    }
+    add(page, **call(7, "edit", parts=[diff]))
+    visible = page.locator(".tool-item:visible")
+    assert [each.get_attribute("data-id") for each in visible.all()] == ["c5", "c6", "c7"]
+    # By keyboard, with a state for screen readers.
+    head = page.locator(".run-head")
+    assert head.get_attribute("aria-expanded") == "false"
+    head.focus()
+    page.keyboard.press("Enter")
+    assert head.get_attribute("aria-expanded") == "true"
+    assert visible.count() == 7
+    # It stays open when the answer goes on, and the call that ran joins when it has ended beside others.
+    add(page, type="agent", id="a", text="Done.")
+    assert visible.count() == 7
+    page.keyboard.press("Space")
+    assert visible.count() == 3
+
+
 @pytest.mark.timing
 def test_ten_thousand_messages_stay_fluid(page: Any) -> None:
     took = page.evaluate(
@@ -198,10 +352,12 @@ def test_ten_thousand_messages_stay_fluid(page: Any) -> None:
           }
           const early = spent.slice(1, 10).sort((a, b) => a - b)[4]
           const late = spent.slice(-9).sort((a, b) => a - b)[4]
-          return { early, late, count: document.querySelectorAll('.agent-item').length }
+          const items = [...document.querySelectorAll('.agent-item')]
+          return { early, late, count: items.length, last: items.at(-1).getAttribute('aria-posinset') }
         }"""
     )
-    assert took["count"] == 10_000
+    assert took["count"] <= 440
+    assert took["last"] == "10000"
     # Two hundred more messages at the end cost about what they cost at the beginning.
     assert took["late"] < 10 * took["early"] + 500
     begun = page.evaluate("performance.now()")

@@ -306,7 +306,7 @@ export class Composer {
   }
 
   private keep(): void {
-    host.setState({ draft: this.edited?.text ?? this.input.value, past: this.past, session: this.session, tab: document.body.dataset.tab })
+    host.setState({ ...(host.getState() as object | undefined), draft: this.edited?.text ?? this.input.value, past: this.past, session: this.session, tab: document.body.dataset.tab })
   }
 }
 

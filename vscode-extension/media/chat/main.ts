@@ -114,6 +114,7 @@ function setState(state: State): void {
   mode = name
   showPlan(state)
   running = state.running
+  log.running = running
   document.body.classList.toggle('running', running)
   document.body.classList.toggle('opening', state.status === 'opening')
   composer.set(state)
@@ -127,7 +128,8 @@ window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
   switch (message.type) {
     case 'reset':
       if (!message.same) composer.stopEditing()
-      log.reset(message.items, message.more, message.state.running, message.same)
+      log.running = message.state.running
+      log.reset({ first: message.first ?? 0, items: message.items, total: message.total ?? message.items.length }, message.state.session, message.same)
       setState(message.state)
       return
     case 'ops':
@@ -141,8 +143,8 @@ window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
       }
       log.afterApply()
       return
-    case 'earlier':
-      log.prepend(message.items, message.more)
+    case 'items':
+      log.receive(message.ask, message)
       return
     case 'state':
       setState(message.state)
@@ -178,6 +180,11 @@ window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
 
 window.addEventListener('keydown', (event) => {
   const kind = event.altKey && !event.ctrlKey ? { KeyA: 'allow_once', KeyR: 'reject_once' }[event.code] : undefined
+  if (kind && log.asksUnseen) {
+    event.preventDefault()
+    log.showQuestion()
+    return
+  }
   const button = kind && document.querySelector<HTMLButtonElement>(`.question button[data-kind="${kind}"]:not(:disabled)`)
   if (button) {
     event.preventDefault()

@@ -61,6 +61,9 @@ export interface ToolItem {
   /** Whether `output` is what was recorded of it, and not what came while it ran. */
   recorded?: boolean;
   exit?: { code: number | null; signal: string | null };
+  /** When it began to run and when it ended, in ms; absent in a replay. */
+  started?: number;
+  ended?: number;
   /** Whether it was stopped before its end. That is neither a success nor a failure. */
   stopped?: boolean;
   /** The report of a test run. */

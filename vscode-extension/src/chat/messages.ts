@@ -58,9 +58,11 @@ export interface SessionRow {
 }
 
 export type HostMessage =
-  | { readonly type: "reset"; readonly items: readonly Item[]; readonly more: boolean; readonly same?: boolean; readonly state: State }
+  /** A conversation: its last items, from the place `first` on, of `total`. */
+  | { readonly type: "reset"; readonly items: readonly Item[]; readonly first?: number; readonly total?: number; readonly same?: boolean; readonly state: State }
   | { readonly type: "ops"; readonly ops: readonly Op[] }
-  | { readonly type: "earlier"; readonly items: readonly Item[]; readonly more: boolean }
+  /** The items that were asked for, from the place `first` on, of `total`. */
+  | { readonly type: "items"; readonly ask: number; readonly first: number; readonly items: readonly Item[]; readonly total: number }
   | { readonly type: "state"; readonly state: State }
   | { readonly type: "sessions"; readonly sessions: readonly SessionRow[]; readonly problem?: string }
   | { readonly type: "mentions"; readonly ask: number; readonly found: readonly Attachment[] }
@@ -87,7 +89,7 @@ export type WebviewMessage =
   | { readonly type: "stop" | "new" | "sessions" | "servers" | "openServerSettings" | "restart" | "retry" | "signIn" | "setUp" | "cancelSetUp" | "otherSetUp" | "trust" | "openFolder" | "redoChange" }
   /** The place of the server in the list. */
   | { readonly type: "restartServer"; readonly server: number }
-  | { readonly type: "earlier"; readonly before: string }
+  | { readonly type: "items"; readonly ask: number; readonly from: number; readonly to: number }
   | { readonly type: "open" | "delete"; readonly id: string; readonly cwd?: string }
   | { readonly type: "option"; readonly id: string; readonly value: string | boolean }
   | { readonly type: "answer"; readonly question: string; readonly option: string; readonly reason?: string; readonly plan?: string }
@@ -138,8 +140,8 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
       return texts("path") ? (fields as unknown as WebviewMessage) : undefined;
     case "resend":
       return texts("item", "text") && Array.isArray(fields.attachments) && fields.attachments.every(isAttachment) ? (fields as unknown as WebviewMessage) : undefined;
-    case "earlier":
-      return texts("before") ? (fields as unknown as WebviewMessage) : undefined;
+    case "items":
+      return [fields.ask, fields.from, fields.to].every(Number.isInteger) ? (fields as unknown as WebviewMessage) : undefined;
     case "open":
     case "delete":
       return texts("id") && (fields.cwd === undefined || texts("cwd")) ? (fields as unknown as WebviewMessage) : undefined;

@@ -19,6 +19,8 @@ import type { Setup } from "../environment/setup";
 import { choices, formatUsage } from "./state";
 
 const AT_ONCE = 120;
+/** The most items that a page gets for one request. */
+const MOST_ASKED = 400;
 
 export interface PanelActions {
   readonly setup: Setup;
@@ -159,7 +161,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     const state = this.state();
     this.shown.fire(state);
     this.channel.clear();
-    this.send({ type: "reset", items: items.slice(-AT_ONCE), more: items.length > AT_ONCE, same, state });
+    this.send({ type: "reset", items: items.slice(-AT_ONCE), first: Math.max(0, items.length - AT_ONCE), total: items.length, same, state });
     this.postChanges(conversation);
   }
 
@@ -323,11 +325,11 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         this.send({ type: "attach", attachments: await Promise.all(uris.map((uri) => fileAttached(vscode.Uri.file(uri.path)))) });
         return;
       }
-      case "earlier": {
+      case "items": {
         const { items } = current.transcript;
-        const end = items.findIndex((item) => item.id === message.before);
-        const start = Math.max(0, end - AT_ONCE);
-        if (end > 0) this.send({ type: "earlier", items: items.slice(start, end), more: start > 0 });
+        const first = Math.max(0, Math.min(message.from, items.length));
+        const asked = items.slice(first, Math.min(message.to, first + MOST_ASKED));
+        this.send({ type: "items", ask: message.ask, first, items: asked, total: items.length });
         return;
       }
       case "copy":

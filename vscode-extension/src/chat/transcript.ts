@@ -337,6 +337,10 @@ export class Transcript {
     const via = meta?.cantrip?.via;
     if (typeof via === "string") change.parent = via;
     if (meta?.terminal_exit) change.exit = { code: meta.terminal_exit.exit_code ?? null, signal: meta.terminal_exit.signal ?? null };
+    if (!this.replaying && change.status !== undefined) {
+      if (change.status === "in_progress" && item.started === undefined) change.started = Date.now();
+      if (!isOpen(change.status) && isOpen(item.status)) change.ended = Date.now();
+    }
     // When the call continues, its question is answered.
     if (update.status && update.status !== "pending" && item.question) change.question = undefined;
     this.change(item, change);

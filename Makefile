@@ -11,10 +11,11 @@ export PYTHON
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
-setup: ## .venv with the package, and bubblewrap: what the demo needs
+setup: ## .venv with the package, all extras and the tools of the checks
 	@bash .ci/setup
 
-demo: setup ## the main job, with no key: a scripted entity mends a real project in a real sandbox
+demo: ## the main job, with no key: a scripted entity mends a real project in a real sandbox
+	@bash .ci/setup --demo
 	@$(BIN)/cantrip demo $(ARGS)
 
 check: setup ## format, lint, types, imports and unit tests: what to run before each commit (at most 3 minutes)

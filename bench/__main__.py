@@ -24,6 +24,7 @@ NAMES = (
     "memory",
     "start",
     "size",
+    "first",
     "prompt",
     "updates",
     "cancel",

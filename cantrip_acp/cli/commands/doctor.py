@@ -18,6 +18,7 @@ from cantrip_acp.cli import environment
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.files.installation import install_command
+from cantrip_acp.version import __version__
 
 # --- Checks of providers: which have a key, where the key comes from, and with ``--probe`` whether they answer.
 
@@ -48,9 +49,10 @@ def check_providers(*, probe: bool) -> Iterator[Finding]:
         names = [names[0] for names in crystal_factory.KEYS.values()]
         yield Finding(
             "providers",
-            "note",
-            "no provider's key is set; scripted crystals, Ollama and `cantrip demo` need no key",
-            f"Set one of {', '.join(names)} in the environment, or write it into {keys.dotenv_file()}.",
+            "choice",
+            "no model yet; `cantrip demo` needs none",
+            f"Set one of {', '.join(names)} in the environment or in {keys.dotenv_file()}. Without a key: a local server "
+            "(`cantrip models local`), or a very small model of this machine (`cantrip models pull smollm2`).",
         )
     if probe:
         yield from _probe([provider for provider, key in found.items() if key is not None], chosen)
@@ -152,7 +154,10 @@ _OLDEST_PYTHON = (3, 11)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. ``state`` is ok, note (works, but not fully) or missing. ``mend`` says how to fix it."""
+    """The result of one check. ``mend`` says how to fix it, or what to do with a choice.
+
+    ``state`` is ok, choice (nothing is wrong, and there is more if you want it), note (works, but not fully) or missing.
+    """
 
     name: str
     state: str
@@ -163,17 +168,18 @@ class Finding:
 @click.command(
     "doctor",
     short_help="Check what works on this machine, and say how to fix the rest.",
-    **examples("cantrip doctor", "cantrip doctor --json", "cantrip doctor --probe"),
+    **examples("cantrip doctor", "cantrip doctor --all", "cantrip doctor --json", "cantrip doctor --probe"),
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object: all findings, and whether commands can run."
 )
 @click.option("--probe", is_flag=True, help="Send a free request to each provider that has a key.")
-def doctor(as_json: bool, probe: bool) -> int:
-    """Check this machine: sandbox, system call filter, limits, providers, folders. The command shows where keys are,
-    but never a key.
+@click.option("--all", "show_all", is_flag=True, help="Show every check, not only the verdict and what needs you.")
+def doctor(as_json: bool, probe: bool, show_all: bool) -> int:
+    """Say whether Cantrip works on this machine, which model it uses, and what is missing. `--all` shows every check:
+    sandbox, system call filter, limits, programs, folders, and where keys were found (never a key).
 
-    The check tests the real sandbox: a command runs in the sandbox and tries everything that must be impossible.
+    The sandbox that is tested is the real one: a command runs in it and tries everything that must be impossible.
 
     Exit status: 0 commands can run, 3 this machine has no sandbox.
     """
@@ -183,7 +189,7 @@ def doctor(as_json: bool, probe: bool) -> int:
         data = {"sandbox": sandbox, "findings": [asdict(f) for f in findings]}
         click.echo(json.dumps(data, indent=2))
     else:
-        _show(findings)
+        _show(findings, show_all)
     return 0 if sandbox else _NO_SANDBOX
 
 
@@ -353,7 +359,7 @@ def _extras() -> Iterator[Finding]:
     yield Finding("extras", "ok", f"installed: {', '.join(here) or 'none'}")
     if rest := [extra for extra, lacking in sorted(missing.items()) if lacking]:
         mend = f"Install those that you need, such as: {install_command(rest[0])}."
-        yield Finding("extras.missing", "note", f"not installed: {', '.join(rest)}", mend)
+        yield Finding("extras.missing", "choice", f"not installed: {', '.join(rest)}", mend)
 
 
 def _tools() -> Iterator[Finding]:
@@ -406,13 +412,33 @@ def _folders() -> Iterator[Finding]:
         )
 
 
-def _show(findings: list[Finding]) -> None:
+_VERDICTS = ("sandbox", "crystal", "providers")
+"""The findings that are always shown, besides those that need somebody: the sandbox as one line, and the model."""
+
+
+def _show(findings: list[Finding], show_all: bool) -> None:
     from cantrip_acp.cli.render.terminal import Screen
 
     screen = Screen()
-    marks = {"ok": (screen.marks.done, "green"), "note": ("!", "yellow"), "missing": (screen.marks.failed, "bold red")}
-    width = max(len(f.name) for f in findings)
-    for finding in findings:
+    marks = {
+        "ok": (screen.marks.done, "green"),
+        "choice": ("·", "cyan"),
+        "note": ("!", "yellow"),
+        "missing": (screen.marks.failed, "bold red"),
+    }
+    if not show_all:
+        checks = [f for f in findings if f.name.startswith("sandbox") and f.state == "ok"]
+        shown = [f for f in findings if f.state in ("note", "missing") or f.name in _VERDICTS]
+        if not any(f.state == "missing" for f in findings):
+            text = f"Cantrip {__version__} works here: commands and Python run, in a sandbox that passed {len(checks)} checks"
+            shown.insert(0, Finding("cantrip", "ok", text))
+        rest = len(findings) - len(shown)
+    else:
+        shown, rest = findings, 0
+    width = max(len(f.name) for f in shown)
+    for finding in shown:
         screen.line(marks[finding.state], f" {finding.name:<{width}}  {finding.text}")
         if finding.mend is not None and finding.state != "ok":
             screen.line((finding.mend, "dim"), indent=width + 4)
+    if rest:
+        screen.line((f"  {'':<{width}}  every check: cantrip doctor --all", "dim"))

@@ -52,7 +52,7 @@ def looked(*, probe: bool = False) -> dict[str, Finding]:
 
 
 def test_doctor_says_where_a_key_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert looked()["providers"].state == "note"
+    assert looked()["providers"].state == "choice"
     monkeypatch.setenv("CANTRIP_CONFIG_DIR", str(tmp_path))
     monkeypatch.setenv("GEMINI_API_KEY", KEY)
     (tmp_path / ".env").write_text(f"OPENAI_API_KEY={KEY}-2\n")

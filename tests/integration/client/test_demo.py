@@ -67,7 +67,7 @@ def test_in_a_pipe(folder: Path) -> None:
         "❯ The tests fail.",
         "● Let me look around first.",
         "▸ execute",
-        "ls -p . pennywise tests",
+        "ls -p Makefile README.md pennywise tests",
         "  │ split.py",
         "  │ FAILED (failures=1)",
         "  ✗ failed · exit 2",

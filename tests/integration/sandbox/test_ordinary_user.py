@@ -48,7 +48,7 @@ def _root_alone(home: Path) -> None:
 
 
 def test_doctor_finds_a_sandbox(home: Path) -> None:
-    done = as_nobody(home, sys.executable, "-m", "cantrip_acp.cli.main", "doctor")
+    done = as_nobody(home, sys.executable, "-m", "cantrip_acp.cli.main", "doctor", "--all")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the kernel enforces sandbox_max_processes" in done.stdout
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.errors import CrystalError as CrystalError
     from cantrip_acp.core.errors import DefinitionError as DefinitionError
     from cantrip_acp.core.errors import GateError as GateError
+    from cantrip_acp.core.errors import GateFault as GateFault
     from cantrip_acp.core.errors import LoomError as LoomError
     from cantrip_acp.core.errors import MissingKey as MissingKey
     from cantrip_acp.core.errors import NoResult as NoResult
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from cantrip_acp.crystals.scripted import ScriptedCrystal as ScriptedCrystal
     from cantrip_acp.gates.contract import Gate as Gate
     from cantrip_acp.gates.contract import GateContext as GateContext
+    from cantrip_acp.gates.contract import GateInputs as GateInputs
     from cantrip_acp.gates.contract import GateReply as GateReply
     from cantrip_acp.gates.function_gates import gate as gate
     from cantrip_acp.gates.mcp.declaration import McpServer as McpServer
@@ -83,6 +85,8 @@ _HOMES = {
     "Gate": "gates.contract",
     "GateContext": "gates.contract",
     "GateError": "core.errors",
+    "GateFault": "core.errors",
+    "GateInputs": "gates.contract",
     "GateReply": "gates.contract",
     "Loom": "loom.loom",
     "LoomError": "core.errors",

@@ -10,6 +10,7 @@ declarations of gates, the help of commands, and docstrings. To correct a text, 
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 import json
 import os
@@ -415,20 +416,55 @@ def printed(main: Callable[[list[str]], Any], arguments: list[str]) -> str:
 # --- Python -----------------------------------------------------------------------------------------------------------------
 
 
+PUBLIC = (
+    "cantrip_acp.loom.rewards",
+    "cantrip_acp.loom.view",
+    "cantrip_acp.training",
+    "cantrip_acp.tuplespace",
+)
+"""Modules beside `cantrip_acp` itself whose names are public: those of their ``__all__``."""
+OF_TRAINERS = (
+    "cantrip_acp.training.adapters.agent_lightning",
+    "cantrip_acp.training.adapters.skyrl",
+    "cantrip_acp.training.adapters.trl",
+    "cantrip_acp.training.adapters.verl",
+    "cantrip_acp.training.verifiers",
+)
+"""Public modules that import a trainer of another project."""
+
+
 def python_api() -> str:
+    modules = ", ".join(f"[`{name}`](#{anchor(name)})" for name in PUBLIC)
+    adapters = ", ".join(f"`{name}`" for name in OF_TRAINERS)
     parts = [
         "# Python API\n",
-        "These names can be imported from `cantrip_acp`. Everything else is internal, and may change in any version.\n",
+        f"These names can be imported from `cantrip_acp`, and those at the end from {modules}. The modules for trainers "
+        f"({adapters}) are public too; [training](../training.md) explains them. Everything else is internal, and may change in "
+        "any version.\n",
+        *documented(cantrip_acp, "##"),
     ]
-    for name in sorted(cantrip_acp.__all__, key=str.lower):
-        thing = getattr(cantrip_acp, name)
-        parts.append(f"## {name}\n")
+    for name in PUBLIC:
+        module = importlib.import_module(name)
+        parts += [
+            f"## {name}\n",
+            f"{prose((module.__doc__ or '').partition(chr(10))[0])}\n",
+            *documented(module, "###"),
+        ]
+    return "\n".join(parts)
+
+
+def documented(module: Any, level: str) -> list[str]:
+    """The public names of a module."""
+    parts = []
+    for name in sorted(module.__all__, key=str.lower):
+        thing = getattr(module, name)
+        parts.append(f"{level} {name}\n")
         if inspect.isclass(thing) or callable(thing):
             parts.append(block(signature(name, thing), "python"))
         parts.append(f"{prose(thing.__doc__)}\n")
         if inspect.isclass(thing):
             parts += members(name, thing)
-    return "\n".join(parts)
+    return parts
 
 
 class Plain(str):

@@ -34,6 +34,23 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.query.thread import Thread
 
+__all__ = [
+    "Group",
+    "Standing",
+    "assignments",
+    "grade",
+    "groups",
+    "implicit",
+    "implicit_of",
+    "of_thread",
+    "of_turn",
+    "ranked",
+    "record_implicit",
+    "record_relative",
+    "relative",
+    "relative_of",
+]
+
 Method = Literal["grpo", "centered", "rank"]
 METHODS: tuple[str, ...] = get_args(Method)
 EPSILON = 1e-4

@@ -2,4 +2,27 @@
 
 `trainer` trains a small model (`cantrip train`) on the folders of `examples`. Nothing here imports a front end (CLI, ACP, LSP).
 Start with `judge.py`, then `export/registry.py` and `importing/import_file.py`.
+The names of ``__all__`` are public, and imported when they are first used. The adapters (`adapters.trl` …) are modules of their
+own, because each imports its trainer.
 """
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cantrip_acp.training.judge import Verdict as Verdict
+    from cantrip_acp.training.judge import record_verdict as record_verdict
+    from cantrip_acp.training.judge import verify as verify
+
+__all__ = ["Verdict", "record_verdict", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"{__name__}.judge"), name)
+    return value

@@ -3,4 +3,41 @@
 Start with `tuples` (the unit of work), `space` (the operations of a program) and `stores` (SQLite or PostgreSQL).
 
 The tuple-space uses the core, recipes and text helpers. The core does not import it. `cli` uses all of it, ACP only `gate_cache`.
+The names of ``__all__`` are public, and imported when they are first used.
 """
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cantrip_acp.tuplespace.catalog.build import build_catalog as build_catalog
+    from cantrip_acp.tuplespace.catalog.capabilities import UnknownCapability as UnknownCapability
+    from cantrip_acp.tuplespace.catalog.capabilities import read_catalog as read_catalog
+    from cantrip_acp.tuplespace.space import TupleSpace as TupleSpace
+    from cantrip_acp.tuplespace.stores import open_store as open_store
+    from cantrip_acp.tuplespace.stores.postgres import PostgresTupleStore as PostgresTupleStore
+    from cantrip_acp.tuplespace.tuples import new_tuple as new_tuple
+
+_HOMES = {
+    "PostgresTupleStore": "stores.postgres",
+    "TupleSpace": "space",
+    "UnknownCapability": "catalog.capabilities",
+    "build_catalog": "catalog.build",
+    "new_tuple": "tuples",
+    "open_store": "stores",
+    "read_catalog": "catalog.capabilities",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    return value

@@ -19,6 +19,8 @@ try:
 except ImportError as error:
     raise not_installed("agentlightning", error) from error
 
+__all__ = ["CastAgent", "spans"]
+
 _QUERY = "openai.chat.completion"
 """The name of a query's span, for which `agl.TracerTraceToTriplet` looks."""
 

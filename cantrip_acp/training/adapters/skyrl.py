@@ -20,6 +20,8 @@ try:
 except ImportError as error:
     raise not_installed("skyrl[skyrl-train]", error) from error
 
+__all__ = ["CastGenerator"]
+
 
 class CastGenerator(Casts, GeneratorInterface):  # type: ignore[misc]
     """Casts the question of each prompt once. ``window`` is the size of the model's context in tokens.

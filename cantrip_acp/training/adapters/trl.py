@@ -18,6 +18,8 @@ from cantrip_acp.training.adapters.casts import Casts, Sample, not_installed
 from cantrip_acp.training.adapters.token_engine import Answer, batched
 from cantrip_acp.training.trainer.engine import Request
 
+__all__ = ["Rollouts", "cast_reward"]
+
 
 def cast_reward(reward: list[float | None], **_: Any) -> list[float | None]:
     """A reward function for the trainer: the rewards that the recipe's scoring function gave the casts."""

@@ -23,6 +23,8 @@ try:
 except ImportError as error:
     raise not_installed("verl", error) from error
 
+__all__ = ["CastLoop"]
+
 
 @cache
 def _casts(example: str, looms: str | None) -> Casts:

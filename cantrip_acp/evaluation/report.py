@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.evaluation.run import PAGE, Record, Result
-from cantrip_acp.evaluation.statistics import Cell, Comparison, Interval
+from cantrip_acp.evaluation.run import PAGE, Record, Result, differing
+from cantrip_acp.evaluation.statistics import Cell, Comparison, Difference, Interval
 from cantrip_acp.files.output_file import output_file
 from cantrip_acp.text.redaction import ShapeMask
 from cantrip_acp.tuplespace.monitoring.report import write_loom_page
@@ -102,6 +102,20 @@ def sentence(each: Comparison) -> str:
     return f"{at}{other}: {change}, p = {each.p:.3g}: {verdict}"
 
 
+def difference_sentence(each: Difference) -> str:
+    """The difference of two crystals in a sentence."""
+    scale, unit = (100, " points") if each.what == "pass rate" else (1, "")
+    low, high = (scale * end for end in each.interval or (0.0, 0.0))
+    interval = f" (95 % CI {low:+.3g} to {high:+.3g})" if each.interval is not None else ""
+    better = each.second if each.difference > 0 else each.first
+    verdict = f"{better} is better" if each.counts else "not significant"
+    tasks = f"{each.tasks} task{'' if each.tasks == 1 else 's'}"
+    return (
+        f"{each.second} against {each.first}: {each.what} {each.before:.3g} → {each.after:.3g}, difference "
+        f"{scale * each.difference:+.3g}{unit}{interval}, p = {each.p:.3g}, {tasks}: {verdict}"
+    )
+
+
 def write_page(result: Result, folder: Path, comparisons: Sequence[Comparison], left_out: Sequence[str]) -> Path:
     """Write the page and those of the looms. Texts that look like secrets are masked. Returns its path."""
     target = folder / PAGE
@@ -134,6 +148,10 @@ def _lines(
     if len(result.records) < result.planned:
         yield f"<p><b>Not complete: {len(result.records)} of {result.planned} samples have ended.</b></p>"
     yield _table(HEAD, [[escape(text) for text in summary(c, result.cell(c))] for c in result.crystals])
+    if differences := differing(result):
+        yield "<h2>Differences</h2><ul>"
+        yield from (f"<li>{escape(difference_sentence(each))}</li>" for each in differences)
+        yield "</ul>"
     if comparisons or left_out:
         yield "<h2>Against the baseline</h2><ul>"
         for each in comparisons:

@@ -29,7 +29,7 @@ from cantrip_acp.core.errors import CantripError, DefinitionError, LoomError
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.evaluation.grading import Grade, Left, grade, put
-from cantrip_acp.evaluation.statistics import Cell, Comparison, cell, compare
+from cantrip_acp.evaluation.statistics import Cell, Comparison, Difference, cell, compare, differences
 from cantrip_acp.evaluation.suite import Suite, Task
 from cantrip_acp.files.output_file import output_file
 from cantrip_acp.files.temporary import TemporaryFolder
@@ -487,6 +487,8 @@ def result_of(runner: Runner) -> Result:
 def write_result(result: Result, folder: Path, comparisons: Sequence[Comparison]) -> None:
     """Write ``result.json``."""
     data = result.data() | ({"comparisons": [asdict(each) for each in comparisons]} if comparisons else {})
+    if found := differing(result):
+        data["differences"] = [asdict(each) for each in found]
     with output_file(folder / RESULT, mode=0o600) as file:
         file.write(json.dumps(data, indent=1, ensure_ascii=False).encode() + b"\n")
 
@@ -529,6 +531,11 @@ def compared(result: Result, baseline: Sequence[Record], *, any_drop: bool) -> t
             left_out.append(f"{crystal}: tasks of the baseline without a judged sample in this run: {', '.join(gone)}")
         found += compare(crystal, other, same, {task: after[task] for task in same}, any_drop=any_drop)
     return found, left_out
+
+
+def differing(result: Result) -> list[Difference]:
+    """The differences between the crystals of a result, on the tasks that both were judged on."""
+    return differences({crystal: _judged(result.of(crystal)) for crystal in result.crystals})
 
 
 def _judged(records: Any) -> dict[str, list[Record]]:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.session.client_session import ClientSession
 
 
-# --- Client commands: input lines that begin with a colon are for the client, not for the agent.
+# --- Client commands: input lines that begin with a colon are for the client, not for the agent. So are `/model` and `/clear`,
+# unless the agent has commands with these names.
 
 COMMANDS: Final[Mapping[str, str]] = {
     "help": "show this list",
@@ -71,13 +72,77 @@ class ClientCommands:
             # The full error text includes the agent's stderr, which is too long for a typing error.
             self._print(str(refused).splitlines()[0], "yellow")
 
+    def run_slash(self, line: str) -> bool:
+        """Run `/model` or `/clear`, and tell a misspelled command. Returns False for a line that the agent gets."""
+        import difflib
+
+        name, _, rest = line[1:].strip().partition(" ")
+        known = [each for each, _ in self._headless.commands]
+        ours = {each: run for each, run in self._ours().items() if each not in known}
+        if name in ours:
+            try:
+                ours[name](rest.strip())
+            except AgentRefused as refused:
+                self._print(str(refused).splitlines()[0], "yellow")
+            return True
+        if name in known or not name.replace("-", "").isalpha() or Path(f"/{name}").exists():
+            return False
+        near = difflib.get_close_matches(name, [*known, *ours], n=1, cutoff=0.75)
+        if near:
+            self._print(f"unknown command /{name}; did you mean /{near[0]}?", "yellow")
+        return bool(near)
+
+    def _ours(self) -> dict[str, Callable[[str], None]]:
+        found: dict[str, Callable[[str], None]] = {"clear": self._clear}
+        return found if self._model_option() is None else {**found, "model": self._model}
+
+    def _model_option(self) -> Mapping[str, Any] | None:
+        options = [each for each in self._headless.session.config_options if isinstance(each, Mapping)]
+        return next((each for each in options if "model" in (get_text(each, "category"), get_text(each, "id"))), None)
+
+    def _model(self, rest: str) -> None:
+        option = self._model_option()
+        assert option is not None, "the command exists only then"
+        if not rest:
+            for each in _values(option):
+                self._choice(get_text(each, "value"), str(option.get("currentValue")), each)
+            return
+        self._headless.set_option(get_text(option, "id"), rest)
+        self._print(f"model {rest}, from the next prompt on", "dim")
+
+    def _clear(self, rest: str) -> None:
+        earlier = self._headless.session.id
+        self._headless.reopen()
+        self._print(f"the earlier session is kept: :load {earlier}", "dim")
+
+    def complete(self, typed: str) -> list[str]:
+        """The lines that the Tab key makes of what was typed."""
+        from cantrip_acp.cli.session.completions import completions
+
+        commands = [(f"/{name}", about) for name, about in self._headless.commands]
+        commands += [(f"/{name}", "") for name in self._ours() if f"/{name}" not in dict(commands)]
+        commands += [(f":{name.partition(' ')[0]}", about) for name, about in COMMANDS.items()]
+        if typed.startswith(":"):
+            return sorted({name for name, _ in commands if name.startswith(typed)})
+        option = self._model_option()
+        values = [] if option is None else [(get_text(each, "value"), "") for each in _values(option)]
+        found = completions(typed, commands, self._headless.session.folder, {"/model": lambda: values})
+        return [typed[: len(typed) - replaced] + text for text, replaced, _ in found]
+
     def _print(self, words: str, style: str = "") -> None:
         self._screen.line((clean_line(words, 400), style), indent=2)
 
     def _help(self, rest: str) -> None:
         for name, words in COMMANDS.items():
             self._screen.line((f":{name:<14}", "bold"), words, indent=2)
-        self._print("All other lines go to the agent, also the agent's own /commands.", "dim")
+        for name, words in (
+            ("/model [ID]", "show or choose the model"),
+            ("/clear", "begin another session; this one is kept"),
+        ):
+            if name[1:].partition(" ")[0] in self._ours():
+                self._screen.line((f"{name:<15}", "bold"), words, indent=2)
+        self._screen.line((f"{'@path':<15}", "bold"), "attach a file, a folder or lines (@src/app.py#L10-20)", indent=2)
+        self._print("All other lines go to the agent, also the agent's own /commands. Tab completes.", "dim")
 
     def _modes(self, rest: str) -> None:
         modes = self._headless.session.modes
@@ -421,13 +486,17 @@ def _read_prompts_from_terminal(headless: ClientSession, screen: Screen) -> Iter
 
         # Shift-Tab. `_ask` gives back what was being typed.
         readline.parse_and_bind(r'"\e[Z": "\C-a:ask \C-m"')
+        readline.parse_and_bind("tab: complete")
+        # The whole line is completed, because what can follow depends on its beginning.
+        readline.set_completer_delims("")
+        readline.set_completer(lambda typed, number: dict(enumerate(commands.complete(typed))).get(number))
 
     from cantrip_acp.cli.session.client_session import ASK, Quit
 
+    commands = ClientCommands(headless, screen)
     hint = "Ctrl-C cancels a turn, Ctrl-C twice or Ctrl-D quits, :help lists the commands"
     asks = any(get_text(each, "id") == ASK for each in get_list(headless.session.modes, "availableModes"))
     screen.line((f"{hint}, Shift-Tab asks before each change" if asks else hint, "dim"))
-    commands = ClientCommands(headless, screen)
     pressed = False
     mark = f"{screen.marks.prompt} "
     while True:
@@ -450,5 +519,13 @@ def _read_prompts_from_terminal(headless: ClientSession, screen: Screen) -> Iter
         pressed = False
         if words.startswith(":"):
             commands.run(words[1:])
-        elif words.strip():
+        elif words.startswith("!") and words.strip("! "):
+            screen.line(
+                (
+                    "no command was run: only `cantrip repl` runs commands where the agent does. Ask the agent to run it",
+                    "yellow",
+                ),
+                indent=2,
+            )
+        elif words.strip() and not (words.startswith("/") and commands.run_slash(words)):
             yield words

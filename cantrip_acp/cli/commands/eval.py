@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from functools import partial
@@ -21,6 +22,7 @@ from cantrip_acp.cli.session.setup import complete_model, cwd_option, state_opti
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.render.table import Cell
+    from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.evaluation.run import Record, Result, Runner
     from cantrip_acp.evaluation.statistics import Comparison
     from cantrip_acp.evaluation.suite import Task
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 _LINE_S = 15.0
 """How often to print a line of progress if stderr is not a terminal."""
 _SHOWN = 10
-"""How many failures to show."""
+"""Of how many tasks to show what failed."""
+_REASONS = 3
+"""How many reasons of one task to show."""
 
 
 @click.command(
@@ -348,11 +352,37 @@ class _Progress:
             self._width = 0
 
 
+def _show_failed(result: Result, place: Path, screen: Screen) -> None:
+    """Print what failed: for each task and crystal each reason once, with the number of its samples, and one thread."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in result.records:
+        if record["outcome"] != "passed":
+            groups.setdefault((record["task"], record["crystal"]), []).append(record)
+    for (task, crystal), failed in list(groups.items())[:_SHOWN]:
+        samples = len(result.of(crystal, task))
+        ends = ", ".join(dict.fromkeys(str(record["reason"]) for record in failed))
+        screen.line()
+        screen.line(f"{task}, {crystal}: {len(failed)} of {samples} sample{'' if samples == 1 else 's'} ({ends}):")
+        texts = Counter(
+            text for record in failed for text in [*record["wrong"], *([record["error"]] if record["error"] else [])]
+        )
+        for text, count in texts.most_common(_REASONS):
+            screen.line(f"- {text}" + (f"  ({count} times)" if count > 1 else ""), indent=2)
+        if len(texts) > _REASONS:
+            screen.line(f"- and {len(texts) - _REASONS} other reasons", indent=2)
+        if (shown := next((record for record in failed if record["turn"]), None)) is not None:
+            screen.line(f"cantrip loom view {place / shown['loom']} --turn {shown['turn']}", indent=2)
+    if len(groups) > _SHOWN:
+        screen.line()
+        screen.line(f"{len(groups) - _SHOWN} more tasks did not pass: see {place / 'report.html'}")
+
+
 def _show(result: Result, place: Path, comparisons: Sequence[Comparison], left_out: Sequence[str]) -> None:
     """Print the tables: a row for each crystal, then each task with each crystal, then what failed."""
     from cantrip_acp.cli.render.table import print_table
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.evaluation import report
+    from cantrip_acp.evaluation.run import differing
 
     screen = Screen()
     right = {"passed", "errors", "turns", "tokens in", "out", "cost", "time"}
@@ -373,17 +403,12 @@ def _show(result: Result, place: Path, comparisons: Sequence[Comparison], left_o
         rows.append([task, *shown])
     screen.line()
     print_table(screen, ("task", *result.crystals), rows)
-    failed = [r for r in result.records if r["outcome"] != "passed"]
-    for record in failed[:_SHOWN]:
+    _show_failed(result, place, screen)
+    if differences := differing(result):
         screen.line()
-        screen.line(f"{record['task']}, {record['crystal']}, sample {record['sample'] + 1} ({record['reason']}):")
-        for text in [*record["wrong"], *([record["error"]] if record["error"] else [])]:
-            screen.line(f"- {text}", indent=2)
-        if record["turn"]:
-            screen.line(f"cantrip loom view {place / record['loom']} --turn {record['turn']}", indent=2)
-    if len(failed) > _SHOWN:
-        screen.line()
-        screen.line(f"{len(failed) - _SHOWN} more did not pass: see {place / 'report.html'}")
+        screen.line(("Differences", "bold"))
+        for difference in differences:
+            screen.line((report.difference_sentence(difference), "bold" if difference.counts else ""), indent=2)
     if comparisons or left_out:
         screen.line()
         screen.line(("Against the baseline", "bold"))

@@ -77,6 +77,7 @@ class ClientSession:
         self._stack = contextlib.ExitStack()
         self._session: Session | None = None
         self._before_ask = "sandboxed"
+        self._commands: dict[str, list[tuple[str, str]]] = {}
         self._about: Mapping[str, Any] = {}
         self._cancelling = False
 
@@ -157,6 +158,16 @@ class ClientSession:
             self._before_ask = current
         return get_text(self.session.modes, "currentModeId")
 
+    @property
+    def commands(self) -> list[tuple[str, str]]:
+        """The names of the agent's slash commands in this session, without the slash, and what they do."""
+        return self._commands.get(self.session.id, [])
+
+    def note_commands(self, session_id: str, commands: list[Any]) -> None:
+        """The agent listed its slash commands."""
+        found = [each for each in commands if isinstance(each, Mapping) and get_text(each, "name")]
+        self._commands[session_id] = [(get_text(each, "name"), get_text(each, "description")) for each in found]
+
     def note_mode(self, session_id: str, mode: str) -> None:
         """The agent changed the mode of a session."""
         if self._session is not None and self._session.id == session_id:
@@ -200,13 +211,23 @@ class ClientSession:
         return found.id
 
     def turn(self, words: str) -> Outcome:
-        """Send one prompt. Ctrl-C cancels it (the outcome says so); a second Ctrl-C raises Quit. Raises AgentError."""
+        """Send one prompt. Ctrl-C cancels it (the outcome says so); a second Ctrl-C raises Quit. Raises AgentError.
+
+        What the words mention with ``@`` is sent as links, which every agent understands.
+        """
+        from cantrip_acp.cli.session.mentions import mentioned
+
         session = self.session
+        links, notes = mentioned(words, session.folder)
+        for note in notes:
+            self._output.show_note(note)
+        prompt: list[Mapping[str, Any]] = [{"type": "text", "text": words}]
+        prompt += [{"type": "resource_link", "name": link.name, "uri": link.uri} for link in links]
         started = time.monotonic()
         self._interrupts = 0
         self._cancelling = False
         outcome: Outcome = self._wait(
-            lambda: self._agent.prompt(session.id, words, timeout=self._timeout), may_cancel=True
+            lambda: self._agent.prompt(session.id, prompt, timeout=self._timeout), may_cancel=True
         )
         self._output.show_outcome(outcome, time.monotonic() - started)
         return outcome
@@ -332,6 +353,9 @@ class _QueueObserver:
     async def on_update(self, session_id: str, update: Mapping[str, Any]) -> None:
         if update.get("sessionUpdate") == "current_mode_update":
             await self._put(lambda: self._headless.note_mode(session_id, get_text(update, "currentModeId")))
+        if update.get("sessionUpdate") == "available_commands_update":
+            listed = get_list(update, "availableCommands")
+            await self._put(lambda: self._headless.note_commands(session_id, listed))
         await self._put(lambda: self._output.show_update(session_id, update))
 
     async def request_permission(

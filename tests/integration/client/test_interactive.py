@@ -201,3 +201,53 @@ def test_markdown_is_rendered_and_what_is_typed_meanwhile_waits(tmp_path: Path) 
         assert all(len(line) <= 50 for line in terminal.lines if "word" in line)
         terminal.type("en\r")
         terminal.until("❯ and then")
+
+
+SWITCHES = """
+crystal: {provider: scripted, responses: [{content: From the first., repeat: true}]}
+crystals: {second: {provider: scripted, responses: [{content: From the second., repeat: true}]}}
+circle:
+  gates: [done]
+  wards: [{max_turns: 3}]
+"""
+
+
+def test_model_clear_mentions_and_completion(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("what was noted\n")
+    agent = [*AGENT_OF_OURS, "--recipe", recipe(tmp_path, SWITCHES)]
+    with TerminalScreen("client", "--cwd", tmp_path, "--", *agent, cwd=tmp_path) as terminal:
+        terminal.ready()
+        terminal.type("/model\r")
+        terminal.until("* scripted:scripted")
+        terminal.until("second")
+        terminal.ready()
+        terminal.type("/mod\tsec\t")
+        terminal.until(lambda at: at.input.startswith("❯ /model"))
+        terminal.type("\x15/model second\r")
+        terminal.until("model second, from the next prompt on")
+        terminal.ready()
+        terminal.type("see @not\t and @no/such.py\r")
+        terminal.until("❯ see @notes.txt and @no/such.py")
+        terminal.until("there is no file 'no/such.py'")
+        terminal.until("From the second.")
+        terminal.ready()
+        terminal.type("/contxt now\r")
+        terminal.until("unknown command /contxt; did you mean /context?")
+        terminal.ready()
+        terminal.type("!ls\r")
+        terminal.until("no command was run")
+        terminal.ready()
+        terminal.type("/clear\r")
+        terminal.until("the earlier session is kept: :load sess_")
+        terminal.ready()
+        terminal.type("Hi.\r")
+        terminal.until("From the first.")
+        terminal.ready()
+        terminal.type("\x04")
+        assert terminal.end() == 0
+        sessions = {line.split()[1] for line in terminal.lines if line.startswith("session  ")}
+        looms = [
+            Path(line.split()[1]) for line in terminal.lines if line.startswith("loom     ") and line.endswith(".jsonl")
+        ]
+    assert len(sessions) == 2
+    assert not looms or "what was noted" in looms[0].read_text()

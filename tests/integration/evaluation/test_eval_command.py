@@ -245,6 +245,25 @@ def test_a_regression_ends_with_1(folder: Path) -> None:
     assert "no task could be compared with the baseline" in none.stderr
 
 
+def test_two_models_are_compared_and_failures_are_grouped_by_task(folder: Path) -> None:
+    models = ("-m", "scripted:good.yaml", "-m", "scripted:bad.yaml")
+    done = run(folder, "suite.yaml", *models, "--samples", "6", "--out", "out", status=1)
+    assert "count, scripted:bad.yaml: 6 of 6 samples (text):" in done.stdout
+    assert done.stdout.count("cantrip loom view") == 1
+    assert done.stdout.count("does not") == 1
+    assert "(6 times)" in done.stdout
+    # 6 of 6 against 0 of 6 in the one task that differs: 1 in 924, in each direction.
+    assert (
+        "scripted:bad.yaml against scripted:good.yaml: pass rate 1 → 0.5, difference -50 points (95 % CI "
+        in done.stdout
+    )
+    assert "p = 0.00216, 2 tasks: scripted:good.yaml is better" in done.stdout
+    (found,) = json.loads((folder / "out/result.json").read_bytes())["differences"]
+    assert (found["first"], found["second"], found["counts"]) == ("scripted:good.yaml", "scripted:bad.yaml", True)
+    assert found["interval"][0] < found["difference"] == -0.5 < found["interval"][1]
+    assert "<h2>Differences</h2>" in (folder / "out/report.html").read_text()
+
+
 def test_a_secret_in_a_note_is_in_no_loom(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVAL_TEST_API_KEY", "sesame-is-open")
     (folder / "score.py").write_text('import os\ndef score(thread):\n    return 0, os.environ["EVAL_TEST_API_KEY"]\n')

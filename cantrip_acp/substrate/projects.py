@@ -138,13 +138,21 @@ def create(substrate: Substrate, workspace: Path | str) -> Project:
     return project
 
 
-def sync(substrate: Substrate, workspace: Path, config_dir: Path | None = None, *, nested: bool = True) -> Project:
+def sync(
+    substrate: Substrate,
+    workspace: Path,
+    config_dir: Path | None = None,
+    *,
+    nested: bool = True,
+    hidden: tuple[str, ...] = (),
+) -> Project:
     """Bring the documents of a workspace and of the user's configuration folder into the substrate: only what changed.
 
     Links that lead out of the workspace are not followed. ``nested`` searches subfolders too, and skills.
+    ``hidden`` is the ward ``hidden_paths``: what it names is not there.
     """
     project = create(substrate, workspace)
-    root = Root(str(workspace), (str(workspace),))
+    root = Root(str(workspace), (str(workspace),), hidden=hidden)
     _sync_scope(substrate, project.documents, root, DOCUMENTS, "repository")
     _sync_scope(substrate, project.culture, root, _markdown(root), "repository")
     if nested:

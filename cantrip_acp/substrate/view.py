@@ -89,11 +89,13 @@ class SessionView:
         placement: Literal["system", "history"] = "system",
         most_tokens: int = 16_000,
         always: bool = False,
+        hidden: tuple[str, ...] = (),
     ) -> None:
         """``documents``: pin culture and documents. ``sessions``: how many earlier sessions are summed up at the start.
 
         ``always``: without a substrate (``address`` is None), or if it cannot be opened, what is in files is read all the
-        same, from a substrate in memory. Then `missing` says why, and the user sees it once.
+        same, from a substrate in memory. Then `missing` says why, and the user sees it once. ``hidden`` is the ward
+        ``hidden_paths``: documents in it are not read.
         """
         self.workspace = workspace
         self.project = Project.of(workspace)
@@ -109,6 +111,7 @@ class SessionView:
         self._opened: Substrate | None = None
         self._synced = False
         self._always = always
+        self._hidden = hidden
         self._notices: list[str] = []
         self.missing = ""
         """Why there is no substrate that stays. Nothing is recorded then, and nothing remembered."""
@@ -232,7 +235,7 @@ class SessionView:
 
     def _sync(self, *, nested: bool) -> None:
         with self._lock:
-            sync(self.substrate, self.workspace, self._config_dir, nested=nested)
+            sync(self.substrate, self.workspace, self._config_dir, nested=nested, hidden=self._hidden)
             self._synced = True
 
     def bring_files(self) -> None:

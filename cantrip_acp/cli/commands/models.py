@@ -154,6 +154,7 @@ def _local(providers: Sequence[str], model: str, as_json: bool) -> int:
     import msgspec
 
     from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.crystals.endpoint import BASE_URL_VARIABLES
     from cantrip_acp.crystals.local import discovery
     from cantrip_acp.crystals.local.presets import PRESETS
 
@@ -194,7 +195,9 @@ def _local(providers: Sequence[str], model: str, as_json: bool) -> int:
     for provider, why in problems.items():
         start = PRESETS[provider].start.format(model="MODEL")
         address = discovery.address(provider)
-        screen.line((f"{provider}: no server at {address} ({why}); start it with: {start}", "dim"), whole=True)
+        variable = "OLLAMA_HOST" if provider == "ollama" else BASE_URL_VARIABLES[provider]
+        other = f"another port? Set {variable}, such as {variable}={address}"
+        screen.line((f"{provider}: no server at {address} ({why}); start it with: {start}; {other}", "dim"), whole=True)
     if servers:
         screen.blank()
         screen.line(("Use one as a recipe's crystal, or set CANTRIP_CRYSTAL to it.", "dim"))

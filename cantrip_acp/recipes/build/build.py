@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.circle import Circle
+from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, MissingVariable, RecipeError
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
@@ -280,6 +281,7 @@ def _knowledge(recipe: Recipe, workspace: Path | None) -> SessionView | None:
         placement=memory.get("placement", "system"),
         most_tokens=memory.get("max_tokens", 16_000),
         always=culture,
+        hidden=Wards.of(recipe.data["circle"]["wards"], base=workspace).hidden_paths,
     )
 
 

@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
+from cantrip_acp.acp.sessions.prompt_content import Link, read_links
 from cantrip_acp.files.hidden_paths import existing, hides
+from cantrip_acp.recipes import load
+from cantrip_acp.recipes.build.build import build
+from cantrip_acp.substrate.view import SessionView
 from tests.support.fixtures.core import done
+from tests.support.recipe_writer import write
 
 pytestmark = pytest.mark.sandbox
 TOKEN = "kept-from-entities"
@@ -176,6 +181,40 @@ def test_a_child_sees_no_more(folder: Path) -> None:
     text = str([turn.observation for turn in cantrip.loom.turns()])
     assert TOKEN not in text
     assert "'open" not in text
+
+
+def test_no_document_of_it_is_given_to_an_entity(folder: Path) -> None:
+    (folder / "AGENTS.md").write_text("read by all")
+    (folder / "private" / "AGENTS.md").write_text(TOKEN)
+    text = (
+        "crystal: {provider: scripted, responses: [{content: ok}]}\n"
+        "circle: {gates: [done], wards: [{max_turns: 2}, {hidden_paths: [private]}]}\nmemory: {culture: true}\n"
+    )
+    cantrip = build(load(write(folder, text)), workspace=folder)
+    cantrip.cast_sync("Look.")
+    (view,) = [each for each in cantrip.contributors if isinstance(each, SessionView)]
+    view.bring_files()
+    found = [
+        str(placed.chunk.body)
+        for scope in (*view.project.pinned, view.project.nested)
+        for placed in view.substrate.scope(scope).placed
+    ]
+    assert "read by all" in str(found)
+    assert TOKEN not in str(found)
+
+
+@pytest.mark.anyio
+async def test_a_mention_of_it_is_not_read(folder: Path) -> None:
+    circle = Circle("bash", ["done"], [{"max_turns": 2}, {"hidden_paths": HIDDEN}], workspace=folder)
+    cantrip = Cantrip(ScriptedCrystal([done()]), circle=circle)
+    links = [Link("a", (folder / "private/deep/a.txt").as_uri()), Link("b", (folder / "secrets/plain.txt").as_uri())]
+    why: list[str] = []
+    async with cantrip.invoke() as entity:
+        blocks = await read_links(entity, None, links, lambda link, reason: why.append(f"{link.name}: {reason}"))
+    assert TOKEN not in str(blocks)
+    assert "open" in str(blocks)
+    assert len(why) == 1
+    assert "hidden_paths" in why[0]
 
 
 def test_the_workspace_itself_cannot_be_hidden(folder: Path) -> None:

@@ -205,6 +205,7 @@ def test_the_command_lists_all(serve: Callable[..., Wire]) -> None:
     assert "nomic" not in done.output
     assert "lmstudio: no server at" in done.output
     assert "start it with: lms server start" in done.output
+    assert "another port? Set LMSTUDIO_BASE_URL, such as LMSTUDIO_BASE_URL=http://" in done.output
 
 
 def test_the_command_as_json(serve: Callable[..., Wire]) -> None:

@@ -68,7 +68,7 @@ async def send(turn: TurnBuilder, child_id: str, intent: str, call_id: str) -> C
             await report_refusal(why, turn, call_id)
             raise
     try:
-        async with turn.spawning() as turn_id, children.limiter(parent):
+        async with turn.spawning(call_id) as turn_id, children.limiter(parent):
             if child.busy:
                 raise GateError(f"child {child_id!r} is busy with another intent", "wait for it")
             link.cast, link.turn_id, link.call_id = turn.cast, turn_id, call_id

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
+from cantrip_acp.core.casting.turn_builder import one_failure
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import CantripError, ChildRefused, GateError, LoomError
 from cantrip_acp.core.events import ChildRejected
@@ -124,7 +125,7 @@ async def run_child(
 
     Raises `GateError` with what stopped it if there is no answer (COMP-8).
     """
-    async with turn.spawning() as turn_id:
+    async with turn.spawning(call_id) as turn_id:
         return tell(await _run_entity(turn, planned, turn_id, call_id, None))
 
 
@@ -152,18 +153,12 @@ async def run_children(
                 )
                 answers[place] = {"is_error": True, "error": str(error), **more}
 
-    async with turn.spawning() as turn_id:
+    async with turn.spawning(call_id) as turn_id:
         most = turn.entity.circle.wards.max_concurrent_children
-        try:
+        with one_failure():
             async with anyio.create_task_group() as group:
                 for _ in range(min(most, len(planned))):
                     group.start_soon(work, turn_id)
-        except BaseExceptionGroup as failures:
-            # Usually one failure of the loom or of the machine. Callers do not expect a group.
-            first: BaseException = failures
-            while isinstance(first, BaseExceptionGroup):
-                first = first.exceptions[0]
-            raise first from None
     return answers
 
 

@@ -2,6 +2,7 @@
 
 An utterance is recorded before the circle acts on it. After a crash nobody knows which of its calls ran, wholly or in
 part. So each call gets an error as its answer, which the crystal reads and can look into; no call is run a second time.
+Only a child that had ended is known to have ended: its answer is that of the call.
 `Loom.open` calls `complete_interrupted`; readers use `missing`.
 """
 
@@ -132,7 +133,7 @@ def _turn(loom: BaseLoom, record: UtteranceRecord) -> Turn:
             )
         parts = [loom.turn(i) for i in path[path.index(record.continues) :]]
         utterance = parts[0].utterance
-    results, outputs = _missing_answers(record.id, utterance, gates, program, parts)
+    results, outputs = _missing_answers(loom, record.id, utterance, gates, program, parts)
     return Turn(
         id=record.id,
         parent_id=record.parent_id,
@@ -143,8 +144,8 @@ def _turn(loom: BaseLoom, record: UtteranceRecord) -> Turn:
         continues=record.continues,
         utterance=record.utterance,
         observation=Observation(results, together(outputs), outputs if len(outputs) > 1 else msgspec.UNSET),
-        # A call that was cut off by a delegation is already listed in the part of the turn before it.
-        gate_calls=tuple(each.gate for each in results if each.result != CUT_OFF),
+        # A call that began before a delegation is already listed in the part of the turn before it.
+        gate_calls=tuple(each.gate for each in results if str(each.call_id).startswith(f"{record.id}.g")),
         metadata=_metadata(loom, record),
         truncated=True,
         reason="error",
@@ -170,7 +171,7 @@ def _metadata(loom: BaseLoom, record: UtteranceRecord) -> TurnMetadata:
 
 
 def _missing_answers(
-    turn_id: str, utterance: Utterance, gates: Sequence[str], program: str | None, parts: Sequence[Turn]
+    loom: BaseLoom, turn_id: str, utterance: Utterance, gates: Sequence[str], program: str | None, parts: Sequence[Turn]
 ) -> tuple[tuple[GateRecord, ...], tuple[Output, ...]]:
     """Answers for the calls that have no answer in the recorded parts."""
     answered = {r.tool_call_id for part in parts for r in part.observation.results}
@@ -197,8 +198,19 @@ def _missing_answers(
             else:
                 call_id, why = f"{turn_id}.g{ended}", ENDED
                 ended += 1
-            results.append(GateRecord(gate, _decoded_args(call.args), why, True, call.id, call_id=call_id))
+            child = _ended_child(loom, call_id) if gate == "call_agent" else None
+            result, failed = (why, True) if child is None else (child.result, False)
+            results.append(GateRecord(gate, _decoded_args(call.args), result, failed, call.id, call_id=call_id))
     return tuple(results), tuple(outputs)
+
+
+def _ended_child(loom: BaseLoom, call_id: str) -> CastRecord | None:
+    """The end of the child that a call started, if the child had answered. Its answer is that of the call."""
+    for start in loom.cast_starts().values():
+        if start.parent_call_id == call_id:
+            end = loom.cast_end(start.id)
+            return end if end is not None and end.terminated else None
+    return None
 
 
 def _outputs(turn: Turn) -> Iterator[Output]:

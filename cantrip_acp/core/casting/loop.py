@@ -2,13 +2,14 @@
 
 A turn is: query, classify, execute, record. Then the cast terminates, is truncated or continues.
 One `CastRun` is one cast. The order inside a turn is fixed, because everything else depends on it: query the crystal,
-run its calls one after the other, write the turn to the loom (LOOM-1), add it to the messages, and only then report
-it to readers and start the next turn.
+run its calls one after the other (delegations beside each other), write the turn to the loom (LOOM-1), add it to the
+messages, and only then report it to readers and start the next turn.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from cantrip_acp.crystals.contract import CUTS, NO_USAGE, Query, RequestParamete
 from cantrip_acp.crystals.http_clients import prepare
 from cantrip_acp.crystals.retry import query_with_retries
 from cantrip_acp.gates.contract import ProgramCall
+from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.loom.records.turn import (
     STEERING,
@@ -310,7 +312,7 @@ class CastRun:
             # None of the entity's code may run during this step, and a cell must start from the state of the snapshot.
             await self._session.finish_snapshot()
             if self.entity.checkpoints is not None and response.tool_calls:
-                await self.entity.checkpoints.before_calls(response.tool_calls, self.entity.circle)
+                await self.entity.checkpoints.before_calls(response.tool_calls, self.entity)
             await self._execute_calls(turn)
             reason = self._end_reason(turn)
             self._turn = None
@@ -486,10 +488,19 @@ class CastRun:
         return response
 
     async def _execute_calls(self, turn: TurnBuilder) -> None:
-        """Run the calls of an utterance in order; stop after done (D-003, CIRCLE-7)."""
-        entity = self.entity
-        medium = entity.circle.medium
-        for index, call in enumerate(turn.response.tool_calls):
+        """Run the calls of an utterance in order; stop after done (D-003, CIRCLE-7).
+
+        Delegations that follow each other directly run beside each other.
+        """
+        entity, calls = self.entity, turn.response.tool_calls
+        medium, index = entity.circle.medium, 0
+        while index < len(calls) and not turn.finished:
+            call = calls[index]
+            delegations = list(itertools.takewhile(self._delegates, calls[index:]))
+            if len(delegations) > 1:
+                await turn.delegate(delegations)
+                index += len(delegations)
+                continue
             if medium.tool is not None and call.gate == medium.tool:
                 # The crystal may repeat its ids in later turns, but event ids must be unique.
                 output = await self._run_program(turn, index, call)
@@ -498,8 +509,11 @@ class CastRun:
             else:
                 name = entity.circle.tool_names.get(call.gate, call.gate)
                 await turn.gate(name, call.args, tool_call_id=call.id)
-            if turn.finished:
-                break
+            index += 1
+
+    def _delegates(self, call: ToolCall) -> bool:
+        name = self.entity.circle.tool_names.get(call.gate, call.gate)
+        return ALIASES.get(name, name) in DELEGATION
 
     async def _run_program(self, turn: TurnBuilder, index: int, call: ToolCall) -> Output:
         """Run one program of the medium, unless an interceptor refuses it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -57,12 +57,44 @@ _NOTHING = Utterance()
 _NO_RESPONSE = Response()
 
 
+class _Group:
+    """Delegations of one utterance that run beside each other."""
+
+    __slots__ = ("results", "waiting")
+
+    def __init__(self) -> None:
+        self.results: list[list[GateRecord]] = []
+        """The record of each call that has ended, in the order of the calls."""
+        self.waiting: dict[str, anyio.Event] = {}
+        """Set for each call when its children begin, or when it has ended without any."""
+
+    def begun(self, call_id: str) -> None:
+        self.waiting[call_id].set()
+
+
+@contextmanager
+def one_failure() -> Iterator[None]:
+    """Raise the first failure of a task group by itself.
+
+    Usually it is one failure of the loom or of the machine, and callers do not expect a group.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as failures:
+        first: BaseException = failures
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+
+
 class TurnBuilder:
     """One turn while it runs. Mediums see it as `core.ports.TurnContext`."""
 
     __slots__ = (
         "_children",
+        "_delegated",
         "_executor",
+        "_group",
         "_utterance_cache",
         "_write_part",
         "answer",
@@ -117,6 +149,9 @@ class TurnBuilder:
         self.parts: Sequence[Turn] = ()
         """The parts of this utterance that the loom already has. Each delegation closes a part (`spawning`)."""
         self._children = 0
+        self._delegated = False
+        """Whether the loom has the turn that the running children hang on."""
+        self._group: _Group | None = None
         self._utterance_cache: tuple[Utterance, bool] | None = None
 
     @property
@@ -177,21 +212,65 @@ class TurnBuilder:
         return self.entity.ends_when_cut
 
     @asynccontextmanager
-    async def spawning(self) -> AsyncIterator[str]:
-        """A context manager around a child's run. Yields the id of the turn that the child hangs on (COMP-5).
+    async def spawning(self, call_id: str) -> AsyncIterator[str]:
+        """A context manager around the children of one call. Yields the id of the turn that they hang on (COMP-5).
 
         The turn so far is written first, so that the loom never names a turn that is not in it (LOOM-1). Overlapping
         children hang on the turn that the first of them closed. What follows the last child is the next turn.
         """
         self._children += 1
         try:
-            if self._children == 1:
+            if not self._delegated:
+                self._delegated = True
                 await self._write_part(self)
+            if self._group is not None:
+                self._group.begun(call_id)
             yield self.parts[-1].id
         finally:
             self._children -= 1
-            if not self._children:
-                self.started = time.perf_counter()
+            self._end_delegation()
+
+    def _end_delegation(self) -> None:
+        """Begin the next turn, unless children still run or more calls of a group are to come."""
+        if self._delegated and not self._children and self._group is None:
+            self._delegated = False
+            self.started = time.perf_counter()
+
+    async def delegate(self, calls: Sequence[ToolCall]) -> None:
+        """Run delegations that follow each other directly beside each other; results are in the order of the calls.
+
+        At most ``max_concurrent_children`` of them run at once. A call begins when the one before it has its children
+        at work or has ended: so questions for permission come one after the other, and children have the numbers that
+        they would have in a row.
+        """
+        names = self.entity.circle.tool_names
+        room = anyio.Semaphore(self.entity.circle.wards.max_concurrent_children)
+        group = self._group = _Group()
+
+        async def run(call: ToolCall, kept: list[GateRecord], begun: anyio.Event) -> None:
+            name = names.get(call.gate, call.gate)
+            name = ALIASES.get(name, name)
+            call_id = self._number(name)
+            group.waiting[call_id] = begun
+            try:
+                await self._call(name, call.args, call_id, None, call.id, kept.append)
+            finally:
+                begun.set()
+                room.release()
+
+        try:
+            with one_failure():
+                async with anyio.create_task_group() as tasks:
+                    for call in calls:
+                        await room.acquire()
+                        begun = anyio.Event()
+                        group.results.append([])
+                        tasks.start_soon(run, call, group.results[-1], begun)
+                        await begun.wait()
+        finally:
+            self._group = None
+            self.results += [record for kept in group.results for record in kept]
+            self._end_delegation()
 
     def close_part(self, *, parent_id: str, sequence: int, output: Output | None) -> Turn:
         """The record of the turn so far. From here on this object is the turn that continues it."""
@@ -207,8 +286,26 @@ class TurnBuilder:
         self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None, tool_call_id: str | None = None
     ) -> GateRecord:
         name = ALIASES.get(name, name)
+        # Look the list up only then: a delegation may have started another part of the turn.
+        return await self._call(
+            name, args, self._number(name), via, tool_call_id, lambda record: self.results.append(record)
+        )
+
+    def _number(self, name: str) -> str:
+        """Count a call. Returns its id in events."""
         call_id = f"{self.id}.g{len(self.gate_calls)}"
         self.gate_calls.append(name)
+        return call_id
+
+    async def _call(
+        self,
+        name: str,
+        args: Mapping[str, Any] | str,
+        call_id: str,
+        via: str | None,
+        tool_call_id: str | None,
+        keep: Callable[[GateRecord], None],
+    ) -> GateRecord:
         try:
             record = await self._executor.execute(
                 name,
@@ -226,12 +323,12 @@ class TurnBuilder:
             why = STOPPED if via is None else UNFINISHED
             if (name in DELEGATION or name in CHILD_FUNCTIONS) and self.parts:
                 why = CUT_OFF
-            record = self._executor.interrupted(call_id, name, why, tool_call_id)
-            self.results.append(self._with_program_index(record, via))
-            self.cut.append(self.results[-1])
+            record = self._with_program_index(self._executor.interrupted(call_id, name, why, tool_call_id), via)
+            keep(record)
+            self.cut.append(record)
             raise
         record = self._with_program_index(record, via)
-        self.results.append(record)
+        keep(record)
         if name == "done" and not record.is_error and not self.finished:
             self.finished = True
             self.answer = record.result

@@ -49,6 +49,8 @@ class Checkpoints:
         self._lock = anyio.Lock()
         self._closed = False
         self._begun = False
+        self._working: set[str] = set()
+        """The entities whose calls run and may change files."""
         self._first: Checkpoint | None = None
         """The first checkpoint of a fork or a new entity, until one of its turns records it."""
         self.problem: str | None = None
@@ -65,13 +67,25 @@ class Checkpoints:
         if can_change_files(self._entity.circle):
             await self._run(self._watch)
 
-    async def before_calls(self, calls: tuple[ToolCall, ...], circle: Circle) -> None:
-        """Keep what the user changed since the last turn, before calls that may change files."""
-        if any(_may_change(call.gate, circle) for call in calls) and not self._unchanged():
+    async def before_calls(self, calls: tuple[ToolCall, ...], entity: EntityState) -> None:
+        """Keep what the user changed since the last turn, before calls that may change files.
+
+        While another child is in its calls, a change may be that child's work in progress. It is then kept with the next
+        turn, so that an undo reaches it.
+        """
+        if not any(_may_change(call.gate, entity.circle) for call in calls):
+            return
+        if entity.parent is None:
+            # None of its children runs now. One whose loom could not be written has left its id.
+            self._working.clear()
+        others = self._working - _line_of(entity)
+        self._working.add(entity.id)
+        if not others and not self._unchanged():
             self._append_first(await self._run(self._save_users))
 
     async def store(self, turn: Turn, circle: Circle) -> None:
         """Keep the files as a turn leaves them, if it changed any. This also happens while a cast is being cancelled."""
+        self._working.discard(turn.entity_id)
         if turn.observation.output is None and not any(_may_change(name, circle) for name in turn.gate_calls):
             if not self._begun and self._entity.cantrip.loom_settings.get("files") is True:
                 # With ``files: true`` in the recipe, the user wants files for every turn, also for one that changed nothing.
@@ -415,6 +429,15 @@ def files_record(
         changed=len(made.changes),
         restored=UNSET if restored is None else restored,
     )
+
+
+def _line_of(entity: EntityState) -> set[str]:
+    """The ids of an entity and of all above it, which wait for it."""
+    line = {entity.id}
+    while (link := entity.parent) is not None:
+        entity = link.cast.entity
+        line.add(entity.id)
+    return line
 
 
 def can_change_files(circle: Circle) -> bool:

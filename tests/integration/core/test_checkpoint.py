@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from cantrip_acp.checkpoints import watcher
 from cantrip_acp.checkpoints.store import Entry, Store
 from cantrip_acp.core.lifecycle.checkpoints import chain_key, delete_checkpoints
 from cantrip_acp.files.paths import state_dir
+from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.records.turn import FilesRecord
 from tests.support.git_repositories import git, plant, repository, users_state
 
@@ -185,3 +187,58 @@ async def test_a_loom_in_the_workspace_is_not_kept(where: Path, address: str) ->
             files = store.tree(str(record.checkpoint))
     assert "own.db.md" in files
     assert name not in files
+
+
+async def test_children_at_work_at_the_same_time_own_what_they_write(where: Path) -> None:
+    """What one child has half done when another begins its calls is not taken for the user's, so an undo reaches it."""
+    begun, over = anyio.Event(), anyio.Event()
+
+    async def slowly() -> str:
+        """Write a file and the start of a shared one, and take time."""
+        (where / "slow.txt").write_text("slow")
+        (where / "shared.txt").write_text("slow, half")
+        begun.set()
+        await over.wait()
+        (where / "shared.txt").write_text("slow, whole")
+        return "ok"
+
+    async def quickly() -> str:
+        """Write in the meantime."""
+        (where / "shared.txt").write_text("quick")
+        (where / "quick.txt").write_text("quick")
+        over.set()
+        return "ok"
+
+    async def wait() -> str:
+        """Wait until the other child has begun to write."""
+        await begun.wait()
+        return "ok"
+
+    gates = [
+        "done",
+        "call_agent",
+        *[dataclasses.replace(Gate.of(each), writes=True) for each in (slowly, quickly)],
+        Gate.of(wait),
+    ]
+    delegations = [{"gate": "call_agent", "args": {"intent": each}} for each in ("slow", "quick")]
+    crystal = ScriptedCrystal(
+        [{"tool_calls": delegations}, does("done", answer="ok")],
+        children=[
+            [does("slowly"), does("done", answer="ok")],
+            [does("wait"), does("quickly"), does("done", answer="ok")],
+        ],
+    )
+    before = (where / "kept.txt").read_text()
+    async with Cantrip(
+        crystal, circle=Circle("conversation", gates, [{"max_turns": 9}], workspace=where)
+    ).invoke() as entity:
+        with anyio.fail_after(60):
+            await entity.cast("Write.")
+        assert entity.checkpoints is not None
+        history = await entity.checkpoints.history()
+        owners = {path: change.by for change in history.chain for path in change.changes if change.by != "start"}
+        assert owners == {"slow.txt": "turn", "shared.txt": "turn", "quick.txt": "turn"}
+        plan = await entity.checkpoints.plan(history.undo())
+        await entity.checkpoints.restore(plan)
+    assert not any((where / name).exists() for name in ("slow.txt", "shared.txt", "quick.txt"))
+    assert (where / "kept.txt").read_text() == before

@@ -49,16 +49,16 @@ async def test_the_crystal_sees_one_utterance_with_one_observation() -> None:
     shown = [(m.role, m.content) for m in spell.crystal.invocations[1].messages[1:]]
     assert shown == [("assistant", None), ("tool", "a"), ("tool", "one"), ("tool", "two")]
     spawned = of_root(spell)
-    assert [t.continues for t in spawned] == [None, spawned[0].id, spawned[0].id, None]
+    assert [t.continues for t in spawned] == [None, spawned[0].id, None]
     # A query is paid for once.
-    assert [t.metadata.duration_ms > 0 for t in spawned] == [True] * 4
+    assert [t.metadata.duration_ms > 0 for t in spawned] == [True] * 3
 
 
 async def test_max_turns_counts_queries() -> None:
     two = calls(("call_agent", {"intent": "a"}), ("call_agent", {"intent": "b"}))
     spell = parent(two, done("in time"), children=[[done()], [done()]], wards=[{"max_turns": 2}])
     result = await spell.cast("go")
-    assert (result.result, result.turns) == ("in time", 4)
+    assert (result.result, result.turns) == ("in time", 3)
 
 
 async def test_a_child_knows_nothing_but_its_intent() -> None:

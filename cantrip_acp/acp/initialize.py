@@ -71,7 +71,7 @@ def initialize_result(capabilities: object = None) -> dict[str, Any]:
             "auth": {"logout": {}},
             # claudeCode: other agents say it so, and their clients rely on it. It is true only for a client that asks for it.
             "_meta": {
-                "cantrip": {"promptQueueing": True},
+                "cantrip": {"promptQueueing": True, "toolCallCancel": True},
                 **({"claudeCode": {"promptQueueing": True}} if _asks_for_queue(capabilities) else {}),
             },
             # Not stable yet.

@@ -236,6 +236,13 @@ class Cancel(Incoming, kw_only=True):
     session_id: str
 
 
+class CancelToolCall(Incoming, kw_only=True):
+    """Parameters of ``_cantrip/tool_call/cancel``."""
+
+    session_id: str
+    tool_call_id: str
+
+
 class QueueEntry(Incoming, kw_only=True):
     """Parameters of ``_cantrip/queue/remove`` and ``_cantrip/queue/send_now``."""
 

@@ -111,6 +111,7 @@ class Agent:
             "_cantrip/queue/edit": Method(acp.QueueEdit, self._sessions.queue_edit),
             "_cantrip/queue/remove": Method(acp.QueueEntry, self._sessions.queue_remove),
             "_cantrip/queue/send_now": Method(acp.QueueEntry, self._sessions.queue_send_now),
+            "_cantrip/tool_call/cancel": Method(acp.CancelToolCall, self._sessions.cancel_tool_call),
             "_cantrip/mcp/list": Method(acp.SessionParams, self._sessions.mcp_list),
             "_cantrip/mcp/restart": Method(acp.McpRestart, self._sessions.mcp_restart),
             "_cantrip/models/local": Method(acp.Incoming, self._local_models),

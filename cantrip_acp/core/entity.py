@@ -28,6 +28,7 @@ from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
 from cantrip_acp.core.lifecycle.preparation import Preparation
 from cantrip_acp.core.lifecycle.sources import SourceConnections
+from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.core.state import EntityState, SteeringMessage
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.gates.executor import GateExecutor
@@ -102,6 +103,7 @@ class Entity(Generic[Value]):
             parent=parent,
             requests=RequestGraph(None if above is None else above.requests),
             names_requests=above is not None and above.names_requests,
+            running_calls=RunningCalls() if above is None else above.running_calls,
             single_cast=single_cast,
         )
         self.executor = GateExecutor(
@@ -110,6 +112,7 @@ class Entity(Generic[Value]):
             redactor=self.state.redactor,
             interceptors=cantrip.interceptors,
             depth=self.state.depth,
+            running=self.state.running_calls,
         )
         self.medium_session = SessionKeeper(self.state, self.executor.dynamic_gates)
         self.checkpoints = _checkpoints(self.state) if above is None else None
@@ -295,6 +298,12 @@ class Entity(Generic[Value]):
     def cancel(self, reason: str = "cancelled") -> bool:
         """Stop the running cast. Returns False if none runs. The current turn is recorded with that reason."""
         return self._casts.cancel(reason)
+
+    def stop_call(self, call_id: str) -> bool:
+        """Stop one running call of this entity or of a child, by the id that its events have. The cast goes on, and the
+        entity reads that the user stopped the call. Returns False if no such call runs.
+        """
+        return self.state.running_calls.stop(call_id)
 
     def steer(self, text: str, *, context: Sequence[ContextBlock] = ()) -> SteeringMessage:
         """Send a message to the running cast. The crystal reads it with the next query, as a message of the user.

@@ -14,6 +14,7 @@ import anyio
 from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.casting.token_log import TokenLog
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
+from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.text.dataclass import dataclass
 
@@ -127,6 +128,8 @@ class EntityState:
     """Whether each query has its own id, which providers send as a header (`Query.request_id`)."""
     checkpoints: FileCheckpoints | None = None
     """Keeps the files of this tree of entities; None if they are not kept."""
+    running_calls: RunningCalls = field(default_factory=RunningCalls)
+    """What this tree of entities does now."""
     single_cast: bool = False
     """Whether it is cast only once and then closed, like a child that was called."""
     cast: CastState | None = None

@@ -24,6 +24,7 @@ import msgspec
 
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import GateError, GateFault, describe, interrupts, own_frame
+from cantrip_acp.core.running_calls import STOPPED_BY_USER, RunningCalls
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
@@ -61,7 +62,9 @@ class GateExecutor:
         redactor: Redactor,
         interceptors: Sequence[Interceptor] = (),
         depth: int = 0,
+        running: RunningCalls | None = None,
     ) -> None:
+        self._running = running or RunningCalls()
         self._circle = circle
         self._gates = circle.gates
         self.dynamic_gates = DynamicGates(circle)
@@ -147,7 +150,10 @@ class GateExecutor:
                 entity_id=entity_id,
                 description=gate.description,
             ) as span:
-                reply = await self._run_chain(invocation)
+                with self._running.stoppable(call_id) as scope:
+                    reply = await self._run_chain(invocation)
+                if scope.cancelled_caught:
+                    reply = GateReply(STOPPED_BY_USER, is_error=True, annotations={"stopped": True})
                 if span is not None:
                     span.ended(reply.result, "gate_error" if reply.is_error else None)
         title = self._redactor.text(reply.title) if reply.title else None

@@ -656,6 +656,16 @@ class Sessions:
         session.connection.start_task(run)
         return {"outcome": "startedNewTurn"}
 
+    def cancel_tool_call(self, params: acp.CancelToolCall, request: Request) -> dict[str, Any]:
+        """``_cantrip/tool_call/cancel``: stops one call; the prompt goes on. An update of the call follows when it has ended.
+
+        Raises `RpcError` -32602 if no call with this id runs.
+        """
+        session = self._open_sessions.session(params.session_id)
+        if not session.entity.stop_call(params.tool_call_id):
+            raise invalid_params(f"toolCallId: no call {params.tool_call_id[:100]!r} runs now")
+        return {}
+
     def queue_list(self, params: acp.SessionParams, request: Request) -> acp.Queue:
         """``_cantrip/queue/list``"""
         return self._open_sessions.session(params.session_id).queue.state()

@@ -518,6 +518,12 @@ class CastRun:
     async def _run_program(self, turn: TurnBuilder, index: int, call: ToolCall) -> Output:
         """Run one program of the medium, unless an interceptor refuses it."""
         own = ToolCall(f"{turn.id}.{index}", call.gate, call.args)
+        output: Output | None = None
+        with self.entity.running_calls.stoppable(own.id):
+            output = await self._run_allowed_program(turn, own, call)
+        return output if output is not None else await turn.stopped_program(ProgramEvents(own, turn, call.gate))
+
+    async def _run_allowed_program(self, turn: TurnBuilder, own: ToolCall, call: ToolCall) -> Output:
         entity = self.entity
         output = await self._refusal(own)
         if output is not None:

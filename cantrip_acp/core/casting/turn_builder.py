@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import msgspec
 
+from cantrip_acp.core.running_calls import STOPPED_BY_USER
 from cantrip_acp.crystals.contract import NO_USAGE, WEIGHTS_VARIABLE, RequestParameters, Response, ToolCall
 from cantrip_acp.gates.registry import ALIASES, CHILD_FUNCTIONS, DELEGATION
 from cantrip_acp.loom.records.turn import (
@@ -205,6 +206,19 @@ class TurnBuilder:
         output = msgspec.structs.replace(output, annotations={"stopped": True})
         self.outputs.append(output)
         self.cut_output = (output, report)
+
+    async def stopped_program(self, report: ProgramReport) -> Output:
+        """The output of a program that the user stopped. ``report`` sends the end event if the program had not begun."""
+        if self.cut_output is None:
+            return await report.end(Output(error=STOPPED_BY_USER, annotations={"stopped": True}))
+        output, report = self.cut_output
+        # If a cancel comes while readers get the end, the turn has the output all the same.
+        output = self.outputs[-1] = msgspec.structs.replace(output, error=STOPPED_BY_USER)
+        self.cut_output = (output, report)
+        output = await report.end(output)
+        self.cut_output = None
+        self.outputs.pop()
+        return output
 
     @property
     def single_cast(self) -> bool:

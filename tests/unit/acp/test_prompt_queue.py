@@ -82,10 +82,12 @@ def test_the_capability_is_advertised(start: Start) -> None:
     agent = start(initialized=False)
     result = agent.initialize(_meta={"claudeCode": {"promptQueueing": True}})
     assert result["agentCapabilities"]["_meta"] == {
-        "cantrip": {"promptQueueing": True}, "claudeCode": {"promptQueueing": True},
+        "cantrip": {"promptQueueing": True, "toolCallCancel": True}, "claudeCode": {"promptQueueing": True},
     }  # fmt: skip
     assert result["_meta"]["steering"] == {"supported": True}
-    assert start(initialized=False).initialize()["agentCapabilities"]["_meta"] == {"cantrip": {"promptQueueing": True}}
+    assert start(initialized=False).initialize()["agentCapabilities"]["_meta"] == {
+        "cantrip": {"promptQueueing": True, "toolCallCancel": True}
+    }
 
 
 def test_prompts_run_in_order_and_can_be_edited_and_removed(begin: Any) -> None:

@@ -39,12 +39,12 @@ export interface Part {
  * layout changes also cause scroll events. When the user is back at the end, it follows again.
  */
 export class Log {
-  readonly element = el('div', { class: 'log', role: 'feed', 'aria-label': 'Conversation', tabindex: 0 })
+  readonly element = el('div', { class: 'log', role: 'region', 'aria-label': 'Conversation', tabindex: 0 })
   /** Whether an answer is being written. */
   running = false
-  private readonly list = el('div', { class: 'items', role: 'presentation' })
-  private readonly above = el('div', { class: 'unseen', role: 'presentation' })
-  private readonly below = el('div', { class: 'unseen', role: 'presentation' })
+  private readonly list = el('div', { class: 'items', role: 'feed', 'aria-label': 'Messages', hidden: true })
+  private readonly above = el('div', { class: 'unseen' })
+  private readonly below = el('div', { class: 'unseen' })
   private readonly down: HTMLButtonElement
   private shown: Shown[] = []
   private readonly views = new Map<string, Shown>()
@@ -117,6 +117,7 @@ export class Log {
     this.then = undefined
     this.total = part.total
     this.empty.hidden = part.total > 0
+    this.list.hidden = part.total === 0
     this.session = session
     this.asking.clear()
     for (const item of part.items) this.ask(item)
@@ -182,6 +183,7 @@ export class Log {
       case 'add': {
         this.finish()
         this.empty.hidden = true
+        this.list.hidden = false
         this.ask(op.item)
         const atEnd = this.end === this.total
         this.total += 1

@@ -78,7 +78,7 @@ PICTURES = (
         (
             "cantrip cast-batch sums.cantrip.yaml ~/questions.jsonl --samples 4 --concurrency 1 --loom group.loom.jsonl",
             "cantrip loom rank group.loom.jsonl --write",
-            'cantrip loom fork group.loom.jsonl "" "Are you sure?" --recipe sums.cantrip.yaml --samples 3 --concurrency 1',
+            'cantrip loom fork group.loom.jsonl last "Are you sure?" --recipe sums.cantrip.yaml --samples 3 --concurrency 1',
             "cantrip loom tree group.loom.jsonl",
         ),
         "forks.md",

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
 
 ENDING = ".loom.jsonl"
+_LAST = ("last", "@")
+_LONGEST_NUMBER = 6
+"""Digits from which on a name is the beginning of an id."""
 
 
 def find_loom(name: str | None, state_dir: Path) -> Path | str:
@@ -62,21 +65,41 @@ def open_readonly(path: Path | str) -> Loom:
 
 
 def find_turn(loom: Loom, wanted: str | None) -> str:
-    """The id of a turn, from an id or its beginning. Without one, the leaf that was written last.
+    """The id of the turn that a user names: by an id or its beginning, or by its number in the thread that was written last (1
+    is the first answer, 0 the root). Without a name, with an empty one, ``last`` or ``@``, it is the leaf that was written last.
+
     Raises TurnNotFound if no turn or several turns match.
     """
-    if wanted is None:
+    if not wanted or wanted in _LAST:
         leaves = loom.leaves()
         if not leaves:
             raise TurnNotFound("this loom has no turn yet")
         return leaves[-1]
     if wanted in loom:
         return wanted
+    if wanted.isdecimal() and len(wanted) < _LONGEST_NUMBER and (wanted == "0" or not wanted.startswith("0")):
+        return _numbered(loom, int(wanted))
     begin = wanted if wanted.startswith("t_") else f"t_{wanted}"
     found = [i for i in loom.places.copy() if i.startswith((begin, wanted))]
     if len(found) == 1:
         return found[0]
     if not found:
-        raise TurnNotFound(f"no turn's id begins with {wanted!r} in this loom")
+        raise TurnNotFound(f"no turn's id begins with {wanted!r} in this loom; `cantrip loom tree` lists the turns")
     shown = ", ".join(found[:5]) + (" …" if len(found) > 5 else "")
     raise TurnNotFound(f"{len(found)} turns' ids begin with {wanted!r}: {shown}; write more of the id")
+
+
+def answers(loom: Loom) -> list[str]:
+    """The ids of the model's turns in the thread that was written last, in order: the first one has the number 1."""
+    from cantrip_acp.loom.query.history import casts_of, crystal_turns
+
+    return [each.id for _, each in crystal_turns(casts_of(loom, find_turn(loom, None)))]
+
+
+def _numbered(loom: Loom, number: int) -> str:
+    if number == 0:
+        return loom.path(find_turn(loom, None))[0]
+    numbered = answers(loom)
+    if number > len(numbered):
+        raise TurnNotFound(f"there is no turn {number}: the thread that was written last has {len(numbered)} turns")
+    return numbered[number - 1]

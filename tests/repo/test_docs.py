@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from html import unescape
@@ -24,8 +23,9 @@ from cantrip_acp.crystals.local.presets import PRESETS
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.recipes.parse import check
 from cantrip_acp.recipes.parse.document import parse
-from tests.support import processes
+from tests.support import page_examples, processes
 from tests.support.fixtures import embedded
+from tests.support.page_examples import EXAMPLE
 from tools import pictures, reference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,24 +42,6 @@ RECIPE: dict[str, Any] = {
     "circle": {"medium": "code", "gates": ["done"], "wards": [{"max_turns": 3}]},
 }
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-
-
-EXAMPLE = re.compile(
-    r"^<!-- setup: (?P<setup>.+?) -->$"
-    r"|(?:^<!-- (?P<word>run|file|prints|not run)(?:: (?P<value>.+?))? -->\n)?"
-    r"^(?P<fence>```+)(?P<language>\w*)\n(?P<body>.*?)^(?P=fence)$",
-    re.MULTILINE | re.DOTALL,
-)
-"""A block of a page, with the comment above it that says what a test does with it. Readers do not see the comment.
-
-All examples of a page share a folder, which is empty at first, and are done in order:
-
-- ``<!-- run -->``: a program of bash or Python. It must succeed; ``<!-- run: exits 1 -->``: with this status.
-- ``<!-- file: NAME -->``: the block is written to this file.
-- ``<!-- prints -->``: what the last program printed has these lines, in this order; ``…`` stands for any text.
-- ``<!-- setup: COMMAND -->``: something that the reader has already, such as a project. It stands alone.
-- ``<!-- not run: REASON -->``
-"""
 
 
 def name(path: Path) -> str:
@@ -206,22 +188,6 @@ def test_each_example_is_run_or_says_why_not() -> None:
                 assert known, f"{name(page)}: {found['body']}"
 
 
-def output_of(found: re.Match[str], folder: Path, environment: dict[str, str]) -> str:
-    """Run one example in the folder of its page."""
-    if found["language"] == "python":
-        (folder / "example.py").write_text(found["body"])
-        program = [sys.executable, "example.py"]
-    else:
-        program = ["bash", "-euo", "pipefail", "-c", found["setup"] or found["body"]]
-    done = processes.run(
-        program, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=500,
-    )  # fmt: skip
-    expected = int((found["value"] or "exits 0").removeprefix("exits "))
-    assert done.returncode == expected, f"{found[0]}\n\nstatus {done.returncode}:\n{done.stdout}"
-    return done.stdout
-
-
 RUNNABLE = [page for page in USERS if "<!-- run" in page.read_text()]
 
 
@@ -246,21 +212,8 @@ def test_the_examples_of_a_page_run(
         "NO_COLOR": "1",
         "COLUMNS": "120",
     }
-    printed = ""
     with embedded.ended(sockets):
-        for found in EXAMPLE.finditer(text):
-            if found["setup"] or found["word"] == "run":
-                printed = output_of(found, project, environment)
-            elif found["word"] == "file":
-                (project / found["value"]).parent.mkdir(parents=True, exist_ok=True)
-                (project / found["value"]).write_text(found["body"])
-            elif found["word"] == "prints":
-                lines = [
-                    re.escape(line.strip()).replace("…", ".*?") for line in found["body"].splitlines() if line.strip()
-                ]
-                assert re.search(".*?".join(lines), printed, re.DOTALL), (
-                    f"{found['body']}\n\nis not what came:\n{printed}"
-                )
+        page_examples.run_page(text, project, environment)
 
 
 @needs_sandbox

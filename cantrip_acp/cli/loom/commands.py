@@ -122,7 +122,9 @@ def show(name: str | None, as_json: bool, state_dir: Path | None) -> None:
 @click.option("--full", is_flag=True, help="Show complete outputs.")
 @state_option
 def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_dir: Path | None) -> None:
-    """Show every turn of one thread, from the root to TURN (an id or its beginning; by default the turn written last)."""
+    """Show every turn of one thread, from the root to TURN: a number (1 is the first answer of the thread that was
+    written last, 0 its start), `last`, or an id or its beginning. By default it is the turn that was written last.
+    """
     import msgspec
 
     from cantrip_acp.cli.loom.show import LoomView, problems

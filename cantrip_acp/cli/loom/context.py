@@ -64,16 +64,9 @@ def context(name: str | None, turn: str | None, full: bool, as_json: bool, state
 def _turn(held: Loom, wanted: str | None) -> tuple[str, int | None]:
     """The id of a turn of a crystal, and its number in the thread that was written last (None if it is not in it)."""
     from cantrip_acp.core.errors import TurnNotFound
-    from cantrip_acp.loom.find_loom import find_turn
-    from cantrip_acp.loom.query.history import casts_of, crystal_turns
+    from cantrip_acp.loom.find_loom import answers, find_turn
 
-    leaf = find_turn(held, None)
-    numbered = [each.id for _, each in crystal_turns(casts_of(held, leaf))]
-    if wanted is not None and wanted.isdecimal() and len(wanted) < 6:
-        if not 1 <= int(wanted) <= len(numbered):
-            raise TurnNotFound(f"there is no turn {wanted}: the thread that was written last has {len(numbered)} turns")
-        return numbered[int(wanted) - 1], int(wanted)
-    turn_id = find_turn(held, wanted)
+    turn_id, numbered = find_turn(held, wanted), answers(held)
     if held.places[turn_id].role != "crystal":
         raise TurnNotFound(f"{turn_id} is not an answer of the model; `cantrip loom thread` lists the answers")
     return turn_id, numbered.index(turn_id) + 1 if turn_id in numbered else None

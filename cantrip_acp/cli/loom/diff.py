@@ -67,7 +67,8 @@ def diff(
     """Compare two threads of the loom FILE: their common turns, where they separate, and what differs in each turn. Without
     FILE, the newest loom in the state folder is used.
 
-    A and B are turns (an id or its beginning), usually the last turns of threads. By default they are threads of the newest
+    A and B are turns (a number, `last`, or an id or its beginning), usually the last turns of threads. By default they are
+    threads of the newest
     fork, or of the newest casts on the same intent: the one with the lowest reward and the one with the highest, or, without
     rewards, the first and the newest. A loom without forks shows the two threads that were written last.
     """
@@ -216,9 +217,10 @@ def compare(
     """Compare the threads that separate at TURN of the loom FILE: outcome, reward, relative reward, turns, tokens, cost, gates.
     Without FILE, or if it is an empty text, the newest loom in the state folder is used.
 
-    TURN is a turn's id or its beginning. If no threads separate there, the nearest earlier turn with a branch is used.
-    Without TURN, every group of the loom is compared. Casts of one cantrip on the same intent are a group too: they separate
-    at its call. Turns, tokens and gates are counted only after the branch.
+    TURN is a number (1 is the first answer of the thread that was written last, 0 its start), `last`, or an id or its
+    beginning. If no threads separate there, the nearest earlier turn with a branch is used. Without TURN, every group
+    of the loom is compared. Casts of one cantrip on the same intent are a group too: they separate at its call.
+    Turns, tokens and gates are counted only after the branch.
     """
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import open_by_name

@@ -43,9 +43,9 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
     **examples(
         "cantrip recipe new greeter",
         'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
-        'cantrip loom fork hello.loom.jsonl "" "Say it louder." --recipe greeter',
+        'cantrip loom fork hello.loom.jsonl last "Say it louder." --recipe greeter',
         "cantrip loom tree hello.loom.jsonl",
-        'cantrip loom fork hello.loom.jsonl "" "Say it once more." --recipe greeter --samples 3 --concurrency 2',
+        'cantrip loom fork hello.loom.jsonl last "Say it once more." --recipe greeter --samples 3 --concurrency 2',
     ),
 )
 @click.argument("name", metavar="FILE", shell_complete=complete_loom)
@@ -132,8 +132,8 @@ def fork(
 ) -> int:
     """Make a new entity with the history of all turns up to TURN of the loom FILE, and cast it on INTENT.
 
-    TURN is a turn's id or its beginning; an empty text is the turn that was written last. The original thread does not change.
-    The new thread is written to the same loom.
+    TURN is a number (1 is the first answer of the thread that was written last, 0 its start), `last`, or an id or its
+    beginning. The original thread does not change. The new thread is written to the same loom.
 
     With --resume and without INTENT, the fork continues the cast of TURN: its crystal gets the same messages as the original
     crystal after that turn. If the cast ended with TURN, the fork continues with the next cast.
@@ -298,7 +298,8 @@ def replay(
 ) -> int:
     """Run the thread that ends in TURN again with the recorded answers of the crystal, and report the first difference.
 
-    TURN is an id or its beginning; by default it is the last turn of the thread that was written last.
+    TURN is a number (1 is the first answer of the thread that was written last, 0 its start), `last`, or an id or its
+    beginning; by default it is the last.
 
     No model is asked. The loom and the files of the workspace are not changed: commands, cells, write_file and edit_file write
     to a temporary copy of the writable folders. Other gates that write (git_commit, run_tests, gates of an editor) and

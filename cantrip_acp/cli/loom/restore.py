@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     **examples(
         "cantrip recipe new greeter",
         'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
-        'cantrip loom restore hello.loom.jsonl "" --dry-run',
+        "cantrip loom restore hello.loom.jsonl last --dry-run",
     ),
 )
 @click.argument("name", metavar="FILE", shell_complete=complete_loom)
@@ -44,9 +44,8 @@ if TYPE_CHECKING:
 def restore(name: str, turn: str, dry_run: bool, force: bool, as_json: bool, state_dir: Path | None) -> int:
     """Restore the files of a workspace as they were after TURN of the loom FILE.
 
-    TURN is a turn's id or its beginning; an empty text is the last turn of the thread that was written last. To
-    restore the files from before any change of the entity, give the id of the first turn of a thread (`cantrip loom
-    tree` shows it).
+    TURN is a number (1 is the first answer of the thread that was written last, 0 its start), `last`, or an id or its
+    beginning. `0` restores the files from before any change of the entity.
 
     Your own changes stay: they are merged. If a file cannot be merged, the command asks you at a terminal; without a
     terminal, it does not change that file, and names it. Nothing is lost: the present files are saved first, so you

@@ -24,7 +24,7 @@ _RANGE = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*\.\.\s*([-+]?[\d.]+(?:
     **examples(
         "cantrip recipe new greeter",
         'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
-        'cantrip loom reward hello.loom.jsonl "" 1 --note "just right"',
+        'cantrip loom reward hello.loom.jsonl last 1 --note "just right"',
         "cantrip loom reward hello.loom.jsonl --implicit",
         "cantrip loom reward hello.loom.jsonl",
     ),
@@ -57,8 +57,8 @@ def reward(
 ) -> None:
     """Give TURN of the loom FILE a reward. All rewards stay in the loom, with person and time. The last one counts.
 
-    TURN is a turn's id or its beginning; an empty text is the last turn of the thread that was written last. Write a negative
-    reward after two dashes: cantrip loom reward FILE TURN -- -1
+    TURN is a number (1 is the first answer of the thread that was written last, 0 its start), `last`, or an id or its
+    beginning. Write a negative reward after two dashes: cantrip loom reward FILE TURN -- -1
 
     Without REWARD, the rewards of TURN (or of all turns) are shown. --implicit computes rewards for the thread that ends in
     TURN, or for all turns. Turns that already have a reward are not changed.

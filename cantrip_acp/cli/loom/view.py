@@ -28,7 +28,7 @@ from cantrip_acp.cli.session.setup import state_option
     help="Write the page to one HTML file instead of serving it. An existing loom is never overwritten.",
 )
 @click.option("--raw", is_flag=True, help="With --html: do not mask texts that look like keys, tokens or passwords.")
-@click.option("--turn", metavar="TURN", help="Show this turn first (an id or its beginning).")
+@click.option("--turn", metavar="TURN", help="Show this turn first (a number, `last`, or an id or its beginning).")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Serve on this port.  [default: a free port]")
 @click.option("--no-browser", is_flag=True, help="Only print the address. Do not open a browser.")
 @click.option("--readonly", is_flag=True, help="Do not allow the page to give rewards.")

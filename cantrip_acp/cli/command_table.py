@@ -171,6 +171,27 @@ def complete_loom(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return loom_names(ctx, incomplete)
 
 
+def complete_turn(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Complete the id of a turn in the shell, after the name of its loom."""
+    from cantrip_acp.cli.completion import turn_ids
+
+    return turn_ids(ctx, incomplete)
+
+
+def complete_provider(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Complete the name of a provider, or of one of its models, in the shell."""
+    from cantrip_acp.cli.completion import provider_names
+
+    return provider_names(ctx, incomplete)
+
+
+def complete_format(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Complete the name of a format of exports in the shell."""
+    from cantrip_acp.training.export import registry
+
+    return [name for name in registry.names() if name.startswith(incomplete)]
+
+
 def examples(*lines: str) -> dict[str, Any]:
     """The epilog of a command's help, with examples. In an empty folder they work one after the other."""
     head = "Example:" if len(lines) == 1 else "Examples:"

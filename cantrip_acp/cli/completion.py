@@ -9,6 +9,9 @@ import click
 from click.shell_completion import CompletionItem
 
 _MOST_LOOMS = 50
+_MOST_TURNS = 100
+_LARGEST_LOOM = 5_000_000
+"""Bytes of the largest loom whose turns are offered, because the shell waits."""
 
 
 def recipe_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -33,9 +36,11 @@ def model_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         # Only what one provider has can be named alone.
         found += [CompletionItem(model, help=owner) for owner, model, _ in lookup.list_models() if owner != "ollama"]
         try:
-            from cantrip_acp.recipes import load
+            from cantrip_acp.recipes import DEFAULT, load
 
-            recipe = load(ctx.params.get("recipe") or "familiar", Path(ctx.params.get("cwd") or ".").resolve())
+            # click leaves the words in `args` while an option has no value yet.
+            name = ctx.params.get("recipe") or next(iter(ctx.args), DEFAULT)
+            recipe = load(name, Path(ctx.params.get("cwd") or ".").resolve())
             found += [CompletionItem(name, help="of the recipe") for name in recipe.data.get("crystals", {})]
         except (CantripError, OSError):
             pass  # An unreadable recipe has no names to offer.
@@ -47,6 +52,36 @@ def model_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         for _, model, _ in lookup.list_models(provider)
         if f"{provider}:{model}".startswith(incomplete)
     ]
+
+
+def provider_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """The providers, after a colon the models of one, and the other commands of the group."""
+    from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
+
+    if ":" in incomplete:
+        return model_names(ctx, incomplete)
+    group = ctx.parent.command if ctx.parent is not None else None
+    commands = group.list_commands(ctx) if isinstance(group, click.Group) else []
+    return [CompletionItem(name) for name in (*MODEL_PROVIDERS, *commands) if name.startswith(incomplete)]
+
+
+def turn_ids(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """The latest turns of the loom that was named before, or of the newest one, with what they say."""
+    from cantrip_acp.core.errors import CantripError
+    from cantrip_acp.files import paths
+    from cantrip_acp.loom.find_loom import find_loom, open_readonly
+
+    try:
+        path = find_loom(ctx.params.get("name"), paths.state_dir(ctx.params.get("state_dir")))
+        if not isinstance(path, Path) or path.stat().st_size > _LARGEST_LOOM:
+            return []
+        with open_readonly(path) as loom:
+            turns = [turn for turn in loom.turns() if turn.role == "crystal" and turn.id.startswith(incomplete)]
+    except (CantripError, OSError):
+        return []  # A loom that cannot be read has no turns to offer.
+    about = [turn.utterance.content or turn.utterance.code or ", ".join(turn.gate_calls) for turn in turns]
+    found = [CompletionItem(turn.id, help=" ".join(text.split())[:60]) for turn, text in zip(turns, about, strict=True)]
+    return found[: -_MOST_TURNS - 1 : -1]
 
 
 def loom_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -92,6 +92,9 @@ def _json_option(argv: Sequence[str]) -> click.Parameter | None:
         if word == "--":
             return None
         if word == "--json":
+            if isinstance(command, click.Group):
+                # The command that runs where none is named, if the group has one.
+                command = command.get_command(click.Context(command), "") or command
             return next((each for each in command.params if "--json" in each.opts), None)
         if isinstance(command, click.Group) and not word.startswith("-"):
             name = "cast" if command is cantrip and is_intent(word) else word

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import examples, unknown_name
+from cantrip_acp.cli.command_table import complete_provider, examples, unknown_name
 from cantrip_acp.files.installation import install_command
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def models() -> None:
     short_help="List models with their context windows, limits, prices and abilities.",
     **examples("cantrip models", "cantrip models anthropic", "cantrip models local", "cantrip models openai --json"),
 )
-@click.argument("provider", required=False)
+@click.argument("provider", required=False, shell_complete=complete_provider)
 @click.option(
     "--json",
     "as_json",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cantrip_acp.cli.command_table import SuggestingGroup, complete_loom, examples
+from cantrip_acp.cli.command_table import SuggestingGroup, complete_loom, complete_turn, examples
 from cantrip_acp.cli.loom.context import context
 from cantrip_acp.cli.loom.diff import compare, diff, rank
 from cantrip_acp.cli.loom.export_import import export, import_
@@ -117,7 +117,7 @@ def show(name: str | None, as_json: bool, state_dir: Path | None) -> None:
     ),
 )
 @file_argument
-@click.argument("turn", required=False)
+@click.argument("turn", required=False, shell_complete=complete_turn)
 @json_option
 @click.option("--full", is_flag=True, help="Show complete outputs.")
 @state_option

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import complete_loom, examples
+from cantrip_acp.cli.command_table import complete_loom, complete_turn, examples
 from cantrip_acp.cli.session.setup import state_option
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _PART = re.compile(r"^#{1,6} (?P<name>.*) · source: (?P<source>.*)$", re.MULTIL
     ),
 )
 @click.argument("name", metavar="[FILE]", required=False, shell_complete=complete_loom)
-@click.argument("turn", required=False)
+@click.argument("turn", required=False, shell_complete=complete_turn)
 @click.option("--full", is_flag=True, help="Show the text of every message.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with the text of every message.")
 @state_option

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import complete_loom, examples
+from cantrip_acp.cli.command_table import complete_loom, complete_turn, examples
 from cantrip_acp.cli.loom.show import failed_forks
 from cantrip_acp.cli.session.setup import state_option
 
@@ -29,7 +29,7 @@ FORKED = (
     'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
 )
 file_argument = click.argument("name", metavar="[FILE]", required=False, shell_complete=complete_loom)
-turn_argument = click.argument("turn", required=False)
+turn_argument = click.argument("turn", required=False, shell_complete=complete_turn)
 json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 by_option = click.option(
     "--by",

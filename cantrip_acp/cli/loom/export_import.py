@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import complete_loom, examples
+from cantrip_acp.cli.command_table import complete_format, complete_loom, examples
 from cantrip_acp.cli.json_errors import JsonFlag
 from cantrip_acp.cli.session.setup import state_option
 
@@ -57,7 +57,15 @@ def _summary(name: str) -> str:
     ),
 )
 @click.argument("name", metavar="[FILE]", required=False, shell_complete=complete_loom)
-@click.option("--format", "-f", "format_name", required=True, metavar="FORMAT", help="One of the formats below.")
+@click.option(
+    "--format",
+    "-f",
+    "format_name",
+    required=True,
+    metavar="FORMAT",
+    shell_complete=complete_format,
+    help="One of the formats below.",
+)
 @click.option(
     "--output",
     "-o",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from cantrip_acp.cli.command_table import complete_loom, complete_recipe, examples
+from cantrip_acp.cli.command_table import complete_loom, complete_recipe, complete_turn, examples
 from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
 from cantrip_acp.cli.json_errors import CAST, JsonFlag
 from cantrip_acp.cli.render.terminal import Screen
@@ -49,7 +49,7 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
     ),
 )
 @click.argument("name", metavar="FILE", shell_complete=complete_loom)
-@click.argument("turn")
+@click.argument("turn", shell_complete=complete_turn)
 @click.argument("intent", required=False)
 @click.option("--resume", is_flag=True, help="Continue the cast of TURN, without an INTENT and without a new message.")
 @click.option(
@@ -274,7 +274,7 @@ def _run(
     ),
 )
 @click.argument("name", metavar="FILE", shell_complete=complete_loom)
-@click.argument("turn", required=False)
+@click.argument("turn", required=False, shell_complete=complete_turn)
 @click.option(
     "--recipe",
     "-r",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import complete_loom, examples
+from cantrip_acp.cli.command_table import complete_loom, complete_turn, examples
 from cantrip_acp.cli.errors import DONE, FAILED
 from cantrip_acp.cli.session.setup import state_option
 from cantrip_acp.core.errors import CheckpointError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("name", metavar="FILE", shell_complete=complete_loom)
-@click.argument("turn")
+@click.argument("turn", shell_complete=complete_turn)
 @click.option("--dry-run", is_flag=True, help="Only show what would be restored.")
 @click.option(
     "--force",

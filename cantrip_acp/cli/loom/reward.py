@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import complete_loom, examples
+from cantrip_acp.cli.command_table import complete_loom, complete_turn, examples
 from cantrip_acp.cli.session.setup import cwd_option, state_option
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _RANGE = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*\.\.\s*([-+]?[\d.]+(?:
     ),
 )
 @click.argument("name", metavar="FILE", shell_complete=complete_loom)
-@click.argument("turn", required=False)
+@click.argument("turn", required=False, shell_complete=complete_turn)
 @click.argument("reward", type=float, required=False)
 @click.option("--note", metavar="TEXT", help="The reason for the reward.")
 @click.option("--by", metavar="NAME", help="The name of the person who gives the reward.  [default: your user name]")

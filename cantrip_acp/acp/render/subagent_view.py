@@ -29,6 +29,7 @@ PLAN = "plan"
 
 _MAX_LINES = 24
 _MAX_TEXT = 2_000
+_MAX_TASK = 300
 _MAX_DIFF_CHARS = 64 * 1024
 
 
@@ -93,7 +94,7 @@ class _Child:
 
     def add_action_data(self, kind: str, text: str) -> None:
         """Add an action for `_meta.cantrip.children`."""
-        self._actions.append({"number": _number_text(self.number), "kind": kind, "text": text})
+        self._actions.append({"number": _number_text(self.number), "kind": kind, "text": text, "child": self.entity_id})
 
     def render(self) -> str:
         label = "Child" + (f" {_number_text(self.number)}" if self.number else "")
@@ -203,7 +204,7 @@ class SubagentView:
         match inner:
             case events.CastStarted():
                 child.intent, child.cast_id, child.state = headline(inner.intent), inner.cast_id, "running"
-                child.add_action_data("intent", child.intent)
+                child.add_action_data("intent", _task_text(inner.intent))
             case events.GateCalled(gate=gate) if gate != "done":
                 child.add_action(_inline(inner.title or gate, code=True), headline(inner.title or gate))
             case events.GateFinished():
@@ -334,6 +335,12 @@ class SubagentView:
 
 def _number_text(number: tuple[int, ...]) -> str:
     return ".".join(map(str, number))
+
+
+def _task_text(intent: str) -> str:
+    """The task of a child on one line. It is no title, so it keeps its colons."""
+    line = " ".join(intent[: 2 * _MAX_TASK].split())
+    return line if len(line) <= _MAX_TASK else line[: _MAX_TASK - 1].rstrip() + "…"
 
 
 def _inline(text: str, *, code: bool = False) -> str:

@@ -334,6 +334,66 @@ def test_runs_of_calls_are_one_line_and_what_matters_stays_visible(page: Any) ->
     assert visible.count() == 3
 
 
+def child(number: int, state: str = "running", **more: Any) -> dict[str, Any]:
+    task = f"Read chapter {number}: find every sentence about the lighthouse, and who says it"
+    return {
+        "id": f"e{number}",
+        "number": str(number),
+        "task": task,
+        "state": state,
+        "now": "",
+        "steps": [],
+        "earlier": 0,
+        **more,
+    }
+
+
+def test_running_children_are_lines_with_their_task_and_what_they_do(page: Any) -> None:
+    page.set_viewport_size({"width": 300, "height": 800})
+    steps = [{"kind": "action", "text": "Read chapter1.txt"}, {"kind": "failure", "text": "grep failed: no such file"}]
+    children = [
+        child(1, steps=steps, now="Searching for “lighthouse”"),
+        child(2, "done", started=1_000, ended=13_500),
+        child(3, "stopped", now="stopped: max_turns"),
+    ]
+    batch = call(1, "other", name="call_agent_batch", title="3 children", status="in_progress")
+    add(page, **batch, children=children)
+    lines = page.locator(".child > summary")
+    assert [each.get_attribute("aria-label") for each in lines.all()] == [
+        f"1, {children[0]['task']}, running, Searching for “lighthouse”",
+        f"2, {children[1]['task']}, done",
+        f"3, {children[2]['task']}, stopped, stopped: max_turns",
+    ]
+    assert page.locator(".child .seconds").nth(1).inner_text() == "12 s"
+    # At 300 px the task is readable: two lines of it.
+    first = page.locator(".child .task").first
+    assert first.bounding_box()["width"] > 180
+    assert first.bounding_box()["height"] > 30
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    # Opening one shows its steps, which grow while it works.
+    lines.first.click()
+    listed = page.locator(".child").first.locator(".step")
+    assert [each.inner_text() for each in listed.all()] == [each["text"] for each in steps]
+    kept = listed.first.element_handle()
+    more = [*steps, {"kind": "text", "text": "Nobody says it."}]
+    grown = batch | {"children": [children[0] | {"steps": more, "now": "Nobody says it."}, *children[1:]]}
+    page.evaluate("(item) => tell({ type: 'ops', ops: [{ op: 'set', item }] })", grown)
+    assert [each.inner_text() for each in listed.all()] == [each["text"] for each in more]
+    assert kept.is_visible()
+    # The line of an only child stands for its call, and has its answer.
+    answer = [{"type": "text", "text": "The keeper says it."}]
+    add(
+        page,
+        **call(
+            2, "other", name="call_agent", title="Delegate", parts=answer, children=[child(4, "done") | {"number": ""}]
+        ),
+    )
+    only = page.locator("[data-id=c2]")
+    assert only.locator("summary:visible").count() == 1
+    only.locator(".child > summary").click()
+    assert "The keeper says it." in only.inner_text()
+
+
 @pytest.mark.timing
 def test_ten_thousand_messages_stay_fluid(page: Any) -> None:
     took = page.evaluate(

@@ -73,7 +73,7 @@ def test_a_child_is_followed_in_the_content_of_its_call() -> None:
     assert view(translator) == {
         "sessionUpdate": "tool_call_update", "toolCallId": "g", "title": "call_agent", "kind": "other",
         "content": [{"type": "content", "content": {"type": "text", "text": "**Child** (running): Count the files"}}],
-        "_meta": {"cantrip": {"children": [{"number": "", "kind": "intent", "text": "Count the files"}]}},
+        "_meta": {"cantrip": {"children": [{"number": "", "kind": "intent", "text": "Count the files", "child": "kid"}]}},
     }  # fmt: skip
     assert not translator.flush()
     for event in (

@@ -2,6 +2,7 @@ import type { Question, TestReport, ToolItem, ToolPart } from '../../src/chat/it
 import { answered, questionText } from '../../src/chat/questions'
 import { isMarked, pieces } from '../../src/chat/visible'
 import { change } from './change'
+import { ChildrenView } from './children'
 import { el, icon, withVisibleCharacters } from './dom'
 import { host } from './host'
 import { codeBlock, link, MarkdownView, withPlaces } from './markdown'
@@ -36,6 +37,7 @@ export class ToolView {
   private readonly body = el('div', { class: 'tool-body' })
   private readonly asking = el('div', { class: 'asking' })
   private terminal: TerminalView | undefined
+  private children: ChildrenView | undefined
   private readonly openOutput = (): void => { host.postMessage({ type: 'openOutput', item: this.item.id }) }
   private touched = false
   private recorded = false
@@ -69,8 +71,9 @@ export class ToolView {
     this.element.setAttribute('aria-label', `${item.title}, ${words}`)
     // An open question already shows the subject of the call.
     this.details.hidden = item.question !== undefined
+    this.setChildren(item)
     // Create the content again only if it changed: that would collapse what the user opened and lose scroll positions.
-    const shape = JSON.stringify([item.question !== undefined, item.parts, item.input, item.exit, item.tests, item.locations, item.answer, item.stopped, item.status === 'failed', item.recorded])
+    const shape = JSON.stringify([item.question !== undefined, item.parts, item.input, item.exit, item.tests, item.locations, item.answer, item.stopped, item.status === 'failed', item.recorded, item.children === undefined])
     if (shape !== this.renderedShape) {
       this.renderedShape = shape
       this.fill(item)
@@ -79,6 +82,19 @@ export class ToolView {
     const wanted = item.parts.some((part) => part.type === 'diff') || (command && item.status === 'in_progress') || state === 'failed' || state === 'stopped'
     if (!this.touched) this.details.open = wanted && !item.question && this.body.childElementCount > 0
     this.bare()
+  }
+
+  /** The lines of its children. The line of the only child stands for the call. */
+  private setChildren(item: ToolItem): void {
+    if (!item.children?.length) return
+    if (!this.children) {
+      this.children = new ChildrenView()
+      this.details.after(this.children.element)
+    }
+    const only = item.name === 'call_agent' && item.children.length === 1
+    this.children.set(item.children, only && item.status === 'failed' && !item.stopped, only ? this.body : undefined)
+    if (only) this.details.hidden = true
+    else if (this.body.parentElement !== this.details) this.details.append(this.body)
   }
 
   output(text: string): void {
@@ -106,7 +122,7 @@ export class ToolView {
     const elsewhere = item.locations.filter((at) => !item.parts.some((part) => part.type === 'diff' && part.path === at.path))
     if (elsewhere.length > 0) parts.push(el('div', { class: 'locations' }, ...elsewhere.slice(0, 20).map(location)))
     if (item.tests) parts.push(...tests(item.tests, item.program?.text, this.openOutput))
-    else if (item.input && item.kind === 'other') parts.push(codeBlock(item.input, 'json'))
+    else if (item.input && item.kind === 'other' && !item.children?.length) parts.push(codeBlock(item.input, 'json'))
     if (!item.tests) parts.push(...item.parts.map((part) => this.part(part)))
     if (item.output && (!this.terminal || (item.recorded && !this.recorded))) this.terminal = new TerminalView(item.output, this.openOutput)
     this.recorded = item.recorded === true

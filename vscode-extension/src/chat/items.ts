@@ -66,12 +66,32 @@ export interface ToolItem {
   ended?: number;
   /** Whether it was stopped before its end. That is neither a success nor a failure. */
   stopped?: boolean;
+  /** The children that it started, in the order of their start. */
+  children?: readonly Child[];
   /** The report of a test run. */
   tests?: TestReport;
   /** The plan that the user decides about, in Markdown. */
   planText?: string;
   question?: Question;
   answer?: Answer;
+}
+
+/** A child: an agent that does a part of the work, with a task of its own. */
+export interface Child {
+  readonly id: string;
+  /** Its number among the children of the call, as in `2.1`; empty if it is the only one. */
+  readonly number: string;
+  readonly task: string;
+  readonly state: "running" | "done" | "stopped";
+  /** What it did last, or why it was stopped. */
+  readonly now: string;
+  /** Its last steps. */
+  readonly steps: readonly { readonly kind: string; readonly text: string }[];
+  /** The number of steps before these. */
+  readonly earlier: number;
+  /** When it began and when it ended, in ms; absent in a replay. */
+  readonly started?: number | undefined;
+  readonly ended?: number | undefined;
 }
 
 export interface Program {

@@ -3,6 +3,7 @@ import { isAbsolute, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Signal } from "../acp/signal";
 import { diffHunks } from "./changes";
+import { atEnd, withActions } from "./children";
 import type { Answer, Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, Op, Question, ToolItem, ToolPart, UserItem, WordsItem } from "./items";
 import { contextOf } from "./editorcontext";
 import { exitOf, inputOf, program, programOf, recordedOutput, sentence, testsOf, unfenced } from "./results";
@@ -308,7 +309,13 @@ export class Transcript {
         change.input = undefined;
       }
     }
-    if (update.content) change.parts = this.parts(item, update.content, { ...item, ...change });
+    const actions = meta?.cantrip?.children;
+    const now = this.replaying ? undefined : Date.now();
+    if (Array.isArray(actions)) change.children = withActions(item.children ?? [], actions, now);
+    const ended = update.status === "completed" || update.status === "failed";
+    if (ended && (change.children ?? item.children) !== undefined) change.children = atEnd(change.children ?? item.children ?? [], now);
+    // The first block of such an update describes the children, which have lines of their own here.
+    if (update.content) change.parts = this.parts(item, Array.isArray(actions) ? update.content.slice(1) : update.content, { ...item, ...change });
     const tests = testsOf(update.rawOutput);
     if (tests !== undefined) {
       change.tests = tests.report;
@@ -412,7 +419,7 @@ export class Transcript {
     for (const item of this.open) {
       // Its question was closed without an answer.
       const answer = item.question === undefined ? item.answer : "unanswered";
-      this.change(item, { status: "failed", stopped: true, question: undefined, answer });
+      this.change(item, { status: "failed", stopped: true, question: undefined, answer, ...(item.children ? { children: atEnd(item.children, this.replaying ? undefined : Date.now()) } : {}) });
     }
     this.open.clear();
   }
@@ -441,7 +448,7 @@ interface Meta {
   readonly terminal_info?: { readonly terminal_id?: string };
   readonly terminal_output?: { readonly data?: unknown };
   readonly terminal_exit?: { readonly exit_code?: number | null; readonly signal?: string | null };
-  readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown; readonly stopped?: unknown; readonly after?: unknown; readonly steering?: unknown };
+  readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown; readonly stopped?: unknown; readonly after?: unknown; readonly steering?: unknown; readonly children?: unknown };
 }
 
 /** The reason of a call that was not allowed. If the session's mode refused it, the text says so. */

@@ -67,6 +67,8 @@ class ConnectionContext:
         self._store = factory.store
         self._options = options
         self._open_sessions = open_sessions
+        self._told_of_servers: set[str] = set()
+        """What the user was told of MCP servers of the client's settings, which are the same in each session."""
 
     def permissions(self, session_id: str) -> Permissions:
         """The permissions of a session. They find the session by its id, because the entity needs them before the
@@ -91,7 +93,8 @@ class ConnectionContext:
         from cantrip_acp.acp.sessions.factory import mcp_sources
 
         try:
-            return await anyio.to_thread.run_sync(mcp_sources, params.mcp_servers, self._store.folder.parent)
+            folder = self._store.folder.parent
+            return await anyio.to_thread.run_sync(mcp_sources, params.mcp_servers, folder, self._told_of_servers)
         except CantripError as problem:
             raise RpcError(INTERNAL_ERROR, f"The session cannot be opened: {problem}") from None
 

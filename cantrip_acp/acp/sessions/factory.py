@@ -398,7 +398,8 @@ class SessionFactory:
 
         if not isinstance(source, McpServers):
             return source
-        return McpServers(dataclasses.replace(server, asks_user=True) for server in source.servers)
+        asking = (dataclasses.replace(server, asks_user=True) for server in source.servers)
+        return McpServers(asking, client_told=source.client_told)
 
     def with_cache(self, cantrip: Cantrip, metadata: SessionMetadata | None = None) -> Cantrip:
         """The cantrip, whose gates reuse results as long as the session's boolean option says so."""
@@ -570,7 +571,7 @@ def first_cast(entity: Entity, turn_id: str) -> str | None:
 # HTTP needs no such trust, because the user's own client named it.
 
 
-def mcp_sources(named: Sequence[acp.McpServer] | None, state_dir: Path) -> list[GateSource]:
+def mcp_sources(named: Sequence[acp.McpServer] | None, state_dir: Path, told: set[str]) -> list[GateSource]:
     """Make gate sources for these MCP servers. Reads a file, so it runs in a thread.
 
     Raises `RpcError` -32602 with the place of a server that cannot be used, and `DefinitionError` if the trust file cannot
@@ -580,7 +581,7 @@ def mcp_sources(named: Sequence[acp.McpServer] | None, state_dir: Path) -> list[
         return []
     from cantrip_acp.gates.mcp.servers import McpServers
 
-    return [McpServers([_mcp_server(server, place, state_dir) for place, server in enumerate(named)])]
+    return [McpServers([_mcp_server(server, place, state_dir) for place, server in enumerate(named)], client_told=told)]
 
 
 def _mcp_server(server: acp.McpServer, place: int, state_dir: Path) -> McpServer:

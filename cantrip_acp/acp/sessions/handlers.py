@@ -499,7 +499,7 @@ class Sessions:
                     connection = opened.connections[index] if opened.connections else None
                     for tool in about["tools"]:
                         tool["usable"] = tool["gate"] in gates
-                about |= {**server.record(), "origin": "client" if source in session.sources else "recipe"}
+                about |= {**server.record(), "origin": "client" if source.from_client else "recipe"}
                 found.append((shared().data(about), connection))
         return found
 

@@ -48,13 +48,19 @@ logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 MOST_TOOLS = 500
 _MOST_PAGES = 50
+_BRIEF = 160
+"""Characters of a reason in a few words."""
 _RESTARTS = 3
 _LEAVES_WITHIN = 8.0
 """The most seconds to wait for a connection to close. The SDK needs up to six seconds to end a process."""
 
 
 class McpError(CantripError):
-    """A server cannot be reached, or has ended. The text names the server."""
+    """A server cannot be reached, or has ended. The text names the server. ``brief`` is the reason in a few words, without it."""
+
+    def __init__(self, text: str, *, brief: str = "") -> None:
+        super().__init__(text)
+        self.brief = brief
 
 
 _STDERR_LOOKS = 40
@@ -410,7 +416,7 @@ class Connection:
 
     def _error(self, why: str) -> McpError:
         self.last_error = shared().diagnostic(f"MCP server {self.server.name!r} {why}")
-        return McpError(self.last_error)
+        return McpError(self.last_error, brief=shared().diagnostic(why.partition(";")[0][:_BRIEF]))
 
 
 async def install_server(
@@ -495,7 +501,7 @@ def _describe_network(circle: CircleView) -> str:
         return "with the network open"
     if network:
         return f"with the network open to {', '.join(network)}"
-    return "without a network: the ward bash_network opens one"
+    return "without a network: bash_network in the recipe's limits opens one"
 
 
 def _first_error(error: BaseException | None) -> BaseException | None:

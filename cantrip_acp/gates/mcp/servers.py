@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,22 @@ from cantrip_acp.gates.mcp.declaration import McpServer, unique_prefixes
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView
-    from cantrip_acp.gates.mcp.connection import Connection
+    from cantrip_acp.gates.mcp.connection import Connection, McpError
 
 
 class McpServers:
     """The servers to open for an entity. It is an immutable value; `open` connects to them."""
 
-    def __init__(self, servers: Iterable[McpServer]) -> None:
+    def __init__(self, servers: Iterable[McpServer], *, client_told: set[str] | None = None) -> None:
+        """``client_told``: the servers are from the settings of a client, in each of its sessions. Their failures are told in
+        one short text, and only if it is not in this set of texts, to which it is added."""
         self.servers: Sequence[McpServer] = tuple(servers)
+        self.client_told = client_told
+
+    @property
+    def from_client(self) -> bool:
+        """Whether they are from the settings of a client, not from a recipe."""
+        return self.client_told is not None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, McpServers) and self.servers == other.servers
@@ -68,11 +76,37 @@ class McpServers:
                 for connection in connections:
                     await connection.close()
             raise
+        if self.client_told is not None:
+            opened.problems = _told_once(_summary(self.servers, failures, opened.problems), self.client_told)
         required = next((f for i, f in failures.items() if self.servers[i].required), None)
         if required is not None:
             await opened.close()
             raise required
         return opened
+
+
+def _summary(servers: Sequence[McpServer], failures: Mapping[int, McpError], problems: Sequence[str]) -> list[str]:
+    """The failures as one short text; the list of servers (`OpenServers.status`) has all of it. Other problems stay."""
+    if not failures:
+        return list(problems)
+    reasons = [f"{servers[index].name} {failure.brief}" for index, failure in sorted(failures.items())]
+    what = (
+        "An MCP server from your settings does"
+        if len(reasons) == 1
+        else f"{len(reasons)} MCP servers from your settings do"
+    )
+    mine = {f"{failure}{_MISSING}" for failure in failures.values()}
+    text = f"{what} not run, so the tools are missing: {'; '.join(reasons)}."
+    return [text, *(problem for problem in problems if problem not in mine)]
+
+
+def _told_once(problems: Sequence[str], told: set[str]) -> list[str]:
+    new = [problem for problem in problems if problem not in told]
+    told.update(new)
+    return new
+
+
+_MISSING = ". Its tools are missing: correct this and start again"
 
 
 class OpenServers:
@@ -110,7 +144,7 @@ class OpenServers:
         self._connections.append(connection)
         self._prefixes.append(prefix)
         if failure is not None:
-            self.problems.append(f"{failure}. Its gates are missing: correct this and start again")
+            self.problems.append(f"{failure}{_MISSING}")
             return
         found, problems = gates(connection, prefix)
         self.gates += found

@@ -103,7 +103,8 @@ def test_a_server_that_cannot_start_is_told_and_the_session_works(opened: Any, f
     )
     assert agent.prompt(session)["stopReason"] == "end_turn"
     said = agent.said()
-    assert "MCP server 'broken' cannot be reached" in said
+    assert "2 MCP servers from your settings do not run" in said
+    assert "broken cannot be reached" in said
     assert "MCP server 'gone' cannot be reached" in said
     assert "Here I am." in said
 
@@ -202,6 +203,28 @@ def test_nothing_is_left_when_the_client_goes(opened: Any, folder: Path) -> None
     assert family
     agent.hang_up()
     assert still_alive(family, 10) == []
+
+
+def test_servers_of_the_settings_are_called_so_and_their_failure_is_told_once(
+    recipe: Callable[..., str], tmp_path: Path, folder: Path
+) -> None:
+    path = recipe([{"content": "Well.", "repeat": True}], gates=["done"])
+    agent = RawClient("--recipe", path, "--state-dir", str(tmp_path / "state"))
+    try:
+        # A client that can show questions of servers.
+        agent.initialize(elicitation={"form": {}, "url": {}}, session={"notices": {}})
+        named = [stdio(folder), *({"name": name, "command": "/no/such", "args": [], "env": []} for name in ("a", "b"))]
+        for _ in range(2):
+            session = agent.session(folder, mcpServers=named)
+            agent.prompt(session)
+            servers = agent.call("_cantrip/mcp/list", {"sessionId": session})["servers"]
+            assert [(each["origin"], each["state"]) for each in servers] == [
+                ("client", "running"), ("client", "failed"), ("client", "failed")
+            ]  # fmt: skip
+        [note] = agent.updates("notice")
+        assert "2 MCP servers from your settings do not run, so the tools are missing: a cannot be" in str(note)
+    finally:
+        agent.close()
 
 
 def test_a_client_lists_and_restarts_servers(opened: Any, folder: Path) -> None:

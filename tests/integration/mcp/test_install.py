@@ -185,7 +185,7 @@ def test_a_time_out_says_what_the_server_wrote_last(tmp_path: Path) -> None:
     said = " ".join(done.out.split())
     assert "'slow' did not start within 3 s" in said, done
     assert "the end of its standard error: waiting for the database" in said
-    assert "without a network: the ward bash_network opens one" in said
+    assert "without a network: bash_network in the recipe's limits opens one" in said
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,29 @@ async def test_secrets_of_this_process_reach_no_server(
         assert await call(opened, "outside.variable", name="OPENAI_API_KEY") == ""
 
 
+async def test_what_fails_of_a_clients_settings_is_told_once_and_briefly(program: str, circle: Circle) -> None:
+    named = [
+        boxed(program),
+        McpServer(name="missing", command="no-such-program-here", sandboxed=False),
+        McpServer(name="nobody", transport="http", url="http://127.0.0.1:1/mcp"),
+    ]
+    told: set[str] = set()
+    for count in (1, 0):
+        opened = await McpServers(named, client_told=told).open(circle)
+        try:
+            assert len(opened.problems) == count
+            states = [opened.status(index)["state"] for index in range(3)]
+            assert states == ["running", "failed", "failed"]
+            # The list has all of it, whether it was told or not.
+            assert "was not found" in opened.status(1)["error"]
+        finally:
+            await opened.close()
+    (text,) = told
+    assert text.startswith("2 MCP servers from your settings do not run, so the tools are missing: missing cannot be ")
+    assert "; nobody cannot be reached: ConnectError" in text
+    assert len(text) < 500
+
+
 async def test_what_fails_is_named_and_keeps_nobody_else_waiting(program: str, circle: Circle) -> None:
     servers = [
         boxed(program),
@@ -133,7 +156,7 @@ async def test_what_fails_is_named_and_keeps_nobody_else_waiting(program: str, c
         text = "\n".join(opened.problems)
     assert len(opened.problems) == 5
     assert "'missing' cannot be reached: it left with exit status 127" in text
-    assert "the ward bash_network opens one" in text
+    assert "bash_network in the recipe's limits opens one" in text
     assert "'missing too' cannot be reached: the program 'no-such-program-here' was not found" in text
     assert "'silent' did not start within 1 s (start_s): " in text
     assert "'chatty' did not start within 1 s (start_s): " in text

@@ -84,7 +84,7 @@ export class Servers {
     const busy = this.restarting === at
     const [sign, words] = STATES[server.state]
     const count = `${server.tools.length} tool${server.tools.length === 1 ? '' : 's'}`
-    const where = [server.origin === 'recipe' ? 'of the recipe' : 'of the settings', ...(server.sandboxed ? ['in the sandbox'] : [])].join(', ')
+    const where = [server.origin === 'recipe' ? 'from the recipe' : 'from your settings', ...(server.sandboxed ? ['in the sandbox'] : [])].join(', ')
     return el(
       'div',
       { class: `server ${server.state}`, role: 'listitem' },

@@ -37,7 +37,7 @@ KEY_VARIABLES = (
 """Variables one of which makes the method of the environment succeed (`recipes.build.crystal_factory.KEYS`)."""
 
 OTHER_WAYS = (
-    "Or start the agent with --recipe FILE and name the crystal there. `cantrip doctor` shows what was found. Then restart "
+    "Or start the agent with --recipe FILE and name the model there. `cantrip doctor` shows what was found. Then restart "
     "the agent."
 )
 

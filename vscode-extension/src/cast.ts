@@ -101,7 +101,7 @@ export class CastCommand implements vscode.Disposable {
   private async ask(uri: string): Promise<string | undefined> {
     const before = this.remembered()[uri] ?? [];
     const pick = vscode.window.createQuickPick();
-    pick.title = "Cast with…";
+    pick.title = "Run with…";
     pick.placeholder = "What should be done? For example: Say hello.";
     pick.ignoreFocusOut = true;
     const items = before.map((label) => ({ label, iconPath: new vscode.ThemeIcon("history") }));
@@ -138,7 +138,7 @@ export class CastCommand implements vscode.Disposable {
   private async tell(name: string, outcome: Outcome): Promise<void> {
     const message = outcomeSummary(name, outcome);
     this.environment.output.info(message);
-    const actions = outcome.loom === null ? [] : ["Open Loom"];
+    const actions = outcome.loom === null ? [] : ["Open Record"];
     const show = outcome.terminated ? vscode.window.showInformationMessage : vscode.window.showWarningMessage;
     const chosen = await show(message, ...actions);
     if (chosen !== undefined && outcome.loom !== null) await this.looms.view(vscode.Uri.file(outcome.loom));

@@ -19,7 +19,7 @@ test("casts in a few words", () => {
   assert.equal(words.castDescription(cast), "done · 2 turns · 1000 tokens · $0.0031");
   const active: CastData = { ...cast, state: "active", reason: null, turns: 1, tokens: { prompt: 0, completion: 0 }, cost: null, forkedFrom: "t_1" };
   assert.equal(words.castDescription(active), "fork · active · 1 turn");
-  assert.equal(words.castLabel({ ...cast, intent: "" }), "cast c_1");
+  assert.equal(words.castLabel({ ...cast, intent: "" }), "run c_1");
   const unknown: CastData = { ...cast, tokens: { prompt: null, completion: null }, cost: null };
   assert.equal(words.castDescription(unknown), "done · 2 turns · tokens unknown");
   assert.equal(words.tokens({ prompt: 900, completion: null }), "900 tokens");

@@ -88,7 +88,7 @@ async def ask_client(
     if outcome.option_id == WITH_REASON and not reason:
         from cantrip_acp.acp.client_services.forms import Form, ask_with_form, form_schema
 
-        message = f"Why do you reject this? The entity reads your answer.\n\n{headline(title)}"
+        message = f"Why do you reject this? The agent reads your answer.\n\n{headline(title)}"
         form = Form(message=message, requested_schema=form_schema("Reason"), session_id=session_id)
         reason = await ask_with_form(connection, form) or ""
     answer = outcome.option_id if outcome.option_id in _ANSWERS else "reject_once"

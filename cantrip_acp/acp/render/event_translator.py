@@ -406,7 +406,7 @@ class Translator:
         turns = "earlier turns" if not event.last else f"turn {event.last}"
         if event.last > event.first:
             turns = f"turns {event.first} to {event.last}"
-        what = f"A summary now replaces {turns} in the context. The loom keeps these turns."
+        what = f"A summary now replaces {turns} in the context. The record keeps these turns."
         if self._client.notices:
             return [acp.Notice("info", "Earlier turns were folded", what)]
         return [acp.AgentThoughtChunk(acp.TextContent(what), event.turn_id)]

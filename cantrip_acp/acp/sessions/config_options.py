@@ -13,13 +13,14 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.errors import auth_required
 from cantrip_acp.acp.permissions.request import choose
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.factory import SessionFactory, apply_mode, with_client_prompt
 from cantrip_acp.acp.sessions.session_store import title_record
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.context_block import ContextBlock
-from cantrip_acp.core.errors import CantripError, LoomError, UntrustedRecipe
+from cantrip_acp.core.errors import CantripError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.loom.records.turn import ConfigRecord, ForkRecord, new_id, now
 from cantrip_acp.text.redaction import shared
@@ -107,7 +108,7 @@ class SessionOptions:
                     id=REUSE,
                     name="Reuse results",
                     current_value=metadata.reuse_results,
-                    description="A gate that declares its inputs, such as run_tests, does not run again if nothing changed",
+                    description="A tool that declares its inputs, such as run_tests, does not run again if nothing changed",
                     category="_recipe",
                 )
             )
@@ -144,6 +145,8 @@ class SessionOptions:
                     )
         except LoomError as problem:
             raise _not_saved(problem) from None
+        except MissingKey as missing:
+            raise auth_required(missing) from None
         except CantripError as problem:
             raise invalid_params(shared().diagnostic(str(problem)), "value") from None
 

@@ -345,7 +345,7 @@ async def _find_review(session: Session, history: FileHistory, params: acp.FileR
     found = next((each for each in reviews if each.path == params.path), None)
     if found is None:
         raise invalid_params(
-            f"the entity changed nothing in {str(params.path)[:300]!r} that you can still keep or undo", "path"
+            f"the agent changed nothing in {str(params.path)[:300]!r} that you can still keep or undo", "path"
         )
     if params.version is not None and params.version != found.version:
         raise invalid_params("the file was changed since it was shown; ask for the changes again", "version")
@@ -470,7 +470,7 @@ async def _named_review(session: Session, history: FileHistory, words: list[str]
     found = next((each for each in reviews if words[0] in (each.path, _shown(each.path))), None)
     if found is None:
         raise CheckpointError(
-            f"the entity changed nothing in {words[0]!r} that you can still keep or undo; /changes lists its changes"
+            f"the agent changed nothing in {words[0]!r} that you can still keep or undo; /changes lists its changes"
         )
     return found, int(words[1]) if len(words) == 2 else None
 

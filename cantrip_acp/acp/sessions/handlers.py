@@ -353,9 +353,9 @@ class Sessions:
         if opened.dropped_choice:
             crystal = opened.entity.crystal
             session.user_notes.append(
-                f"The crystal that was chosen in this session is no longer available: "
+                f"The model that was chosen in this session is no longer available: "
                 f"{shared().diagnostic(opened.dropped_choice)}. The session now uses {crystal.name}:{crystal.model}, the "
-                "crystal of the recipe."
+                "model of the recipe."
             )
         return session
 
@@ -585,7 +585,7 @@ class Sessions:
         if source.entity.loom.location is None:
             raise RpcError(
                 INVALID_REQUEST,
-                "This session's loom is in memory. Only a session with a loom on disk can be forked here.",
+                "This session's record is in memory. Only a session with a record on disk can be forked here.",
             )
         folders = [Path(folder) for folder in source.metadata.directories]
         session = await self._create_fork(source, turn_id, Path(source.metadata.cwd), folders, source.sources)
@@ -719,7 +719,7 @@ def check_additional_folder(path: str, place: str) -> Path:
         raise invalid_params(f"is a folder of the kernel, not of files: {path[:200]}", place)
     if any(real == ours or real.startswith(f"{ours}/") for ours in (*states, config)):
         raise invalid_params(
-            f"contains this agent's own settings or sessions, which an entity must not change: {path[:200]}. If you want to work "
+            f"contains this agent's own settings or sessions, which an agent must not change: {path[:200]}. If you want to work "
             "on it, open it as the folder of a session",
             place,
         )

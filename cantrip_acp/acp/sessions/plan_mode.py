@@ -129,7 +129,7 @@ async def _decide(connection: Connection, request: acp.RequestPermission, plan: 
             return PlanDecision(plan, cancelled=True)
         changed = outcome.note("plan")
         if outcome.option_id == _EDIT and not changed:
-            message = "Edit the plan. The entity gets what you leave here."
+            message = "Edit the plan. The agent gets what you leave here."
             changed = await _form(connection, request.session_id, message, "Plan", plan)
         if changed and changed != plan:
             edited, plan = True, changed

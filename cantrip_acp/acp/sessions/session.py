@@ -295,7 +295,7 @@ class Session:
         self._forget_delivered()
         for each in self._steering:
             text = shared().text(" ".join(each.intent.split()))[:500]
-            self.send_now(notice(f"This message did not reach the entity before the prompt ended: {text}", self.client))
+            self.send_now(notice(f"This message did not reach the agent before the prompt ended: {text}", self.client))
         self._steering.clear()
 
     def cancel(self) -> None:

@@ -107,7 +107,7 @@ async def _loom(session: Session, rest: str, forker: MakeFork) -> str:
     turns = await anyio.to_thread.run_sync(_turn_rows, session)
     lines = [
         f"Loom: `{where}`",
-        f"Entity `{entity.id}`, {len(turns)} turn{'' if len(turns) == 1 else 's'} in this thread.",
+        f"Agent `{entity.id}`, {len(turns)} turn{'' if len(turns) == 1 else 's'} in this thread.",
     ]
     if turns:
         lines += ["", "| turn | id | says |", "|---|---|---|"]
@@ -181,8 +181,8 @@ async def _fold(session: Session, rest: str, forker: MakeFork) -> str:
     if not folded:
         return "There is nothing to fold: a summary would replace no turn."
     return (
-        f"Folded: a summary stands for {folded} earlier turn{'' if folded == 1 else 's'} in what the crystal sees from now on. "
-        "The loom has them all."
+        f"Folded: a summary stands for {folded} earlier turn{'' if folded == 1 else 's'} in what the model sees from now on. "
+        "The record has them all."
     )
 
 
@@ -207,7 +207,7 @@ async def _wards(session: Session, rest: str, forker: MakeFork) -> str:
     if rest:
         if rest.lower() != "forget":
             raise UsageError(
-                'Type /wards to see the wards and your "always" answers, or /wards forget to delete these answers.'
+                'Type /wards to see the limits and your "always" answers, or /wards forget to delete these answers.'
             )
         count = len(granted)
         session.permissions.forget()
@@ -228,7 +228,7 @@ async def _wards(session: Session, rest: str, forker: MakeFork) -> str:
     shown = modes.name_of(mode)
     # Editors show another name for some modes; the documentation and the options have the id.
     also = "" if shown.lower().replace(" ", "-") == mode else f" (editors show it as “{shown}”)"
-    return f"Mode: **{mode}**{also}\n\n| ward | in force |\n|---|---|\n{rows}{remembered}"
+    return f"Mode: **{mode}**{also}\n\n| limit | in force |\n|---|---|\n{rows}{remembered}"
 
 
 def _quoted(pattern: str) -> str:
@@ -261,8 +261,8 @@ async def _recipe(session: Session, rest: str, forker: MakeFork) -> str:
     )
     about = f"\n\n{recipe.description}" if recipe is not None and recipe.description else ""
     return (
-        f"**{entity.cantrip.name or entity.cantrip_id}** ({source}){about}\n\nCrystal: `{entity.crystal.name}:"
-        f"{entity.crystal.model}` · medium: `{entity.circle.medium.name}` · gates: {gates}"
+        f"**{entity.cantrip.name or entity.cantrip_id}** ({source}){about}\n\nModel: `{entity.crystal.name}:"
+        f"{entity.crystal.model}` · medium: `{entity.circle.medium.name}` · tools: {gates}"
     )
 
 
@@ -275,7 +275,7 @@ async def _export(session: Session, rest: str, forker: MakeFork) -> str:
     chosen = registry.find(words[0])
     loom = session.entity.loom
     if loom.location is None:
-        raise UsageError("This session's loom is in memory. Only a session with a loom on disk can be exported.")
+        raise UsageError("This session's record is in memory. Only a session with a record on disk can be exported.")
     from cantrip_acp.files.output_file import output_file
     from cantrip_acp.loom.stores.address import is_address
     from cantrip_acp.training.export.rows import write
@@ -351,7 +351,7 @@ async def _queue(session: Session, rest: str, forker: MakeFork) -> str:
 
 async def _help(session: Session, rest: str, forker: MakeFork) -> str:
     rows = "\n".join(f"- `/{c.name}{f' {c.hint}' if c.hint else ''}`: {c.description}" for c in COMMANDS.values())
-    return f"{rows}\n\nAny other text is a prompt for the entity."
+    return f"{rows}\n\nAny other text is a prompt for the agent."
 
 
 def _by_name(commands: Sequence[Command]) -> dict[str, Command]:
@@ -376,19 +376,24 @@ COMMANDS = _by_name(
         Command("loom", "Show where this session is stored, and its last turns", _loom),
         Command("fork", "Start a new session from a turn of this session", _fork, "[turn] [--restore]"),
         Command(
-            "changes", "List the files that the entity changed; keep or undo them", _changes, "[keep|undo|diff FILE]"
+            "changes", "List the files that the agent changed; keep or undo them", _changes, "[keep|undo|diff FILE]"
         ),
         Command("undo", "Undo the file changes of the last prompt, or of one file", _undo, "[file [hunk]] [--force]"),
         Command("redo", "Take the last undo or restore back", _redo, "[--force]"),
         Command("restore", "Restore the files as they were after a turn", _restore, "turn [--force]"),
         Command("fold", "Replace earlier turns by a summary", _fold, "[turns to keep]"),
         Command("reward", "Give a turn a reward", _reward, "number [turn] [note]"),
-        Command("wards", 'Show the mode, the wards in force and your "always" answers', _wards, "[forget]"),
+        Command(
+            "wards",
+            'Show the mode, the limits in force (wards in a recipe) and your "always" answers',
+            _wards,
+            "[forget]",
+        ),
         Command("context", "Show what the next query will contain, in tokens and money", _context),
         Command("scope", "Show what this session knows, or add a scope", _scope, "[add NAME]"),
         Command("remember", "Add a fact to what later sessions know; asks first", _remember, "text"),
         Command("cost", "Show tokens and cost so far", _cost),
-        Command("recipe", "Show the recipe, the model and the gates of this session", _recipe),
+        Command("recipe", "Show the recipe, the model and the tools of this session", _recipe),
         Command("export", "Export this session's threads for training", _export, "format"),
         Command(QUEUE, "Show, edit, remove or send the prompts that wait", _queue, "[edit|remove|now NUMBER]"),
         Command("help", "List these commands", _help),

@@ -166,7 +166,7 @@ class _Files:
         found = next((each for each in history.review() if path in (each.path, clean_line(each.path))), None)
         if found is None:
             raise CheckpointError(
-                f"the entity changed nothing in {path!r} that you can still keep or undo; /changes lists its changes"
+                f"the agent changed nothing in {path!r} that you can still keep or undo; /changes lists its changes"
             )
         return found, int(words[1]) if len(words) == 2 else None
 

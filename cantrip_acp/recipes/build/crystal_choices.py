@@ -48,7 +48,8 @@ def list_choices(recipe: Recipe | None, current: Crystal, served: Sequence[Choic
     if recipe is None:
         return [Choice(now, current.model, current.name)]
     own = own_value(recipe)
-    found = {own: Choice(own, own.partition(":")[2], f"{own.partition(':')[0]}, the recipe's own")} if own else {}
+    whose = "your default" if recipe.data.get("crystal") is None else "the recipe's own"
+    found = {own: Choice(own, own.partition(":")[2], f"{own.partition(':')[0]}, {whose}")} if own else {}
     for name, crystal in recipe.data.get("crystals", {}).items():
         options = crystal_factory.options_of(crystal)
         found.setdefault(name, Choice(name, name, f"{options['provider']}:{options.get('model', 'a script')}"))
@@ -160,7 +161,7 @@ def _chosen_options(recipe: Recipe, value: str | None) -> tuple[dict[str, Any], 
     homeless = provider == "local" and environment_address(provider) is None
     if not colon or not model.strip() or provider not in MODEL_PROVIDERS or homeless:
         known = ", ".join((*named, *(f"{name}:MODEL" for name in MODEL_PROVIDERS if name != "local")))
-        raise DefinitionError(f"there is no crystal {value[:100]!r} to choose (known: {known})")
+        raise DefinitionError(f"there is no model {value[:100]!r} to choose (known: {known})")
     return {"provider": provider, "model": model.strip()}, Path.cwd()
 
 

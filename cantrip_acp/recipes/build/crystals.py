@@ -275,12 +275,12 @@ def _how_to_get_one(servers: Sequence[LocalServer] = ()) -> str:
     if servers:
         choices = " or ".join(f"{VARIABLE}={s.provider}:{s.models[0].name}" for s in servers)
         return (
-            f"no crystal: the recipe names none, {VARIABLE} is not set, and {len(servers)} local servers run. Choose one of "
+            f"no model: the recipe names none, {VARIABLE} is not set, and {len(servers)} local servers run. Choose one of "
             f"them: set {choices} (`cantrip models local` lists their models)"
         )
     variables = ", ".join(variables[0] for variables in KEYS.values())
     return (
-        f"no crystal: the recipe names none, {VARIABLE} is not set, no provider's key was found, and no local server answers. "
+        f"no model: the recipe names none, {VARIABLE} is not set, no provider's key was found, and no local server answers. "
         f"Set one of {variables} in the environment or in {keys.dotenv_file()}, or set {VARIABLE}=PROVIDER:MODEL "
         "(ollama:qwen3 needs no key, scripted:FILE uses a script)"
     )

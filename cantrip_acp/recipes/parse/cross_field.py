@@ -157,7 +157,8 @@ def _no_done(circle: dict[str, Any], call: Any, mend: str) -> tuple[str, str]:
             required = required or any(ward.get(k) in _ON for k in ("require_done_tool", "require_done"))
     if required:
         return f"cantrip with require_done must have a done gate: {mend} (LOOP-2)", "LOOP-2"
-    return f"circle must have a done gate: {mend} (CIRCLE-1)", "CIRCLE-1"
+    why = "with it the agent says that it has finished, also if an answer in plain text ends its work"
+    return f"circle must have a done gate: {mend}; {why} (CIRCLE-1)", "CIRCLE-1"
 
 
 def gates_schema() -> dict[str, Any]:

@@ -505,7 +505,7 @@ def test_the_next_query_of_the_chat_is_in_the_tree_with_tokens(window: Window, p
     knowledge = window.page.locator(".pane-header").filter(has_text="Knowledge")
     if knowledge.get_attribute("aria-expanded") == "false":
         knowledge.click()
-    window.page.locator(".pane-header").filter(has_text="Looms").click()
+    window.page.locator(".pane-header").filter(has_text="Records").click()
 
     def tokens() -> int:
         found = re.search(r"([\d,]+) of 200,000 tokens", group.inner_text())
@@ -529,7 +529,7 @@ def test_the_next_query_of_the_chat_is_in_the_tree_with_tokens(window: Window, p
     expect(sources).to_have_count(len(known) + 1)
     assert tokens() > before
     window.shot("knowledge-next-query")
-    window.page.locator(".pane-header").filter(has_text="Looms").click()
+    window.page.locator(".pane-header").filter(has_text="Records").click()
     window.view("Cantrip Chat")
     chat.find()
 

@@ -55,7 +55,7 @@ def test_cast_watch_view_fork_and_reward(window: Window) -> None:
     window.shot("cast-done")
 
     # The viewer, in a frame, over whichever way this window reaches the machine.
-    window.press(told, "Open Loom")
+    window.press(told, "Open Record")
     viewer = window.frame(".row.selected")
     assert "token" not in viewer.url
     second.click()
@@ -148,7 +148,7 @@ def test_what_sessions_know_is_a_tree_with_tokens(window: Window, shared_folder:
     (shared_folder / "docs").mkdir()
     (shared_folder / "docs" / "CLAUDE.md").write_text("Short sentences about herrings.\n")
     # Trees draw only the rows that have room.
-    looms, header = (window.page.locator(".pane-header").filter(has_text=name) for name in ("Looms", "Knowledge"))
+    looms, header = (window.page.locator(".pane-header").filter(has_text=name) for name in ("Records", "Knowledge"))
     if not looms.is_visible():
         # A click on the view that is shown would hide it.
         window.view("Cantrip")

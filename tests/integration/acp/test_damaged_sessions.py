@@ -223,7 +223,7 @@ def test_a_session_whose_crystal_and_then_whose_recipe_is_gone(begin: Begin, fol
         assert (options["recipe"], options["model"]) == ("other", "scripted:own")
         if not number:
             told = agent.until(lambda m: "no longer available" in json.dumps(m))["params"]["update"]
-            assert "there is no crystal 'small'" in told["content"]["text"]
+            assert "there is no model 'small'" in told["content"]["text"]
         agent.prompt(session, "After.")
         assert agent.updates("agent_message_chunk")[-1]["content"]["text"] == "Own."
         agent.hang_up()

@@ -105,7 +105,7 @@ def test_a_server_that_cannot_start_is_told_and_the_session_works(opened: Any, f
     said = agent.said()
     assert "2 MCP servers from your settings do not run" in said
     assert "broken cannot be reached" in said
-    assert "MCP server 'gone' cannot be reached" in said
+    assert "gone cannot be reached" in said
     assert "Here I am." in said
 
 

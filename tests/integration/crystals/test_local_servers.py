@@ -496,3 +496,25 @@ def test_all_models_of_a_recipes_own_server_can_be_chosen(serve: Callable[..., W
     # The server is not there: nothing is offered, and nothing fails.
     path.write_text(path.read_text().replace(f"{wire.url}/v1", NOBODY))
     assert crystal_choices.served_choices(load(path), "local:small") == []
+
+
+def test_a_recipe_without_a_model_asks_for_one(tmp_path: Path) -> None:
+    (tmp_path / ".cantrip").mkdir()
+    (tmp_path / ".cantrip/bare.cantrip.yaml").write_text("circle: {gates: [done], wards: [{max_turns: 3}]}\n")
+    script = tmp_path / "scripted.cantrip.yaml"
+    script.write_text(
+        "crystal: {provider: scripted, responses: [{content: Hello., repeat: true}]}\n"
+        "circle: {gates: [done], wards: [{max_turns: 3}]}\n"
+    )
+    environment = dict.fromkeys(VARIABLES.values(), NOBODY) | {"OLLAMA_HOST": "127.0.0.1:9"}
+    environment |= {"CANTRIP_CONFIG_DIR": str(tmp_path / "config")}
+    agent = RawClient("--recipe", str(script), env=environment)
+    try:
+        agent.initialize()
+        session = agent.session(tmp_path)
+        error = agent.error("session/set_config_option", {"sessionId": session, "configId": "recipe", "value": "bare"})
+        # A client signs in for this code.
+        assert error["code"] == -32000
+        assert "no model: the recipe names none" in error["message"]
+    finally:
+        agent.close()

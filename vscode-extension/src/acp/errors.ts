@@ -83,9 +83,10 @@ const KINDS: Readonly<Record<string, readonly [title: string, action: ErrorNotic
 
 function describeRequestError(problem: RequestError): ErrorNotice {
   const data = (problem.data ?? {}) as Record<string, unknown>;
-  if (problem.code === AUTH_REQUIRED) return { title: "A key is needed for the model", detail: missingKeyText(problem.message), action: "signIn" };
+  if (problem.code === AUTH_REQUIRED) return { title: "A model is needed", detail: missingKeyText(problem.message), action: "signIn" };
   const more = ["details", "howTo", "hint"].map((key) => data[key]).find((text) => typeof text === "string" && !problem.message.includes(text));
-  const said = problem.message.replace(/^(?:The prompt failed|Invalid request|Invalid params|Internal error|Resource not found): /, "");
+  // The field of a wrong parameter is a word of the protocol.
+  const said = typeof data.problem === "string" ? data.problem : problem.message.replace(PROTOCOL, "");
   const detail = capital(typeof more === "string" ? `${said}\n${more}` : said);
   if (isGone(problem)) return { title: "This session is gone", detail, action: "newSession" };
   const reason = REASONS[String(data.reason)];
@@ -99,12 +100,15 @@ function describeRequestError(problem: RequestError): ErrorNotice {
   return { title: GENERAL, detail, action: data.error === undefined ? "none" : "retry" };
 }
 
+/** Words of the protocol before the reason. */
+const PROTOCOL = /^(?:(?:The prompt failed|Invalid request|Invalid params|Internal error|Resource not found|Authentication required|Method not found): )+/;
+
 function capital(text: string): string {
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
 }
 
 /** The reason for a missing key, without the other ways to set one: the button does that. */
 function missingKeyText(message: string): string {
-  const why = message.replace(/^Authentication required: /, "").split(/\.\s/)[0] ?? "";
-  return `${capital(why)}.\nGive a key here; “cantrip doctor” in a terminal shows what was found.`;
+  const why = message.replace(PROTOCOL, "").split(/\.\s/)[0] ?? "";
+  return `${capital(why)}.\nChoose a model here: one of this machine, or one of a provider whose key you have.`;
 }

@@ -2,6 +2,7 @@
 import * as vscode from "vscode";
 import { Agent } from "../acp/agent";
 import { type AgentCommand, NoProgram } from "../acp/command";
+import { words } from "../acp/errors";
 import type { TraceLevel } from "../acp/trace";
 import { Environment, isFound } from "../environment/environment";
 import type { Setup } from "../environment/setup";
@@ -176,7 +177,7 @@ function command(name: string, work: (...args: unknown[]) => Promise<unknown>): 
     try {
       await work(...args);
     } catch (problem) {
-      void vscode.window.showErrorMessage(`Cantrip: ${problem instanceof Error ? problem.message : String(problem)}`);
+      void vscode.window.showErrorMessage(`Cantrip: ${words(problem)}`);
     }
   });
 }

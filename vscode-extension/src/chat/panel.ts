@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { homedir } from "node:os";
 import * as vscode from "vscode";
+import { words, wantsSignIn } from "../acp/errors";
 import type { FileChoice } from "../acp/session";
 import { Signal, type Subscription } from "../acp/signal";
 import { conflictWords, doneWords, plannedWords, type RestoreResult } from "../acp/changes";
@@ -215,7 +216,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       }));
       this.send({ type: "sessions", sessions });
     } catch (problem) {
-      this.send({ type: "sessions", sessions: [], problem: problem instanceof Error ? problem.message : String(problem) });
+      this.send({ type: "sessions", sessions: [], problem: words(problem) });
     }
   }
 
@@ -223,7 +224,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     try {
       this.send({ type: "servers", servers: await this.service.mcpServers(restart) });
     } catch (problem) {
-      this.send({ type: "servers", servers: [], problem: problem instanceof Error ? problem.message : String(problem) });
+      this.send({ type: "servers", servers: [], problem: words(problem) });
     }
   }
 
@@ -452,9 +453,10 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       else await session.setOption(id, value);
       if (id === "model") this.service.refreshModels(session.id);
     } catch (problem) {
-      showError(problem);
       // The change failed, so the panel shows the current value.
       this.postState();
+      if (wantsSignIn(problem)) await this.actions.signIn();
+      else showError(problem);
     }
   }
 }
@@ -472,7 +474,7 @@ async function insert(text: string): Promise<void> {
 }
 
 function showError(problem: unknown): void {
-  void vscode.window.showWarningMessage(`Cantrip: ${problem instanceof Error ? problem.message : String(problem)}`);
+  void vscode.window.showWarningMessage(`Cantrip: ${words(problem)}`);
 }
 
 async function confirmed(question: string, yes: string): Promise<boolean> {

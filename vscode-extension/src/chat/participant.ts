@@ -83,7 +83,7 @@ export class Participant implements vscode.Disposable {
       if (action === "setUp") stream.button({ command: "cantrip.setup", title: "Set Up Cantrip" });
       if (wantsSignIn(problem)) {
         stream.markdown(`**${title}.** ${detail}`);
-        stream.button({ command: "cantrip.chat.signIn", title: "Give a Key…" });
+        stream.button({ command: "cantrip.chat.signIn", title: "Choose a Model…" });
       }
       return { metadata: session === undefined ? {} : { session: session.id }, errorDetails: { message: detail ? `${title}\n${detail}` : title } };
     }

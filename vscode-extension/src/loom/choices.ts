@@ -12,7 +12,7 @@ export const FORMATS: readonly (readonly [name: string, readers: string])[] = [
 
 /** Recipes that come with the package. */
 const BUILT_IN: readonly (readonly [name: string, about: string])[] = [
-  ["familiar", "built in: a persistent coding entity"],
+  ["familiar", "built in: a coding agent that remembers"],
   ["coding", "built in: coding in a shell"],
   ["longtext", "built in: questions over long texts"],
 ];

@@ -32,7 +32,7 @@ export class LoomCommands implements vscode.Disposable {
       vscode.commands.registerCommand("cantrip.looms.open", (what?: Node | vscode.Uri) =>
         this.guarded(async () => {
           const meant = what instanceof vscode.Uri ? { uri: what } : (target(what) ?? opened());
-          if (meant === undefined) throw new Error("Open a loom (NAME.loom.jsonl) and try again.");
+          if (meant === undefined) throw new Error("Open a record (NAME.loom.jsonl) and try again.");
           await this.view(meant.uri, "turn" in meant ? meant.turn : undefined);
         }),
       ),
@@ -66,7 +66,7 @@ export class LoomCommands implements vscode.Disposable {
   }
 
   private async act(name: "fork" | "reward" | "replay" | "export", meant: Target | undefined): Promise<unknown> {
-    if (meant === undefined) throw new Error("Choose a cast or a turn in the tree of looms.");
+    if (meant === undefined) throw new Error("Choose a run or a turn in the tree of records.");
     if ((name === "fork" || name === "replay") && !vscode.workspace.isTrusted) {
       throw new Error("Nothing is run in a workspace that you do not trust.");
     }
@@ -101,7 +101,7 @@ export class LoomCommands implements vscode.Disposable {
     const words = outcomeSummary("The fork", ended);
     this.environment.output.info(words);
     const show = ended.terminated ? vscode.window.showInformationMessage : vscode.window.showWarningMessage;
-    void show(words, "Open Loom").then((chosen) => (chosen === undefined ? undefined : this.view(meant.uri)));
+    void show(words, "Open Record").then((chosen) => (chosen === undefined ? undefined : this.view(meant.uri)));
   }
 
   private async reward(meant: Target): Promise<void> {
@@ -120,7 +120,7 @@ export class LoomCommands implements vscode.Disposable {
     const note = await vscode.window.showInputBox({ title: "Reward", prompt: "Why? (may stay empty)", ignoreFocusOut: true });
     if (note === undefined) return;
     await this.server.execute("cantrip.loom.reward", [{ ...named(meant), reward: rewardOf(value), note: note.trim() }]);
-    vscode.window.setStatusBarMessage(`Reward ${value.trim()} is in the loom.`, 5_000);
+    vscode.window.setStatusBarMessage(`Reward ${value.trim()} is in the record.`, 5_000);
   }
 
   private async replay(meant: Target): Promise<void> {

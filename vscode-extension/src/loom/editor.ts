@@ -39,7 +39,7 @@ export class LoomEditor implements vscode.CustomReadonlyEditorProvider<LoomDocum
   async resolveCustomEditor(document: LoomDocument, panel: vscode.WebviewPanel, token: vscode.CancellationToken): Promise<void> {
     const name = document.uri.toString();
     panel.webview.options = { enableScripts: true, localResourceRoots: [] };
-    panel.webview.html = page("Opening the loom…");
+    panel.webview.html = page("Opening the record…");
     let viewer: Viewer | undefined;
     let turn = this.wanted.get(name);
     this.wanted.delete(name);
@@ -70,7 +70,7 @@ export class LoomEditor implements vscode.CustomReadonlyEditorProvider<LoomDocum
         if (error instanceof vscode.CancellationError) return;
         const why = error instanceof Error ? error.message : String(error);
         this.environment.output.error(`the viewer of ${document.uri.fsPath}: ${why}`);
-        panel.webview.html = page("The loom cannot be shown.", why, true);
+        panel.webview.html = page("The record cannot be shown.", why, true);
       }
     };
     panel.webview.onDidReceiveMessage((message: unknown) => {

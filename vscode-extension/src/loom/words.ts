@@ -45,7 +45,7 @@ export function loomDescription(loom: LoomData, now: number): string {
 }
 
 export function castLabel(cast: CastData): string {
-  return cast.intent === "" ? `cast ${cast.id}` : cast.intent;
+  return cast.intent === "" ? `run ${cast.id}` : cast.intent;
 }
 
 export function castDescription(cast: CastData): string {

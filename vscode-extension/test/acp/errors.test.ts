@@ -1,7 +1,7 @@
 import { RequestError } from "@agentclientprotocol/sdk/unstable";
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { describeError } from "../../src/acp/errors";
+import { describeError, words } from "../../src/acp/errors";
 
 const failed = (details: string, more: object = {}): RequestError => new RequestError(-32603, `The prompt failed: ${details}`, { details, ...more });
 
@@ -17,7 +17,7 @@ describe("an error addresses the user", () => {
     [failed("openai:gpt answered 503: oops", { error: "CrystalError", status: 503 }), "The provider has a problem", "retry"],
     [failed("the messages do not fit", { error: "ContextLimitError" }), "This conversation is too long for the model", "newSession"],
     [new RequestError(-32600, "Invalid request: session x is busy with another prompt", { reason: "prompt_in_progress" }), "Cantrip is still at work here", "none"],
-    [new RequestError(-32000, "Authentication required: no key was found. Set …"), "A key is needed for the model", "signIn"],
+    [new RequestError(-32000, "Authentication required: no key was found. Set …"), "A model is needed", "signIn"],
   ];
   for (const [problem, title, action] of cases) {
     it(`${title}: ${problem.message.slice(0, 60)}`, () => {
@@ -26,4 +26,11 @@ describe("an error addresses the user", () => {
       assert.doesNotMatch(said.detail, /The prompt failed|Invalid request/);
     });
   }
+
+  it("without the words and the fields of the protocol", () => {
+    const wrong = new RequestError(-32602, "Invalid params: value: there is no model 'x' to choose", { field: "value", problem: "there is no model 'x' to choose" });
+    assert.equal(words(wrong), "There is no model 'x' to choose");
+    assert.equal(words(new RequestError(-32603, "Internal error: session/new failed (OSError)", {})), "Session/new failed (OSError)");
+    assert.match(words(new RequestError(-32000, "Authentication required: no model: the recipe names none. Or start the agent …")), /^A model is needed: No model: the recipe names none\.\n/);
+  });
 });

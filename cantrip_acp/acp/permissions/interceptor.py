@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -67,8 +67,9 @@ def _refusal(permission: str, for_entity: str, for_people: str = "", reason: str
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A call that needs the user's permission.
 
-    ``pattern`` is stored with an "always" answer, and ``pattern_text`` describes it for people. ``program`` is true for
-    commands and cells: their tool call was not sent to the client yet.
+    ``pattern`` is stored with an "always" answer, and ``pattern_text`` describes it for people. ``parts`` are the patterns
+    that "always allow" stores in its place, for a command of several plain ones; ``parts_text`` describes them. ``program``
+    is true for commands and cells: their tool call was not sent to the client yet.
     """
 
     call_id: str
@@ -87,6 +88,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     locations: tuple[Location, ...] = ()
     diffs: tuple[Diff, ...] = ()
+    parts: tuple[str, ...] = ()
+    parts_text: str = ""
+
+    @property
+    def allowing_text(self) -> str:
+        """What "always allow" covers, for people."""
+        return self.parts_text or self.pattern_text
 
 
 class _OpenQuestion:
@@ -135,6 +143,7 @@ class Permissions:
     async def program(self, call: ProgramCall) -> GateReply | None:
         """Check a command or a cell. Returns the refusal, or None if it may run."""
         shell = call.tool == "bash"
+        parts = patterns.patterns_of_parts(call.text) if shell else []
 
         def decide() -> GateReply | bool | None:
             if modes.changes_nothing(self.mode) and _can_write(call):
@@ -144,12 +153,16 @@ class Permissions:
             remembered = self._remembered_answer(
                 call.tool, lambda p: patterns.command_matches(call.text, p) if shell else p == ALL
             )
+            if remembered is None and parts:
+                remembered = self._remembered_parts(call.tool, parts)
             if remembered is None or remembered is True:
                 asks = self.mode == modes.ASK or (self.mode == modes.SANDBOXED and _has_network(call))
                 return True if remembered or not asks or not _needs_permission(call) else None
             return remembered
 
         pattern, pattern_text = patterns.pattern_of_command(call.text) if shell else (ALL, "every cell")
+        # Only what has no rule yet, so that the option names what is new.
+        unknown = [part for part in parts if self._remembered_parts(call.tool, [part]) is None]
         question = Question(
             call_id=call.call_id,
             tool=call.tool,
@@ -163,6 +176,8 @@ class Permissions:
             program=True,
             text=call.text,
             cwd=str(call.circle.workspace) if call.circle.workspace is not None else None,
+            parts=tuple(unknown),
+            parts_text=patterns.describe_parts(unknown) if unknown else "",
         )
         return await self._decide(question, decide)
 
@@ -234,6 +249,12 @@ class Permissions:
         why = f"{tool} is refused: the user does not want this in this session. Go on without it"
         return all(remembered) or _refusal("rejected_always", why)
 
+    def _remembered_parts(self, tool: str, parts: Sequence[str]) -> GateReply | bool | None:
+        """The "always" answers for the parts of a command. A rejected part rejects it, and each part must be allowed."""
+        answers = [self._remembered_answer(tool, part.__eq__) for part in parts]
+        rejected = next((each for each in answers if isinstance(each, GateReply)), None)
+        return rejected if rejected is not None else True if all(answers) else None
+
     async def _decide(self, question: Question, decide: Decide) -> GateReply | None:
         """Decide a call by the state of the session, or by the user's answer. Returns the refusal, or None."""
         while (now := decide()) is None:
@@ -258,9 +279,10 @@ class Permissions:
         answer, reason = decision.answer, decision.reason
         if answer in ("allow_always", "reject_always"):
             allowed = answer == "allow_always"
-            self.granted.append(Grant(question.tool, question.pattern, allowed))
-            # Secrets in a saved pattern are masked. Such a pattern matches nothing after the session is loaded again.
-            self.remember(Grant(question.tool, shared().text(question.pattern), allowed))
+            for pattern in (question.parts if allowed else ()) or (question.pattern,):
+                self.granted.append(Grant(question.tool, pattern, allowed))
+                # Secrets in a saved pattern are masked. Such a pattern matches nothing after the session is loaded again.
+                self.remember(Grant(question.tool, shared().text(pattern), allowed))
             self.settle_open_questions()
         if answer.startswith("allow"):
             # The user may have switched to a mode in which no answer allows this call.

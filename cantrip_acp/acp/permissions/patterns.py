@@ -4,7 +4,7 @@
 ``FOLDER/**``      files in a folder of the session and below it
 ``FOLDER/*``       files directly in a folder. Used for a session's folder, because one answer must not cover all below
 ``=PATH``          only this file. Used for protected and hidden files, which no wider pattern covers
-``=TEXT``          this command
+``=TEXT``          this command, or this part of one with ``&&``, ``||``, ``;`` or ``|``
 ``WORDS *``        commands that begin with these words and run nothing else (`shell_parse`)
 ``*``              any call, for a gate whose calls name no files
 =================  ==================================================================================================
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 ALL = "*"
 _SHORT = 40
+_MOST_WORDS = 130
 _WORDS = {"edit_file": "edits", "write_file": "writes"}
 _PATH_OR_HOST = re.compile(r"/.*/\*\*?\Z|/\*\Z|host ", re.DOTALL)
 
@@ -69,13 +70,28 @@ def paths_match(paths: Sequence[str], pattern: str) -> bool:
 
 
 def pattern_of_command(text: str) -> tuple[str, str]:
-    """The pattern for a command, and its description."""
+    """The pattern for a command as a whole, and its description."""
     from cantrip_acp.acp.permissions import shell_parse
 
     prefix = shell_parse.command_prefix(text)
     if prefix is None:
         return f"={text}", "this command"
     return f"{prefix} {ALL}", f"`{prefix}` commands"
+
+
+def patterns_of_parts(text: str) -> list[str]:
+    """The patterns of the parts of a command with ``&&``, ``||``, ``;`` or ``|``. Together they cover it. Empty if it has no
+    parts that a pattern may cover alone."""
+    from cantrip_acp.acp.permissions import shell_parse
+
+    return [f"{words} {ALL}" if is_prefix else f"={words}" for words, is_prefix in shell_parse.rules(text) or ()]
+
+
+def describe_parts(parts: Sequence[str]) -> str:
+    """What patterns of parts cover, in full: people decide by this text. If it would be too long, it says how many."""
+    shown = [f"`{each.removeprefix('=')}`" if each.startswith("=") else f"`{each[:-2]}` commands" for each in parts]
+    words = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    return words if len(words) <= _MOST_WORDS else f"these {len(parts)} commands, each alone or together"
 
 
 def gate_word(gate: str) -> str:

@@ -74,9 +74,10 @@ async def ask_client(
         raw_input=question.raw_input,
     )
     pattern = headline(escape_invisible(redact.text(question.pattern_text)))
+    allowing = headline(escape_invisible(redact.text(question.allowing_text)))
     options = [
         acp.PermissionOption("allow_once", "Allow", "allow_once"),
-        acp.PermissionOption("allow_always", f"Always allow {pattern}", "allow_always"),
+        acp.PermissionOption("allow_always", f"Always allow {allowing}", "allow_always"),
         acp.PermissionOption("reject_once", "Reject", "reject_once"),
         *([acp.PermissionOption(WITH_REASON, "Reject, with a reason…", "reject_once")] if forms else []),
         acp.PermissionOption("reject_always", f"Always reject {pattern}", "reject_always"),

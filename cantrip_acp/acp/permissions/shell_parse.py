@@ -5,11 +5,15 @@ A command that this parser does not understand is not plain. The user can always
 An "always" answer may cover all commands with the same first words only if every such command runs the same program,
 and if that program, with these options, starts no other program and overwrites no file. For most programs the first
 words do not guarantee this: ``git -c alias.x='!sh'``, ``sort --compress-program``, ``find -exec``, a test runner, a shell.
-Commands with shell syntax (pipes, redirections, substitutions) are not covered either.
+
+A command of several plain ones (``a && b | c; d``) has a rule for each part (`rules`). Everything else that a shell knows
+(substitutions, redirections, assignments, functions, keywords) leaves only the exact text. A shell parser such as tree-sitter
+would read more, but what may be divided is less than what this scanner reads.
 """
 
 from __future__ import annotations
 
+import os.path
 import re
 import shlex
 
@@ -134,6 +138,124 @@ def command_prefix(command: str) -> str | None:
         return None
     arguments = words[len(name.split()) :]
     return name if all(w == "--" or not w.startswith("-") or options.match(w) for w in arguments) else None
+
+
+_QUIET = re.compile(r"(?:2>&1|[12]?>[ ]?/dev/null)(?=[ \t;&|]|\Z)")
+"""The redirections that write nothing: they say nothing about what a command does."""
+_SAME_SHELL = frozenset(
+    {
+        "!", ".", ":", "[", "[[", "]]", "{", "}", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd", "command",
+        "compgen", "complete", "compopt", "continue", "coproc", "declare", "dirs", "disown", "do", "done", "elif", "else",
+        "enable", "esac", "eval", "exec", "exit", "export", "fc", "fg", "fi", "for", "function", "getopts", "hash", "help",
+        "history", "if", "in", "jobs", "kill", "let", "local", "logout", "mapfile", "popd", "printf", "pushd", "read",
+        "readarray", "readonly", "return", "select", "set", "shift", "shopt", "source", "suspend", "test", "then", "time",
+        "times", "trap", "type", "typeset", "ulimit", "umask", "unalias", "unset", "until", "wait", "while",
+    }
+)  # fmt: skip
+"""Words of the shell that change what later parts mean, or that begin a compound command."""
+_RUNS_WORDS = frozenset(
+    {
+        "ash", "bash", "busybox", "chroot", "csh", "dash", "doas", "env", "fish", "flock", "ionice", "ksh", "nice", "nohup",
+        "parallel", "setsid", "sh", "ssh", "stdbuf", "su", "sudo", "taskset", "tcsh", "timeout", "unshare", "watch", "xargs",
+        "zsh",
+    }
+)  # fmt: skip
+"""Programs whose arguments or input are again a command."""
+
+
+def rules(command: str) -> list[tuple[str, bool]] | None:
+    """The rules that together cover a command of several plain ones. Each is the prefix that `command_prefix` finds (True),
+    or an exact text (False). None if only the exact text of the whole can be allowed.
+
+    A part reads what the part before its pipe writes. So such a part needs a prefix, which is harmless with any input;
+    otherwise the pipeline is one rule. ``cd FOLDER &&`` at the start belongs to each exact text after it.
+
+    >>> rules("git status && pytest -x 2>&1 | tail -5; ls")
+    [('git status', True), ('pytest -x', False), ('tail', True), ('ls', True)]
+    >>> rules("cd web && npm test | head")
+    [('cd web && npm test', False), ('head', True)]
+    >>> rules("git status; rm $x"), rules("git status > x"), rules("git status")
+    (None, None, None)
+    """
+    divided = _divide(command)
+    if divided is None:
+        return None
+    parts, operators = divided
+    folder = ""
+    if parts[0].startswith("cd ") and operators:
+        words = plain_words(parts[0])
+        # With another operator, a failing cd would leave the later parts in the first folder.
+        if words is None or len(words) != 2 or not set(operators) <= {"&&", "|"} or operators[0] != "&&":
+            return None
+        if not re.fullmatch(r"\w[\w./-]*", words[1], re.ASCII) or ".." in words[1].split("/"):
+            return None
+        folder, parts, operators = f"cd {words[1]} && ", parts[1:], operators[1:]
+    if not folder and not operators and parts == [command.strip(" \t")]:
+        return None
+    found: list[tuple[str, bool]] = []
+    pipeline: list[str] = []
+    for part, operator in zip(parts, [*operators, ""], strict=True):
+        pipeline.append(part)
+        if operator == "|":
+            continue
+        each = [_rule(part, folder) for part in pipeline]
+        if None in each:
+            return None
+        if all(rule is not None and rule[1] for rule in each[1:]):
+            found += [rule for rule in each if rule is not None]
+        else:
+            found.append((folder + " | ".join(pipeline), False))
+        pipeline = []
+    return list(dict.fromkeys(found))
+
+
+def _rule(part: str, folder: str) -> tuple[str, bool] | None:
+    words = plain_words(part)
+    if words is None or words[0] in _SAME_SHELL or os.path.basename(words[0]) in _RUNS_WORDS:
+        return None
+    if any(character in "*?[]" for character in words[0]):
+        return None
+    prefix = command_prefix(part)
+    # In another folder, git reads the settings of another repository, which may name programs.
+    if prefix is None or (folder and prefix.startswith("git ")):
+        return folder + part, False
+    return prefix, True
+
+
+def _divide(command: str) -> tuple[list[str], list[str]] | None:
+    """Divide a command at ``&&``, ``||``, ``;`` and ``|`` outside of quotes. Returns the parts, without redirections that
+    write nothing, and the operators between them. None if anything else of a shell's syntax is in it."""
+    if not command.isascii() or "\\" in command or _CONTROL.search(command.replace("\t", " ")) or "\n" in command:
+        return None
+    parts, operators = [""], []
+    quote, at = "", 0
+    while at < len(command):
+        character = command[at]
+        if quote:
+            if character in "`$" and quote == '"':
+                return None
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in ";&|":
+            operator = command[at : at + 2] if command[at : at + 2] in ("&&", "||") else character
+            if operator == "&" or command[at + len(operator) : at + len(operator) + 1] in tuple(";&|"):
+                return None
+            operators.append(operator)
+            parts.append("")
+            at += len(operator)
+            continue
+        elif (quiet := _QUIET.match(command, at)) is not None and command[at - 1 : at] in tuple(" \t"):
+            at = quiet.end()
+            continue
+        parts[-1] += character
+        at += 1
+    if quote:
+        return None
+    parts = [part.strip(" \t") for part in parts]
+    if operators and operators[-1] == ";" and not parts[-1]:
+        parts, operators = parts[:-1], operators[:-1]
+    return (parts, operators) if all(parts) else None
 
 
 def _has_glob_word(command: str) -> bool:

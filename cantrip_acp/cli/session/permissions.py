@@ -316,7 +316,7 @@ class TerminalQuestions:
             path, new = relative_path(diff.path, self._folder), escape_invisible(redact(diff.new_text))
             for line, style in unified_diff(path, old, new, limit=_MOST_LINES):
                 screen.line_with_bar(line, style, indent=4)
-        always = escape_invisible(redact(question.pattern_text))
+        always = escape_invisible(redact(question.allowing_text))
         screen.line(
             ("y", "bold green"),
             " once   ",

@@ -157,6 +157,38 @@ def test_a_command_asks_with_its_exact_text(start: Start, folder: Path) -> None:
 
 
 @pytest.mark.sandbox
+def test_always_covers_each_part_of_a_compound_command(start: Start, folder: Path) -> None:
+    commands = [
+        "echo one && touch a; ls | wc -l", "ls && echo two", "touch b; cp a c", "cp a c 2>&1 | tail -1",
+        "ls; rm a", "ls > d", "ls && echo $(rm a)", "ls; cp a e",
+    ]  # fmt: skip
+    agent = start([{"bash": each} for each in commands] + [END], **SHELL)
+    agent.permit = "allow_always"
+    agent.prompt(agent.session(folder, mode="ask"))
+    options = [m["params"]["options"][1]["name"] for m in agent.seen if m.get("method") == "session/request_permission"]
+    assert options == [
+        "Always allow `echo` commands, `touch` commands, `ls` commands and `wc` commands",
+        "Always allow `cp a c`",
+        "Always allow `tail` commands",
+        "Always allow `rm a`",
+        "Always allow this command",
+        "Always allow this command",
+        "Always allow `cp a e`",
+    ]
+
+
+@pytest.mark.sandbox
+def test_a_rejected_part_rejects_a_compound_command(start: Start, folder: Path) -> None:
+    agent = manual(start, [{"bash": "cp a b"}, {"bash": "ls; cp a b"}, {"bash": "ls"}, END], **SHELL)
+    prompt = agent.start_prompt(agent.session(folder, mode="ask"))
+    agent.decide(question(agent), "reject_always")
+    last = question(agent)
+    assert last["params"]["toolCall"]["rawInput"] == {"command": "ls"}
+    agent.decide(last, "allow_once")
+    agent.answer(prompt)
+
+
+@pytest.mark.sandbox
 def test_a_refused_command_does_not_run(start: Start, folder: Path) -> None:
     agent = manual(start, [{"bash": "touch made"}, END], **SHELL)
     agent.permit = "reject_once"

@@ -3,6 +3,8 @@
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cantrip_acp.acp.permissions import patterns, shell_parse
 
@@ -215,6 +217,190 @@ def test_what_may_run_anything_is_remembered_by_its_whole_text(text: str) -> Non
     assert patterns.command_matches(text, pattern)
     for changed in (text + " ", text + " x", text[:-1], f"{text}\n./evil", f"{text}; ./evil"):
         assert not patterns.command_matches(changed, pattern)
+
+
+DIVIDED = {
+    "git status && git diff --stat": ["git status *", "git diff *"],
+    "ls; ls -la": ["ls *"],
+    "ls ; cat a ;": ["ls *", "cat *"],
+    "git log --oneline | head -5": ["git log *", "head *"],
+    "pytest -q 2>&1 | tail -5": ["=pytest -q", "tail *"],
+    "pytest -q 2>&1": ["=pytest -q"],
+    "pytest -q >/dev/null 2>&1": ["=pytest -q"],
+    "make test > /dev/null && echo ok || echo bad": ["=make test", "echo *"],
+    "cat a | grep x | sort -u | wc -l": ["cat *", "grep *", "sort *", "wc *"],
+    "grep -rn 'a|b;c&&d' src | head": ["grep *", "head *"],
+    'echo "a; rm x" && ls': ["echo *", "ls *"],
+    "cd web && npm test": ["=cd web && npm test"],
+    "cd web && npm test | tail -3": ["=cd web && npm test", "tail *"],
+    "cd a/b && ls && git status": ["ls *", "=cd a/b && git status"],
+    "git add -A && git commit -m 'a; b'": ["=git add -A", "=git commit -m 'a; b'"],
+    "ls; ./evil": ["ls *", "=./evil"],
+    "git status; rm -rf x": ["git status *", "=rm -rf x"],
+    "git status || rm -rf x": ["git status *", "=rm -rf x"],
+    "git -c core.pager=./evil status; ls": ["=git -c core.pager=./evil status", "ls *"],
+    # What reads from a pipe is one with what it reads.
+    "echo x | python": ["=echo x | python"],
+    "cat a | ./evil | head": ["=cat a | ./evil | head"],
+    "ls && echo x | tee y": ["ls *", "=echo x | tee y"],
+}
+WHOLE = r"""
+git status > ~/.bashrc
+git status >> x
+git status; ls > x
+git status && ls 2> err
+ls < a | wc -l
+ls | wc -l >| x
+ls &> x; ls
+ls 2>&1x; ls
+ls >/dev/null/../x; ls
+ls >/dev/nullx; ls
+ls >&x; ls
+ls x2>&1; ls
+FOO=$(rm x) git status
+FOO=1 git status; ls
+ls; PATH=. ls
+ls; 'A'=1 ls
+ls && $(rm x)
+ls && `rm x`
+ls && "$(rm x)"
+ls "`rm x`"; ls
+ls; echo $x
+ls; echo $'a;b'
+ls; eval rm
+ls; exec rm
+ls; source x
+ls; . x
+ls && sh -c 'rm x'
+ls && bash x
+echo x | sh
+echo x | /bin/sh
+echo x | bash -s
+find . | xargs rm
+ls; env rm x
+ls; sudo rm x
+ls; timeout 5 rm x
+ls; nohup rm x
+ls; time rm x
+ls; command rm x
+ls; builtin eval rm
+ls; alias ls=rm
+alias ls=rm; ls
+ls() { rm x; }; ls
+function ls { rm x; }; ls
+export PATH=.; ls
+set -a; ls
+shopt -s expand_aliases; ls
+hash -p ./evil ls; ls
+enable -f ./evil.so ls; ls
+trap ./evil EXIT; ls
+unset x; ls
+read x; ls
+printf -v PATH . ; ls
+test -v 'a[$(rm x)]' && ls
+[ -v x ] && ls
+[[ -v x ]] && ls
+if ls; then rm x; fi
+for x in a; do rm x; done
+while ls; do rm x; done
+until ls; do rm x; done
+case x in x) rm;; esac
+coproc ls; ls
+! ls; ls
+{ ls; rm x; }
+( ls; rm x )
+ls &
+ls & rm x
+ls |& cat
+ls ;; ls
+ls &&& ls
+ls ||| ls
+ls && && ls
+&& ls
+ls |
+; ls
+ls; # rm
+ls # ; rm
+ls <(rm x) | cat
+ls; cat <<< x
+ls 'a; rm
+ls "a; rm
+ls \; rm x
+ls; rm l\s; ls
+ls; *
+ls; ?s
+ls; [l]s
+ls; {ls,x}
+ls; ~/ls
+ls; -x
+cd .. && ls
+cd a/../.. && ls
+cd /etc && ls
+cd - && ls
+cd ~ && ls
+cd && ls
+cd a b && ls
+cd a; ls
+cd a || ls
+cd a | ls
+cd a && ls || rm x
+cd a && ls; rm x
+ls && cd a && rm x
+cd a && cd b && rm x
+pushd a && ls
+cd * && ls
+ls ; еcho x
+ls; rm x
+"""
+WHOLE_TEXTS = [
+    *(line for line in WHOLE.strip().split("\n")),
+    "ls;\nrm x", "ls\nrm x", "ls &&\\\nrm x", "ls; rm\rx", "ls; r\0m", "ls; \x0brm x", "cat <<'E' | sh\nrm x\nE",
+    "ls; cat <<E\n$(rm)\nE",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DIVIDED)
+def test_a_compound_command_has_a_rule_for_each_part(text: str) -> None:
+    assert patterns.patterns_of_parts(text) == DIVIDED[text]
+
+
+@pytest.mark.parametrize("text", WHOLE_TEXTS)
+def test_what_is_not_fully_understood_is_not_divided(text: str) -> None:
+    assert patterns.patterns_of_parts(text) == []
+    assert patterns.pattern_of_command(text)[0] == f"={text}"
+
+
+_PART = st.sampled_from(
+    ["ls -la", "git status", "git diff", "cat a", "grep 'a;b|c' x", "pytest -q", "rm -rf x", "./evil", "head -3", 'echo "a && b"']
+)  # fmt: skip
+_OPERATOR = st.sampled_from([" && ", " || ", "; ", ";", " | ", "&&", "|"])
+_HOSTILE = st.sampled_from(
+    ["$(rm x)", "`rm x`", "> x", ">> ~/.bashrc", "< x", "&", "\n", "\\", "(", ")", "{", "#", "!",
+     "$x", "\0", "é"]
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(_OPERATOR, _PART), min_size=1, max_size=5), _PART)
+def test_the_rules_cover_every_part(more: list[tuple[str, str]], first: str) -> None:
+    text = first + "".join(operator + part for operator, part in more)
+    rules = patterns.patterns_of_parts(text)
+    assert rules
+    for part in {first, *(part for _, part in more)}:
+        own = patterns.pattern_of_command(part)[0]
+        # A part has its own rule, or is in the exact text of its pipeline.
+        assert own in rules or any(rule.startswith("=") and part in rule for rule in rules)
+
+
+@given(st.lists(st.tuples(_OPERATOR, _PART), max_size=3), _PART, _HOSTILE)
+def test_hostile_syntax_at_the_end_leaves_only_the_whole(more: list[tuple[str, str]], first: str, hostile: str) -> None:
+    text = first + "".join(operator + part for operator, part in more)
+    assert patterns.patterns_of_parts(f"{text} {hostile}") == []
+    assert patterns.patterns_of_parts(f"{text} {hostile} ls") == []
+
+
+def test_a_rule_for_a_command_never_covers_another_part() -> None:
+    for text in ("git status; rm -rf x", "git status | rm x", "ls && git status; ./evil"):
+        assert set(patterns.patterns_of_parts(text)) - {"git status *", "ls *"}
 
 
 def test_no_word_for_one_holds_for_another() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from cantrip_acp.checkpoints.merge import without
 from cantrip_acp.checkpoints.restore import combine, look_at
 from cantrip_acp.checkpoints.store import Change, Checkpoint, Entry, Store
 from cantrip_acp.core.errors import CheckpointError
@@ -21,6 +22,21 @@ _CONTEXT = 3
 """Unchanged lines around a hunk; changes with fewer lines between them are one hunk."""
 _MOST_LINES = 20_000
 """A longer file is reviewed as a whole."""
+_GENERATED_FILES = (".pyc", ".pyo", ".class", ".o", ".obj", ".tsbuildinfo", ".DS_Store")
+_GENERATED_FOLDERS = (
+    "__pycache__",
+    "node_modules",
+    ".pytest_cache",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".egg-info",
+    ".tox",
+    ".nox",
+    ".gradle",
+    ".parcel-cache",
+    ".turbo",
+)
+"""How the names of generated files, and of folders of them, end, also in a repository without ``.gitignore``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +183,37 @@ class FileHistory:
             mark = kept.get(path)
             partly = mark[1] if mark is not None and mark[2] else before
             after = look_at(self.store, path)
-            if after != partly:
-                reviews.append(FileReview(self.store, path, before, partly, after, tuple(undone), steps[-1].turn))
+            if after == partly:
+                continue
+            base = self._base(undone, partly if partly != before else None, after)
+            review = FileReview(self.store, path, before, partly, after, tuple(undone), steps[-1].turn, base)
+            if (
+                base is None
+                or partly is None
+                or after is None
+                or partly.mode != after.mode
+                or base != review.text(after)
+            ):
+                reviews.append(review)
         return reviews
+
+    def _base(self, undone: Sequence[Change], kept: Entry | None, now: Entry | None) -> bytes | None:
+        """The present text without the entity's changes (newest first), so that what the user wrote meanwhile is on both
+        sides of the comparison. ``kept``: the text with the hunks that the user kept. None if there is no such text."""
+        steps = undone if kept is None else [(kept, undone[0][1])]
+        if now is None or (len(steps) == 1 and steps[0][1] == now):
+            return None
+        texts = [now, *(entry for step in steps for entry in step)]
+        if any(entry is not None and not entry.kept for entry in texts):
+            return None
+        base: bytes | None = self._text(now)
+        for before, after in steps:
+            if base is not None:
+                base = without(self._text(after), base, self._text(before))
+        return base
+
+    def _text(self, entry: Entry | None) -> bytes:
+        return b"" if entry is None else self.store.content(entry.hash)
 
     def keep(self, paths: Iterable[str]) -> None:
         """Remember that the user keeps these files as they are now."""
@@ -215,6 +259,23 @@ class FileReview:
     after: Entry | None
     undone: tuple[Change, ...]
     turn: str
+    base: bytes | None = None
+    """What the present text is compared with, if the user changed the file too: ``before`` with the user's changes."""
+
+    @property
+    def generated(self) -> bool:
+        """Whether a program made the file for itself, such as a cache: nobody reviews it."""
+        folders = self.path.split("/")[:-1]
+        if self.path.endswith(_GENERATED_FILES) or any(each.endswith(_GENERATED_FOLDERS) for each in folders):
+            return True
+        # Programs mark folders that they can make again (bford.info/cachedir).
+        tops = (os.path.join(self.store.workspace, *folders[: n + 1]) for n in range(len(folders)))
+        return any(os.path.isfile(os.path.join(top, "CACHEDIR.TAG")) for top in tops)
+
+    @property
+    def old_text(self) -> bytes | None:
+        """The text that the present one is compared with. None if there is no text."""
+        return self.text(self.before) if self.base is None else self.base
 
     @property
     def status(self) -> str:
@@ -244,7 +305,7 @@ class FileReview:
 
     def hunks(self) -> list[Hunk]:
         """The changes in parts. Empty for a file that is not a text, or too long."""
-        old, new = self.text(self.before), self.text(self.after)
+        old, new = self.old_text, self.text(self.after)
         if old is None or new is None:
             return []
         a, b = old.splitlines(keepends=True), new.splitlines(keepends=True)
@@ -286,7 +347,7 @@ class FileReview:
     def apply_hunk(self, number: int) -> bytes:
         """The earlier text with one hunk."""
         hunk = self._hunk(number)
-        lines = (self.text(self.before) or b"").splitlines(keepends=True)
+        lines = (self.old_text or b"").splitlines(keepends=True)
         lines[hunk.first : hunk.first + len(hunk.old)] = hunk.new
         return b"".join(lines)
 

@@ -54,3 +54,30 @@ def _edits(old: list[bytes], new: list[bytes]) -> list[_Edit]:
 def _touch(one: _Edit, two: _Edit) -> bool:
     """Whether two edits overlap or are adjacent, so that their order or meaning is unclear."""
     return one[0] <= two[1] and two[0] <= one[1]
+
+
+def without(base: bytes, now: bytes, before: bytes) -> bytes | None:
+    """The present text as it would be without the change from ``before`` to ``base``, for a comparison with it. Lines that
+    were changed since too are as in ``before``. None for binary or too long contents."""
+    if now == base:
+        return before
+    if any(b"\0" in each for each in (base, now, before)):
+        return None
+    a, b, c = (each.splitlines(keepends=True) for each in (base, now, before))
+    if max(len(a), len(b), len(c)) > MOST_LINES:
+        return None
+    back = _edits(a, c)
+    since = [edit for edit in _edits(a, b) if edit not in back and not any(_overlap(edit, other) for other in back)]
+    out: list[bytes] = []
+    at = 0
+    # Where both only insert, what was there before comes first.
+    for first, last, lines in sorted((*back, *since), key=lambda edit: edit[:2]):
+        out += a[at:first]
+        out += lines
+        at = last
+    return b"".join((*out, *a[at:]))
+
+
+def _overlap(one: _Edit, two: _Edit) -> bool:
+    """Whether two edits change the same lines, or one inserts inside of the other. Edits side by side do not overlap."""
+    return one[0] < two[1] and two[0] < one[1]

@@ -248,10 +248,17 @@ async def changes_data(session: Session, params: acp.FileRequest) -> dict[str, A
     history = await _history(session)
     reviews = await _reviews(session, history, params.since)
 
-    def data() -> list[dict[str, Any]]:
-        return [_review_data(history, each, texts=params.texts) for each in reviews]
+    def data() -> dict[str, Any]:
+        listed = _listed(reviews)
+        files = [_review_data(history, each, texts=params.texts) for each in listed]
+        return {"files": files, "generated": len(reviews) - len(listed)}
 
-    return {"files": await anyio.to_thread.run_sync(data), "prompts": await _prompts(session, history)}
+    return {**await anyio.to_thread.run_sync(data), "prompts": await _prompts(session, history)}
+
+
+def _listed(reviews: Iterable[FileReview]) -> list[FileReview]:
+    """Those that people review. Undo and keep hold for generated files too."""
+    return [each for each in reviews if not each.generated]
 
 
 async def undo_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
@@ -365,8 +372,10 @@ def _review_data(history: FileHistory, review: FileReview, *, texts: bool) -> di
         "hunks": [{"number": n, "header": h.header, "lines": list(h.lines)} for n, h in enumerate(review.hunks(), 1)],
     }
     if texts:
-        for name, entry in (("before", review.before), ("after", review.after)):
-            text = review.text(entry)
+        for name, entry, text in (
+            ("before", review.before, review.old_text),
+            ("after", review.after, review.text(review.after)),
+        ):
             data[name] = None if text is None or entry is None else text.decode("utf-8", "replace")
     return _without_surrogates(data)
 
@@ -425,11 +434,11 @@ async def changes_command(session: Session, rest: str) -> str:
         return await _undo_named(session, words[1:], force=False)
     if words[:1] == ["diff"]:
         reviews = await _reviews(session, history, None)
-        chosen = [each for each in reviews if len(words) == 1 or each.path in words[1:]]
+        chosen = [each for each in reviews if (len(words) == 1 and not each.generated) or each.path in words[1:]]
         text = "\n".join(await anyio.to_thread.run_sync(lambda: [each.diff() for each in chosen]))
         return f"```diff\n{text}```" if text else "There is no change to show."
     since = words[0] if words else None
-    reviews = await _reviews(session, history, since)
+    reviews = _listed(await _reviews(session, history, since))
     if not reviews:
         return "No file was changed" + (" that you have not kept." if since is None else ".")
     rows = await anyio.to_thread.run_sync(lambda: [_row(each) for each in reviews])

@@ -349,6 +349,77 @@ def test_keep_and_undo_of_hunks(start: Start, folder: Path) -> None:
     assert (folder / "n.txt").read_text() == text.replace("3\n", "three\n", 1)
 
 
+def files(agent: Any, session: Any) -> dict[str, list[list[str]]]:
+    """The changed lines of each hunk, by file."""
+    found = agent.call("_cantrip/changes", {"sessionId": session})["files"]
+    return {each["path"]: [[line for line in h["lines"] if line[0] != " "] for h in each["hunks"]] for each in found}
+
+
+def test_what_the_user_writes_is_no_change_of_the_agent(changed: tuple[Any, Any], folder: Path) -> None:
+    agent, session = changed
+    path = folder / "a.txt"
+    # Far away, and beside lines of the agent, whose hunk it does not join.
+    path.write_text("ONE\nTWO\n# mine\nthree\nfour\nfive\n# my own line\n")
+    new = folder / "sub" / "new.txt"
+    new.write_text("new\n# mine too\n")
+    assert files(agent, session) == {"a.txt": [["-one", "-two", "+ONE", "+TWO"]], "sub/new.txt": [["+new"]]}
+    listed = agent.call("_cantrip/changes", {"sessionId": session, "texts": True})["files"][0]
+    assert listed["before"] == "one\ntwo\n# mine\nthree\nfour\nfive\n# my own line\n"
+    agent.call("_cantrip/undo", {"sessionId": session, "path": "a.txt", "hunk": 1, "version": listed["version"]})
+    assert path.read_text() == listed["before"]
+    assert list(files(agent, session)) == ["sub/new.txt"]
+
+
+def test_after_undo_all_no_own_line_is_listed(changed: tuple[Any, Any], folder: Path) -> None:
+    agent, session = changed
+    with (folder / "a.txt").open("a") as file:
+        file.write("# my own line\n")
+    assert agent.call("_cantrip/undo", {"sessionId": session, "since": "start"})["conflicts"] == []
+    assert (folder / "a.txt").read_text() == LINES + "# my own line\n"
+    assert files(agent, session) == {}
+    with (folder / "a.txt").open("a") as file:
+        file.write("# another\n")
+    assert files(agent, session) == {}
+
+
+def test_own_lines_between_two_prompts_and_after_a_kept_hunk(start: Start, folder: Path) -> None:
+    path = folder / "n.txt"
+    lines = [f"{number}\n" for number in range(60)]
+    path.write_text("".join(lines))
+    steps = [call("edit_file", path="n.txt", old_text="\n3\n", new_text="\nthree\n"), END,
+             call("edit_file", path="n.txt", old_text="\n50\n", new_text="\nfifty\n"), END]  # fmt: skip
+    agent = start(steps, gates=GATES)
+    session = agent.session(folder)
+    agent.call("session/set_mode", {"sessionId": session, "modeId": "sandboxed"})
+    agent.prompt(session, "Write.")
+    path.write_text(path.read_text().replace("\n20\n", "\nmine\n"))
+    agent.prompt(session, "Write.")
+    path.write_text(path.read_text() + "last\n")
+    assert files(agent, session) == {"n.txt": [["-3", "+three"], ["-50", "+fifty"]]}
+    agent.call("_cantrip/keep", {"sessionId": session, "path": "n.txt", "hunk": 1})
+    path.write_text("first\n" + path.read_text())
+    assert files(agent, session) == {"n.txt": [["-50", "+fifty"]]}
+    path.write_text(path.read_text().replace("fifty\n", "fifty!\n"))
+    assert files(agent, session) == {"n.txt": [["-50", "+fifty!"]]}
+
+
+def test_generated_files_are_not_listed_and_still_undone(start: Start, folder: Path) -> None:
+    cached = "target/debug/x.txt"
+    steps = [call("write_file", path=path, content="x\n") for path in ("a.py", "__pycache__/a.cpython-311.pyc", cached)]
+    agent = start([*steps, END], gates=GATES)
+    (folder / "target").mkdir()
+    (folder / "target" / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
+    session = agent.session(folder)
+    agent.call("session/set_mode", {"sessionId": session, "modeId": "sandboxed"})
+    agent.prompt(session, "Write.")
+    assert (folder / cached).exists()
+    found = agent.call("_cantrip/changes", {"sessionId": session})
+    assert ([each["path"] for each in found["files"]], found["generated"]) == (["a.py"], 2)
+    assert "cpython" not in says(agent, session, "/changes")
+    agent.call("_cantrip/undo", {"sessionId": session, "since": "start"})
+    assert not any((folder / path).exists() for path in ("a.py", "__pycache__", cached))
+
+
 def test_a_fork_offers_to_restore_files(start: Start, folder: Path) -> None:
     script = [call("write_file", path="n.txt", content=f"{number}\n") for number in (1, 2)]
     agent = start([*script, END, {"repeat": True, "content": "Forked."}], gates=GATES)

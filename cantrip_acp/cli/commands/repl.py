@@ -100,7 +100,9 @@ def repl(
 
     Every input is an intent; a paste of several lines is one. The entity keeps its history and its variables between
     intents. If you type an input while a cast runs, the input waits. /queue shows, edits and removes such inputs, and
-    /now sends one to the entity before its next query. Tab completes the slash commands, which are those of an editor.
+    /now sends one to the entity before its next query. @path attaches a file, and !command runs a command in the sandbox,
+    whose output the entity reads with your next intent. /model shows or changes the model, and /clear begins a new
+    conversation. Tab completes paths and the slash commands, which are those of an editor.
     Ctrl-C cancels the running cast and all waiting inputs. Ctrl-D quits. Without a terminal, each line of stdin is an
     intent.
 
@@ -137,15 +139,16 @@ def repl(
         )
     else:
         opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir, model)
+    place = _Place(opening)
     try:
         with _quit_on_signal():
             talk = partial(
-                _talk, opening, context, hosts, screen, line, full=full, questions=questions, ask=ask, planning=planning,
+                _talk, place, context, hosts, screen, line, full=full, questions=questions, ask=ask, planning=planning,
                 entity=entity, loom_file=loom_file,
             )  # fmt: skip
             return talk() if line is None else line.run(talk)
     finally:
-        opening.leave()
+        place.opening.leave()
 
 
 def _screen(state_dir: Path | None) -> tuple[Screen, InputLine | None]:
@@ -177,7 +180,7 @@ def _screen(state_dir: Path | None) -> tuple[Screen, InputLine | None]:
 
 
 def _talk(
-    opening: OpenedRecipe,
+    place: _Place,
     given_with: ContextFiles,
     hosts: NamedHosts,
     screen: Screen,
@@ -200,6 +203,7 @@ def _talk(
     from cantrip_acp.cli.session.plan import TerminalPlan
 
     asked = sys.stdin.isatty() and screen.terminal
+    opening = place.opening
     output = CastText(screen, opening.workspace, full=full)
     cantrip = given_with.to(opening.cantrip)
     if entity is None:
@@ -228,22 +232,24 @@ def _talk(
     output.renderer.begin_output()
     typed = _lines() if not asked else _prompts() if line is None else line.intents()
     waiting: list[str] = []
-    fresh, status = opening, DONE
-    try:
-        while True:
-            with run_entity(entity) as run:
-                talk = _Conversation(run, fresh, output, hosts, line, mode, plan, read if asked else None)
-                ended = talk.until_end(typed, given_with.blocks, waiting)
-            if not ended.clear:
-                return ended.status if ended.status != DONE else status
-            status = status if ended.status == DONE else ended.status
-            entity = _new_conversation(talk, cantrip, loom_file)
-            fresh, waiting = talk.opening, talk.waiting
-            if mode is not None:
-                mode.move_to(entity)
-    finally:
-        if fresh is not opening:
-            fresh.leave()
+    status = DONE
+    while True:
+        with run_entity(entity) as run:
+            talk = _Conversation(run, place.opening, output, hosts, line, mode, plan, read if asked else None)
+            ended = talk.until_end(typed, given_with.blocks, waiting)
+        if not ended.clear:
+            return ended.status if ended.status != DONE else status
+        status = status if ended.status == DONE else ended.status
+        entity, waiting = _new_conversation(talk, place, cantrip, loom_file), talk.waiting
+        if mode is not None:
+            mode.move_to(entity)
+
+
+@dataclass
+class _Place:
+    """Where the present conversation is recorded. A new conversation replaces it."""
+
+    opening: OpenedRecipe
 
 
 @dataclass
@@ -371,24 +377,25 @@ class _Conversation:
             self.output.screen.flush()
 
 
-def _new_conversation(talk: _Conversation, cantrip: Cantrip, loom_file: str | None) -> Entity:
+def _new_conversation(talk: _Conversation, place: _Place, cantrip: Cantrip, loom_file: str | None) -> Entity:
     """An entity that knows nothing of the earlier conversation, which is kept. It has the same model, recipe and mode, and
-    ``talk.opening`` is replaced by one with a new loom, unless the user named a loom."""
+    it is recorded in a new loom, unless the user named one."""
     from dataclasses import replace
 
     from cantrip_acp.recipes.build.build import open_loom
 
-    earlier, opening, show = talk.run.entity, talk.opening, talk.output.show_line
+    earlier, opening, show = talk.run.entity, place.opening, talk.output.show_line
     kept = talk.commands.keep()
     if loom_file is None and opening.loom.location is not None:
         loom = open_loom(cantrip.loom_settings, None, opening.state_dir)
+        place.opening = replace(opening, loom=loom, held=-1, session_id="")
         opening.leave()
-        talk.opening = replace(opening, loom=loom, held=-1, session_id="")
-    entity = cantrip.replace(crystal=earlier.crystal).invoke(loom=talk.opening.loom)
-    talk.opening.record_model(entity)
+    place.opening = replace(place.opening, model=talk.commands.model)
+    entity = cantrip.replace(crystal=earlier.crystal).invoke(loom=place.opening.loom)
+    place.opening.record_model(entity)
     if kept:
         show(f"the earlier conversation is kept: cantrip repl --session {kept}")
-    show(f"a new conversation begins; its loom is {talk.opening.loom.location or 'in memory'}")
+    show(f"a new conversation begins; its loom is {place.opening.loom.location or 'in memory'}")
     return entity
 
 

@@ -76,6 +76,8 @@ class TerminalCommands:
 
         self._run, self._opening, self._output, self._hosts, self._ask = run, opening, output, hosts, ask
         self._mode = mode
+        self.model = opening.model
+        """The model that was chosen in place of the recipe's own, or ""."""
         self.entity = run.entity
         asking = next((each for each in run.entity.cantrip.interceptors if isinstance(each, Permissions)), None)
         self.permissions: Any = asking or _NeverAsks()
@@ -183,6 +185,7 @@ class TerminalCommands:
         except CantripError as problem:
             show(str(problem), "yellow")
             return
+        self.model = value
         for note in notes:
             show(note, "yellow")
         self._output.show_line(f"model: {value}, from the next intent on")
@@ -208,6 +211,7 @@ class TerminalCommands:
             return self._opening.session_id
         first = next((start.intent for start in loom.cast_starts().values() if start.entity_id == entity.id), None)
         self.metadata.id = f"sess_{os.urandom(12).hex()}"
+        self.metadata.crystal = self.model or None
         self.metadata.title = " ".join((first or "").split())[:80] or None
         self.metadata.mode = getattr(self.permissions, "mode", self.metadata.mode)
         if not is_address(loom.location):

@@ -176,11 +176,13 @@ def test_a_new_conversation_knows_nothing_of_the_old_one_which_is_kept(folder: P
     assert done.status == 0, done.err
     kept = done.out.partition("cantrip repl --session ")[2].split()[0]
     assert done.out.rindex("From hello.") > done.out.index("a new conversation begins")
-    intents = []
+    intents, models = [], []
     for loom in sorted((state / "looms").glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
         with Loom.open(loom, readonly=True) as held:
             intents.append([start.intent for start, _ in held.casts()])
+            models.append([each.changes for each in held.records() if isinstance(each, ConfigRecord)])
     assert intents == [["Hi.", "Again."], ["Afresh."]]
+    assert models == [[{"crystal": "scripted:hello.yaml"}]] * 2
     again = run("repl", "--session", kept, "--state-dir", state, cwd=folder, stdin="/loom\nOnce more.\n")
     assert again.status == 0, again.err
     assert "2 turns in this thread" in again.out

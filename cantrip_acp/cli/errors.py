@@ -37,7 +37,11 @@ def run(argv: list[str]) -> int:
         failure = failure_of(argv)
         status, problem = _run(argv)
         if failure is not None and (problem or status == INTERRUPTED):
-            failure.show(problem or "interrupted", status)
+            try:
+                failure.show(problem or "interrupted", status)
+            except OSError:
+                # Nobody reads it, or the disk is full. The status and the text on stderr say what happened.
+                discard_output(sys.stderr if failure.to_stderr else sys.stdout)
         return status
     except BrokenPipeError:
         discard_output()

@@ -178,7 +178,8 @@ class Screen:
             rendered.pop(0)
         lines = []
         for number, segments in enumerate(rendered):
-            line = Text(f"{mark} ", mark_style) if number == 0 else Text(" " * indent)
+            # Appended, because a style of the whole line would colour the words too.
+            line = Text().append(f"{mark} ", mark_style) if number == 0 else Text(" " * indent)
             for segment in segments:
                 line.append(segment.text, segment.style)
             line.rstrip()

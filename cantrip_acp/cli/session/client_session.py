@@ -215,14 +215,12 @@ class ClientSession:
 
         What the words mention with ``@`` is sent as links, which every agent understands.
         """
-        from cantrip_acp.cli.session.mentions import mentioned
+        from cantrip_acp.cli.session.mentions import prompt_blocks
 
         session = self.session
-        links, notes = mentioned(words, session.folder)
+        prompt, notes = prompt_blocks(words, session.folder)
         for note in notes:
             self._output.show_note(note)
-        prompt: list[Mapping[str, Any]] = [{"type": "text", "text": words}]
-        prompt += [{"type": "resource_link", "name": link.name, "uri": link.uri} for link in links]
         started = time.monotonic()
         self._interrupts = 0
         self._cancelling = False

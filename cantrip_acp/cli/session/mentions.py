@@ -20,21 +20,43 @@ _MOST = 200
 def mentioned(text: str, workspace: Path) -> tuple[list[Link], list[str]]:
     """The files, folders and lines (``@src/app.py#L10-20``) that a text mentions as links, and notes about those that do not
     exist. A word such as ``@property`` is no mention. Whether a link may be read is decided when it is read."""
-    links: dict[str, Link] = {}
+    found, notes = _mentions(text, workspace)
+    return list({link.uri: link for _, _, link in found}.values()), notes
+
+
+def prompt_blocks(text: str, workspace: Path) -> tuple[list[dict[str, str]], list[str]]:
+    """A text as the content of a prompt (ACP), with a link in the place of each mention; and the notes of `mentioned`."""
+    found, notes = _mentions(text, workspace)
+    blocks: list[dict[str, str]] = []
+    at = 0
+    for start, end, link in found:
+        if start > at:
+            blocks.append({"type": "text", "text": text[at:start]})
+        blocks.append({"type": "resource_link", "name": link.name, "uri": link.uri})
+        at = end
+    if at < len(text) or not blocks:
+        blocks.append({"type": "text", "text": text[at:]})
+    return blocks, notes
+
+
+def _mentions(text: str, workspace: Path) -> tuple[list[tuple[int, int, Link]], list[str]]:
+    """The mentions of what exists, each with its place in the text, and notes about what does not."""
+    links: list[tuple[int, int, Link]] = []
     notes = []
     for found in _MENTION.finditer(text):
         quoted, plain = found["quoted"], found["plain"]
-        name = quoted or plain
+        name, end = quoted or plain, found.end()
         if (path := _existing(name, workspace)) is None and plain is not None:
             name = plain.rstrip(_AFTER)
+            end -= len(plain) - len(name)
             path = _existing(name, workspace)
         if path is not None:
             lines = _LINES.search(name) if not (workspace / name).exists() else None
             uri = path.as_uri() + (lines[0] if lines is not None else "")
-            links.setdefault(uri, Link(name, uri))
+            links.append((found.start(), end, Link(name, uri)))
         elif quoted is not None or "/" in name or "." in name.strip("."):
             notes.append(f"there is no file {name!r} in {workspace}, so nothing is attached for it")
-    return list(links.values()), notes
+    return links, notes
 
 
 def _existing(name: str, workspace: Path) -> Path | None:

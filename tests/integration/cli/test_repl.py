@@ -181,6 +181,7 @@ def test_lines_typed_while_a_cast_runs_wait_or_are_sent_now(tmp_path: Path) -> N
         (tmp_path / "go").touch()
         terminal.wait_for("waiting again")
         terminal.type("/now and quickly\r")
+        terminal.wait_for("sent with the next query: and quickly")
         terminal.type("/queue\r")
         terminal.wait_for("2. the 2nd")
         (tmp_path / "on").touch()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp.cli.session.completions import completions
-from cantrip_acp.cli.session.mentions import mentioned
+from cantrip_acp.cli.session.mentions import mentioned, prompt_blocks
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import ConfigRecord, ContextRecord
 from tests.support.command_line import Done, TerminalScreen, recipe, run
@@ -89,6 +89,20 @@ def test_what_cannot_be_attached_is_told(folder: Path, tmp_path_factory: pytest.
 def test_a_word_with_an_at_is_no_mention(folder: Path) -> None:
     assert mentioned("@property @src me@src/app.py", folder)[0] == mentioned("@src", folder)[0]
     assert mentioned("@property and me@src/app.py and @ alone", folder) == ([], [])
+
+
+def test_a_prompt_has_links_in_the_place_of_its_mentions(folder: Path) -> None:
+    blocks, notes = prompt_blocks('See @src/app.py, @"src/a b.py" and @no/such.py.', folder)
+    uri = folder.as_uri()
+    assert blocks == [
+        {"type": "text", "text": "See "},
+        {"type": "resource_link", "name": "src/app.py", "uri": f"{uri}/src/app.py"},
+        {"type": "text", "text": ", "},
+        {"type": "resource_link", "name": "src/a b.py", "uri": f"{uri}/src/a%20b.py"},
+        {"type": "text", "text": " and @no/such.py."},
+    ]
+    assert len(notes) == 1
+    assert prompt_blocks("nothing", folder) == ([{"type": "text", "text": "nothing"}], [])
 
 
 # --- !command

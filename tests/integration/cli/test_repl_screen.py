@@ -261,6 +261,7 @@ def test_a_permission_question_shows_the_change_and_takes_one_key(tmp_path: Path
         terminal.type("go\r")
         asked(terminal, "one.txt")
         assert "+first" in terminal.text
+        assert "+++ b/one.txt" in terminal.text, "the path in the folder"
         assert not (tmp_path / "one.txt").exists()
         # A paste is no answer. It stays on the line.
         terminal.type("\x1b[200~yes\x1b[201~")
@@ -452,6 +453,7 @@ def test_new_text_is_wrapped_at_the_width_that_the_terminal_has(tmp_path: Path) 
         assert all(len(line) <= 44 for line in shown), shown
         words = re.findall(r"(?:first|cell)\d+", "\n".join(shown))
         assert words == [f"first{n}" for n in range(40)] + [f"cell{n}" for n in range(12)], "no word is cut"
+        assert re.search(rb"\x1b\[36m\xe2\x97\x8f \x1b\[0mfirst0", terminal.written), "only the mark has its colour"
         # Wider while the second one comes, and something is being typed.
         terminal.type("go\r")
         terminal.until("Now ")

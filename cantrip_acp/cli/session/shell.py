@@ -140,6 +140,9 @@ class UserShell:
         if turn.partial is not None:
             output = msgspec.structs.replace(turn.partial[0], error=_STOPPED)
             await turn.partial[1].end(output)
+        elif output.error == _STOPPED:
+            # It had not begun, so nothing else says so.
+            self._output.show_line(_STOPPED)
         text = shared().text(f"$ {command}\n{medium.observe(output)}")
         return ContextBlock(text, title="a command that the user ran in the sandbox", source="user")
 

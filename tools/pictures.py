@@ -3,9 +3,9 @@
     python tools/pictures.py            # all of them; needs bubblewrap
     python tools/pictures.py forks      # one of them
 
-A picture shows commands of a page, which run with the files of that page (blocks with ``<!-- file: NAME -->``). `demo.svg` is a
-recording: its lines appear one after the other. Ids, times and folders are replaced by fixed ones, so that a picture changes
-only if the output does. The pictures of VS Code and of other editors are made by `tests.e2e.vscode` and
+A picture shows commands of a page, which run with the files of that page (blocks with ``<!-- file: NAME -->``). `demo.svg` and
+`first.svg` are recordings: their lines appear one after the other. Ids, times and folders are replaced by fixed ones, so that a
+picture changes only if the output does. The pictures of VS Code and of other editors are made by `tests.e2e.vscode` and
 `tests.e2e.editors.screenshots`.
 """
 
@@ -93,6 +93,17 @@ PICTURES = (
         ),
     ),
     Picture("demo", "cantrip demo", ("cantrip demo",), is_recording=True),
+    Picture(
+        "first",
+        "A task, another way from its first step, and the tree of both",
+        (
+            'cantrip cast bill.cantrip.yaml "What is the largest bill?" --loom bills.loom.jsonl',
+            'cantrip loom fork bills.loom.jsonl 1 "What is the sum?" --recipe bill.cantrip.yaml --state auto',
+            "cantrip loom tree bills.loom.jsonl",
+        ),
+        "tutorial.md",
+        is_recording=True,
+    ),
 )  # fmt: skip
 
 
@@ -103,6 +114,7 @@ def prepare(picture: Picture, home: Path) -> Path:
     if picture.page:
         for name, body in FILE.findall((ROOT / "docs" / picture.page).read_text("utf-8")):
             (project / name).write_text(body)
+    (project / "bills.csv").write_text("tea,25\ncake,40\nmilk,12\n")
     (project / "letter.txt").write_text("Dear reader, good day\n")
     (project / ".env").write_text("API_KEY=example\n")
     (home / "questions.jsonl").write_text('{"intent": "What is 17 * 23?", "reference": 391}\n')

@@ -182,6 +182,62 @@ def check_registry() -> None:
     say("editors/registry/agent.json: our rules, and the registry's schema")
 
 
+def owner_of_name() -> str:
+    """Whether the package index has a package of our name. The index is pip's, with the user's settings."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "index",
+            "versions",
+            "cantrip-acp",
+            "--disable-pip-version-check",
+            "--retries",
+            "1",
+        ],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode == 0:
+        versions = done.stdout.partition("Available versions: ")[2].split("\n")[0]
+        ours = version() in versions.split(", ")
+        return f"the name cantrip-acp has releases on the package index ({versions}): " + (
+            "this version is uploaded already" if ours else "make sure that they are yours before you upload another"
+        )
+    if (
+        "No matching distribution" in done.stderr
+        and "WARNING: Retrying" not in done.stderr
+        and "URLError" not in done.stderr
+    ):
+        return (
+            "the name cantrip-acp is free on the package index, and whoever takes it gets everybody who types `pip install "
+            "cantrip-acp`: reserve it now with a pending publisher (https://pypi.org/manage/account/publishing) or a first upload"
+        )
+    why = done.stderr.strip().splitlines()[-1:]
+    return f"whether the name cantrip-acp is free is unknown: the package index does not answer ({' '.join(why)})"
+
+
+def left_for_an_owner() -> list[str]:
+    """What a release still needs that only an owner of the accounts can do."""
+    tags = subprocess.run(["git", "tag", "--list", f"v{version()}"], cwd=ROOT, capture_output=True, text=True).stdout
+    dated = re.search(rf"^## \[{re.escape(version())}\] - ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    return [
+        owner_of_name(),
+        "PyPI: a trusted publisher for this repository, the workflow release.yml and the environment `release`",
+        "GitHub, environment `release`: the secrets VSCE_PAT, OVSX_PAT and REGISTRY_TOKEN, and reviewers",
+        "VS Code marketplace and Open VSX: the publisher and the namespace `cantrip-acp`",
+        "the registry of ACP agents: the workflow opens a pull request, which its maintainers must accept",
+        *(
+            []
+            if dated
+            else [f"CHANGELOG.md: `python tools/release.py set {version()}` dates the section of this version"]
+        ),
+        *([] if tags.strip() else [f"`git tag v{version()} && git push origin v{version()}` starts the upload"]),
+    ]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -208,7 +264,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             try_wheel(wheel, Path(temporary))
         package_extension(given.npm)
         check_registry()
-        say("nothing was uploaded")
+        say("nothing was uploaded. Left to do for an owner:")
+        for number, each in enumerate(left_for_an_owner(), 1):
+            say(f"  {number}. {each}")
     return 0
 
 

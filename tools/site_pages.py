@@ -21,9 +21,16 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parent.parent
 # Written for the repository's front page; the site has a start page of its own.
 NOT_HERE = ("README.md",)
+LANDING = "README.md"
 _FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?!\w+:)([^)\s]+)(\))")
 _ROW_CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
+
+
+def version() -> str:
+    about = re.search(r'__version__ = "(.+?)"', (ROOT / "cantrip_acp" / "version.py").read_text("utf-8"))
+    assert about
+    return about[1]
 
 
 def repository_path(source: str) -> str:
@@ -61,6 +68,8 @@ def _pictures(page: str, target: str) -> set[str]:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     here = page.file.src_uri
+    if here == LANDING:
+        markdown = markdown.replace("[Repository](", f"**Version {version()}** · [Repository](", 1)
 
     def link(found: re.Match[str]) -> str:
         return f"{found[1]}{_target(found[2], here, config, files)}{found[3]}"

@@ -106,6 +106,8 @@ def command(words: list[str]) -> tuple[click.Command, list[str]]:
     """The command that a line names, and what stands behind it."""
     found: click.Command = cantrip
     words = words[1:]
+    if words and words[0].startswith(('"', "'")):  # an intent alone is a cast of the default recipe
+        words = ["cast", *words]
     while isinstance(found, click.Group) and words:
         within = found.get_command(click.Context(found), words[0])
         assert within is not None, f"no command {words[0]!r}"

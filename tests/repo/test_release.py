@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -76,3 +79,43 @@ def test_only_a_tag_is_uploaded() -> None:
         if name != "build":
             assert (job["if"], job["environment"]) == ("github.ref_type == 'tag'", "release"), name
     assert not re.search(r"secrets\.", str(jobs["build"]))
+
+
+class _Index(BaseHTTPRequestHandler):
+    """A package index with one package."""
+
+    def do_GET(self) -> None:
+        name = self.path.strip("/").split("/")[-1]
+        body = f'<a href="{name}-9.9.tar.gz">{name}-9.9.tar.gz</a>'.encode() if name == self.server.taken else b""  # type: ignore[attr-defined]
+        self.send_response(200 if body else 404)
+        self.send_header("content-type", "text/html")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("taken", "says"),
+    [
+        ("cantrip-acp", "has releases on the package index (9.9)"),
+        ("other", "is free on the package index"),
+        (None, "is unknown"),
+    ],
+)
+def test_a_dry_run_says_whose_the_name_is(taken: str | None, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Index) as server:
+        server.taken = taken  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple")
+        if taken is None:
+            server.shutdown()
+            server.server_close()
+        assert says in release.left_for_an_owner()[0]
+        if taken is not None:
+            server.shutdown()

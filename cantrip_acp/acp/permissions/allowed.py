@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.gates.mcp.declaration import McpServer
@@ -62,6 +63,16 @@ class Allowed:
                 ("own gates", self.own),
             )
         }
+
+
+def allowed_of(cantrip: CantripDefinition, circle: Circle, hosts: Sequence[str] = ()) -> Allowed:
+    """The table of a cantrip whose circle is this one. ``hosts`` are the hosts of ``--allow-host``."""
+    return allowed(
+        circle,
+        [server for source in cantrip.sources for server in getattr(source, "servers", ())],
+        hosts=hosts,
+        stored_programs=any(getattr(source, "runs_programs", False) for source in cantrip.sources),
+    )
 
 
 def allowed(

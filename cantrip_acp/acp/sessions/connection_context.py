@@ -176,12 +176,15 @@ class ConnectionContext:
 
     def state(self, session: Session, *, session_id: str | None = None) -> acp.SessionState:
         """The state of a session for a reply. Pass ``session_id`` if the client does not know the id yet."""
+        from cantrip_acp.acp.permissions.allowed import allowed_of
+
         entity, opened = session.entity, session.opened
         about: dict[str, Any] = {
             "cantrip": {
                 "recipe": entity.cantrip.name,
                 "entity_id": entity.id,
                 "loom": entity.loom.location,
+                "allowed": allowed_of(entity.cantrip, entity.circle).record(),
                 **({"turns": opened.turns, "state": opened.restored_state} if opened.turns else {}),
             }
         }

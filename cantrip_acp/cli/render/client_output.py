@@ -73,6 +73,13 @@ class ClientText:
         self.screen.line(("folder   ", "dim"), str(session.folder), whole=True)
         if loom := loom_of(session.meta):
             self.screen.line(("loom     ", "dim"), clean_line(loom), whole=True)
+        # What the recipe allows at most: the mode decides which of it asks.
+        for title, texts in get_mapping(get_mapping(session.meta, "cantrip"), "allowed").items():
+            shown = "; ".join(text for text in texts if isinstance(text, str)) if isinstance(texts, list) else ""
+            if shown or title != "own_gates":
+                empty = "nothing" if title == "writes" else "none"
+                label = clean_line(title.replace("_", " "), 20)
+                self.screen.line((f"{label:<8} ", "dim"), clean_line(shown, 2000) or empty)
         self.renderer.begin_output()
 
     def show_prompt(self, words: str) -> None:

@@ -220,6 +220,8 @@ def permissions(hosts: NamedHosts, folder: Path, mode: str = "ask", screen: Scre
 
 def print_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: bool, sandboxed: bool = False) -> None:
     """Print on stderr what is allowed without asking. ``sandboxed`` is the mode of a session that the user continues."""
+    from cantrip_acp.acp.permissions.allowed import allowed_of
+
     if sandboxed:
         lines = [
             "asks before writes outside of the sandbox's writable folders, commands with the network and requests to other hosts"
@@ -235,18 +237,6 @@ def print_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: b
             screen.line(shown)
         else:
             click.echo(shown, err=True)
-
-
-def allowed_of(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = ()) -> Allowed:
-    """The table of a cantrip whose circle is this one. ``hosts`` are the hosts of ``--allow-host``."""
-    from cantrip_acp.acp.permissions.allowed import allowed
-
-    return allowed(
-        circle,
-        [server for source in cantrip.sources for server in getattr(source, "servers", ())],
-        hosts=hosts,
-        stored_programs=any(getattr(source, "runs_programs", False) for source in cantrip.sources),
-    )
 
 
 def describe_allowed(table: Allowed) -> list[str]:

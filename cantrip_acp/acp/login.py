@@ -189,6 +189,9 @@ def served_models(provider: str, key: str, base_url: str) -> dict[str, Any]:
     try:
         models = discovery.list_models(address, secret)
     except discovery.NoServer as problem:
+        if str(problem) in ("it answers 401", "it answers 403"):
+            which = "this key" if key else "a request without a key"
+            raise CannotSignIn(f"The server at {address} does not accept {which}.") from None
         raise CannotSignIn(f"The server at {address} lists no models: {problem}.") from None
     return {
         "baseUrl": address,

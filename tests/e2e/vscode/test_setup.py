@@ -174,7 +174,7 @@ def test_the_setup_where_cantrip_is_missing_and_then_a_key(
         hidden = window.page.locator(".quick-input-widget:visible input[type=password]")
         hidden.fill("key-of-somebody")
         hidden.press("Enter")
-        expect(window.page.locator(".quick-input-widget")).to_contain_text("it answers 401")
+        expect(window.page.locator(".quick-input-widget")).to_contain_text("does not accept this key")
         window.shot("chat-wrong-key")
         window.page.keyboard.press("Enter")
         hidden.fill(secret)

@@ -408,7 +408,9 @@ def test_a_client_signs_in_by_key_and_by_address(serve: Callable[..., Wire], tmp
         address = wire.url.removeprefix("http://")
         asked = {"provider": "local", "key": "key-of-nobody-1", "baseUrl": address}
         for wrong, why in (
-            ({"key": "key-of-nobody-2"}, "lists no models: it answers 401"),
+            ({"key": "key-of-nobody-2"}, "does not accept this key"),
+            ({"key": ""}, "does not accept a request without a key"),
+            ({"baseUrl": f"{address}/other"}, "lists no models: it answers 404"),
             ({"baseUrl": "ftp://x"}, "must be an address"),
             ({"baseUrl": "http://a:b@127.0.0.1:1/v1"}, "password"),
         ):

@@ -21,6 +21,7 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.core import events
+from cantrip_acp.core.casting import enforcement
 from cantrip_acp.core.casting.query_stream import QueryStream
 from cantrip_acp.core.casting.result import CastResult, without_calls
 from cantrip_acp.core.casting.turn_builder import TurnBuilder
@@ -72,10 +73,6 @@ _ENDED = {
     "error": "Failed",
 }
 """Words for truncations that no ward caused."""
-
-
-def _count_text(queries: int) -> str:
-    return "1 query" if queries == 1 else f"{queries} queries"
 
 
 _SNAPSHOT_PATIENCE = 1.0
@@ -273,7 +270,7 @@ class CastRun:
             await self.entity.hub.send(
                 events.CastStarted(**self.cast.ids, intent=intent, trace_id=self.cast.trace.trace_id)
             )
-            for problem in (*self._take_notices(), *self._known_unenforceable()):
+            for problem in (*self._take_notices(), *enforcement.known_at_start(self.entity)):
                 await self.entity.hub.send(events.Noticed(**self.cast.ids, text=problem))
 
     async def _run_and_snapshot(self) -> str:
@@ -613,34 +610,6 @@ class CastRun:
         self.cast.extra_usage = self.cast.extra_usage + usage
         self.cast.spend(usage)
 
-    def _known_unenforceable(self) -> list[str]:
-        """Problems with wards that are known at the start of the cast."""
-        entity = self.entity
-        if entity.circle.wards.max_cost_usd is None or getattr(entity.crystal, "priced", None) is not False:
-            return []
-        return [
-            f"max_cost_usd cannot be enforced: what {entity.crystal.model} costs is not known, so the cast ends after the "
-            "first query that uses tokens; give the crystal a price"
-        ]
-
-    def _warnings(self) -> tuple[str, ...]:
-        """The wards of this cast that could not be enforced, or not exactly, and why."""
-        wards, usage = self.entity.circle.wards, self.cast.usage
-        found = []
-        if wards.max_cost_usd is not None and usage.queries_without_cost:
-            models = ", ".join(self.cast.unpriced) or self.entity.crystal.model
-            known = f"${usage.cost:.6g} are known" if usage.cost is not None else "nothing of it is known"
-            found.append(
-                f"max_cost_usd cannot be enforced: the cost of {_count_text(usage.queries_without_cost)} of {models} is not known "
-                f"({known}); give the crystal a price, or use a provider that reports usage."
-            )
-        if wards.max_total_tokens is not None and usage.queries_without_usage:
-            found.append(
-                f"max_total_tokens cannot be enforced exactly: the usage of {_count_text(usage.queries_without_usage)} was not "
-                f"reported in full; it was estimated at {self.cast.estimated:,} tokens."
-            )
-        return tuple(self.entity.redactor.text(each) for each in found)
-
     def _stop_overspent(self, usage: Usage) -> None:
         """Stop the highest cast above this one that has reached its token or cost limit.
 
@@ -728,7 +697,7 @@ class CastRun:
         if entity.parent is not None:
             entity.requests.returned(entity.parent.cast.entity.requests)
         terminated = reason in TERMINATIONS
-        unenforced = self._warnings()
+        unenforced = enforcement.at_end(entity, self.cast)
         faults, self._executor.faults = self._executor.faults, []
         warnings = (*unenforced, *map(entity.redactor.text, entity.source_problems), *faults)
         result = CastResult(

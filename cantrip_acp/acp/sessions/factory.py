@@ -462,7 +462,8 @@ def permission_change(granted: Grant) -> dict[str, Any]:
 def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Record]:
     """The records on the path to a turn, in the order in which they were written, and the start of ``cast_id``.
 
-    They include the records of the children that turns on the path spawned, and of the children of those.
+    The end of a cast is among them if the path has the turn with which the cast ended. They include the records of the
+    children that turns on the path spawned, and of the children of those.
     """
     on_path = set(loom.path(turn_id))
     casts: set[str] = set() if cast_id is None else {cast_id}
@@ -470,11 +471,16 @@ def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Ite
     casts |= below
     on_path |= turns
     cantrips: set[str] = set()
+    ended = below.copy()
+    last_turns = {place.cast_id: each for each, place in loom.places.copy().items() if place.role != "call"}
     for each in on_path:
         turn = loom.turn(each)
         cantrips.add(turn.cantrip_id)
         if turn.cast_id is not None:
             casts.add(turn.cast_id)
+            # A cast of which the path goes on in another cast has ended too, if this was its last turn.
+            if last_turns.get(turn.cast_id) == each and (turn.reason is not None or each != turn_id):
+                ended.add(turn.cast_id)
     for record in loom.records():
         match record:
             case LoomHeader():
@@ -484,8 +490,8 @@ def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Ite
             case Turn():
                 wanted = record.id in on_path
             case CastRecord():
-                # The path may leave a cast before its end, so the end of the cast is not part of it.
-                wanted = record.id in casts and (record.event == "start" or record.id in below)
+                # The path may leave a cast before its end; then the end of the cast is not part of it.
+                wanted = record.id in casts and (record.event == "start" or record.id in ended)
             case ContextRecord() | FoldRecord():
                 wanted = record.cast_id in casts
             case RewardRecord() | SnapshotRecord():

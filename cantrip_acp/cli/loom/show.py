@@ -303,7 +303,8 @@ _WORDS = 80
 
 
 def draw(screen: Screen, loom: Loom) -> None:
-    """Draw the tree of turns: every turn is below its parent, and only a branch moves to the right.
+    """Draw the tree of turns: every turn is below its parent, and only a branch moves to the right. A fork is a branch, also
+    one of a last turn.
 
     The first line of an entity says if it is a fork or a child, with the intent of a child. Lines end with the rewards.
     """
@@ -322,7 +323,11 @@ def draw(screen: Screen, loom: Loom) -> None:
     heads = {head for spawned in outline.spawned.values() for head in spawned}
     dot = f" {screen.marks.dot} "
     endings, leaves = Endings(loom, outline.starts), frozenset(outline.leaves)
-    for turn_id, prefix, mark in _walk(children):
+    first: dict[str, str] = {}
+    for turn_id, place in outline.places.items():
+        first.setdefault(place.entity_id, turn_id)
+    forked = {*failed, *(first[fork.entity_id] for fork in loom.forks() if fork.entity_id in first)}
+    for turn_id, prefix, mark in _walk(children, forked):
         if (lost := failed.get(turn_id)) is not None:
             why = f"{dot}{lost['reason']}", "yellow"
             error = f": {clean_line(lost['error'], _WORDS)}" if lost["error"] else ""
@@ -386,14 +391,17 @@ def _beginning(loom: Loom, outline: Outline, turn: Turn, spawned: bool) -> str:
     return f"fork by {clean_line(fork.strategy, 20)}  " if fork.strategy != "none" else "fork  "
 
 
-def _walk(children: dict[str | None, list[str]]) -> Iterator[tuple[str, str, str]]:
-    """Yield each turn with the text before it on its line. Uses a stack: threads are too long for recursion."""
+def _walk(children: dict[str | None, list[str]], forked: set[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield each turn with the text before it on its line. Uses a stack: threads are too long for recursion.
+
+    ``forked``: the first turns of forks, which are branches even if nothing else continues from there.
+    """
     stack: list[tuple[str, str, str, str]] = [(root, "", "", "") for root in reversed(children.get(None, []))]
     while stack:
         turn_id, prefix, mark, below = stack.pop()
         yield turn_id, prefix, mark
         next_ones = children.get(turn_id, [])
-        if len(next_ones) == 1:
+        if len(next_ones) == 1 and next_ones[0] not in forked:
             stack.append((next_ones[0], below, "", below))
             continue
         for place, child in reversed(list(enumerate(next_ones))):

@@ -10,6 +10,7 @@ import contextlib
 import re
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -313,8 +314,12 @@ def _brief(record: CastRecord) -> dict[str, Any]:
     """The fields of a cast that the list displays."""
     time_ms = summary.moment(record.timestamp)
     if record.event == "start":
-        return {"id": record.id, "intent": summary.line(record.intent or ""), "time": time_ms}
-    told = record.error or (record.result if isinstance(record.result, str) else "") or record.summary or ""
+        resumes = {"resumes": record.resumes} if isinstance(record.resumes, str) else {}
+        # Long intents may differ only after what the list displays.
+        same = f"{zlib.crc32((record.intent or '').encode('utf-8', 'surrogatepass')):08x}"
+        return {"id": record.id, "intent": summary.line(record.intent or ""), "same": same, "time": time_ms, **resumes}
+    answered = summary.plain(record.result) if record.terminated and record.result is not None else ""
+    told = record.error or answered or record.summary or ""
     end = {
         "reason": cast_ending(record, running=False).reason,
         "terminated": record.terminated,

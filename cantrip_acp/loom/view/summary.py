@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
+from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.loom.records.turn import GateRecord, Turn
 
 ERROR, TERMINATED, TRUNCATED, CONTINUES, CHANGED = 1, 2, 4, 8, 16
@@ -60,10 +61,12 @@ def flags(turn: Turn) -> int:
 
 
 def row(turn: Turn) -> dict[str, Any]:
-    """A line of the list: what was said or run, on one line, and its kind."""
+    """A line of the list: the answer, or what was said or run, on one line, and its kind."""
     said = turn.utterance
     if turn.role == "call":
         return {"text": "", "kind": "call"}
+    if turn.reason == "done" and (result := answer(turn)) is not None:
+        return {"text": line(plain(result)), "kind": "code" if said.code else "calls"}
     if said.code:
         return {"text": line(said.code), "kind": "code", "said": line(said.content or "")}
     if said.tool_calls:
@@ -72,7 +75,7 @@ def row(turn: Turn) -> dict[str, Any]:
     if not said.content and turn.observation.results:
         # It continues an earlier utterance, after a delegation.
         record = turn.observation.results[0]
-        return {"text": line(_plain(record.result)), "kind": "calls"}
+        return {"text": line(plain(record.result)), "kind": "calls"}
     return {"text": line(said.content or said.thinking or ""), "kind": "fold" if turn.role == "fold" else "text"}
 
 
@@ -85,14 +88,14 @@ def format_arguments(args: str) -> str:
     if not isinstance(given, dict) or not given:
         return args
     if len(given) == 1:
-        return _plain(next(iter(given.values())))
+        return plain(next(iter(given.values())))
     first, *rest = given.items()
     lead = (
-        _plain(first[1])
+        plain(first[1])
         if first[0] in ("path", "command", "intent", "pattern", "query")
-        else f"{first[0]}: {_plain(first[1])}"
+        else f"{first[0]}: {plain(first[1])}"
     )
-    return "  ".join([lead, *(f"{name}: {_plain(value)}" for name, value in rest)])
+    return "  ".join([lead, *(f"{name}: {plain(value)}" for name, value in rest)])
 
 
 def line(text: str) -> str:
@@ -119,17 +122,18 @@ def texts(turn: Turn) -> Iterator[tuple[str, str]]:
             ("value", output.value),
         ):
             if value:
-                yield name, _plain(value)
+                yield name, plain(value)
     yield "id", turn.id
     if turn.metadata.model:
         yield "model", turn.metadata.model
 
 
 def _result(record: GateRecord) -> str:
-    return f"{record.gate} {_plain(record.args)} {_plain(record.result)}"
+    return f"{record.gate} {plain(record.args)} {plain(record.result)}"
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """A value as text: a string as it is, other data as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

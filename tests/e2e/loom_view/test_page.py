@@ -7,9 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.loom.view import View, serve, write_html
 from tests.support.browser import Watch
 from tests.support.command_line import recipe, run
@@ -478,3 +480,78 @@ def test_the_image_of_a_gates_result(watch: Watch, tmp_path: Path) -> None:
         # The browser has decoded it: nothing in the page's policy forbids it.
         assert image.evaluate("i => i.decode().then(() => [i.naturalWidth, i.naturalHeight])") == [1, 1]
         watch.clean()
+
+
+async def group_of_answers(where: Path) -> None:
+    """Three answers to one question, two of them graded; a query that failed; and a cast that a resumed batch began again."""
+    loom = Loom.open(where)
+    circle = Circle("conversation", ["done"], [{"max_turns": 3}])
+    answers = ["the harbour", {"place": "the lighthouse", "sure": True}, "the market"]
+    said = [
+        {"content": "Let me consider.", "tool_calls": [{"gate": "done", "args": {"answer": answer}}]}
+        for answer in answers
+    ]
+    cantrip = Cantrip(ScriptedCrystal(said), circle=circle, loom=loom)
+    for _ in answers:
+        await cantrip.cast("Where do they meet?")
+    _, sure, market = [turn.id for turn in loom.turns() if turn.reason == "done"]
+    loom.annotate_reward(sure, 1.0)
+    loom.annotate_reward(market, 0.25)
+    refused = ScriptedCrystal([{"error": {"status": 400, "message": "the model is gone"}}])
+    with pytest.raises(CrystalError):
+        await Cantrip(refused, circle=circle, loom=loom).cast("Who comes first?")
+    for intent in ("Begun again.", "Given up."):
+        slow = ScriptedCrystal([{"content": "late", "chunks": ["la", "te"], "delay_ms": 60_000}])
+        with anyio.move_on_after(0.2):
+            await Cantrip(slow, circle=circle, loom=loom).cast(intent)
+    await Cantrip(ScriptedCrystal([{"content": "Here it is."}]), circle=circle, loom=loom).cast("Begun again.")
+    loom.close()
+
+
+def test_the_answers_of_a_group_are_compared_at_a_glance(watched: Callable[..., Watch], tmp_path: Path) -> None:
+    where = tmp_path / "group.loom.jsonl"
+    with ThreadPoolExecutor(1) as aside:
+        # The browser has the event loop of this thread.
+        aside.submit(anyio.run, group_of_answers, where).result()
+    with serve(where) as view:
+        watch = watched()
+        page = watch.open(view.url)
+        page.wait_for_selector(".row.cast:has-text('Given up.')")
+        # The header counts a cast that failed before it had a turn, and what was stopped.
+        page.wait_for_selector(".sums:has-text('1 error')")
+        assert "1 cancelled" in page.inner_text(".sums")
+        # What was begun again later is no entry of its own.
+        assert page.locator(".row.cast:has-text('Begun again.')").count() == 1
+        # The rows of a group show answers, with rank and score.
+        casts = [row.inner_text().split("\n") for row in page.locator(".row.cast").all()[:3]]
+        assert [row[:2] for row in casts] == [
+            ["—/3", "the harbour"],
+            ["1/3", '{"place": "the lighthouse", "sure": true}'],
+            ["2/3", "the market"],
+        ]
+        labels = [each.inner_text() for each in page.locator(".row:not(.cast) .label").all()]
+        assert "the market" in labels
+        page.locator(".row.cast").nth(2).click()
+        table = page.locator(".ranks tbody tr")
+        page.wait_for_selector(".ranks .this")
+        ranks = [[cell.strip() for cell in row.locator("td").all_inner_texts()] for row in table.all()]
+        assert ranks == [
+            ["1", "+1", '{"place": "the lighthouse", "sure": true}', "done"],
+            ["2", "+0.25", "the market", "done"],
+            ["—", "—", "the harbour", "done"],
+        ]
+        assert page.locator(".ranks .this").inner_text().startswith("2")
+        watch.shot("ranks")
+        page.locator(".ranks .answer").first.click()
+        page.wait_for_selector(".ranks .this:has-text('lighthouse')")
+        assert page.locator("h2").first.inner_text().startswith("Turn")
+        watch.clean()
+    narrow = watched(width=360, scheme="dark")
+    with serve(where) as view:
+        page = narrow.open(view.url)
+        page.click(".row.cast:has-text('the market')")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".ranks")
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        narrow.shot("ranks-narrow")
+        narrow.clean()

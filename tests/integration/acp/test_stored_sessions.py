@@ -13,6 +13,7 @@ import pytest
 
 from cantrip_acp.acp.sessions.session_store import SessionMetadata, SessionStore
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.query.thread import Endings
 from tests.support.acp_client import RawClient
 from tests.support.waiting import in_a_loom, wait_for
 
@@ -320,7 +321,7 @@ def test_close_and_delete(again: Open, folder: Path, state: Path) -> None:
     assert agent.error("session/load", named(session, folder))["code"] == -32002
 
 
-def test_a_fork_from_any_turn(again: Open, folder: Path) -> None:
+def test_a_fork_from_any_turn(again: Open, folder: Path, state: Path) -> None:
     agent = again([{"content": f"Answer {n}."} for n in range(1, 9)])
     session = agent.session(folder)
     for number in range(1, 4):
@@ -329,6 +330,10 @@ def test_a_fork_from_any_turn(again: Open, folder: Path) -> None:
     assert forked["_meta"]["cantrip"]["turns"] == 2
     assert forked["sessionId"] != session
     agent.prompt(forked["sessionId"], "Otherwise?")
+    # The answers above the fork ended as they did, also in the loom of the fork.
+    with Loom.open(state / "looms" / f"{forked['sessionId']}.loom.jsonl", readonly=True) as loom:
+        endings = Endings(loom)
+        assert [endings.cast(each).outcome for each in loom.cast_starts()] == ["text", "text", "text"]
     agent.prompt(session, "On?")
     last = agent.call("session/fork", named(session, folder))
     assert last["_meta"]["cantrip"]["turns"] == 4

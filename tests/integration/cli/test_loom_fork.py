@@ -55,6 +55,16 @@ def test_a_fork_goes_on_from_a_turn(tmp_path: Path, loom: Path) -> None:
     assert lines[-1].endswith("done · done")
 
 
+def test_a_fork_of_the_last_turn_is_a_branch_in_the_tree(tmp_path: Path, loom: Path) -> None:
+    with Loom.open(loom, readonly=True) as held:
+        end = held.leaves()[-1]
+    assert run("loom", "fork", loom, end, "Go on.", "-r", recipe(tmp_path, OTHER), cwd=tmp_path).status == 0
+    lines = run("loom", "tree", loom, cwd=tmp_path).out.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith(end))
+    assert lines[at + 1].startswith("└─ ")
+    assert "fork" in lines[at + 1]
+
+
 def test_a_fork_as_json_lines(tmp_path: Path, loom: Path) -> None:
     done = run("loom", "fork", loom, "", "Go on.", "-r", recipe(tmp_path, OTHER), "--json", cwd=tmp_path)
     assert done.status == 0, done.err

@@ -23,6 +23,11 @@ export class Columns {
     /** The casts that a living process works on, by number. */
     this.running = new Set();
     this.castEvents = 0;
+    /** The ids of the casts that another one continues. */
+    this.resumed = new Set();
+    /** The last cast of each intent. */
+    this.begun = new Map();
+    this.kept = {};
     this.rewards = new Map();
     this.rewardCount = 0;
     this.given = new Map();
@@ -83,6 +88,10 @@ export class Columns {
       const event = data.events[i];
       const cast = (this.casts[event.cast] ??= {});
       cast[event.event] ??= event;
+      if (event.event === "start") {
+        if (event.resumes) this.resumed.add(event.resumes);
+        if (!event.child) this.begun.set(event.same, Math.max(this.begun.get(event.same) ?? -1, event.cast));
+      }
       this.castEvents += 1;
     }
   }
@@ -112,6 +121,72 @@ export class Columns {
 
   has(n, flag) {
     return ((this.flags[n] ?? 0) & flag) !== 0;
+  }
+
+  /** The first and the last turn of each cast; nothing for one without turns. */
+  get spans() {
+    if (this.kept.spansOf === this.length) return this.kept.spans;
+    const spans = [];
+    for (let n = 0; n < this.length; n += 1) {
+      const of = this.cast[n];
+      if (of < 0 || this.role[n] === CALL) continue;
+      (spans[of] ??= [n, n])[1] = n;
+    }
+    this.kept.spans = spans;
+    this.kept.spansOf = this.length;
+    return spans;
+  }
+
+  /** Whether a cast was cut off before its first turn and begun again later, as when a batch is resumed. */
+  continued(i) {
+    const cast = this.casts[i];
+    if (!cast?.start || !cast.end || cast.end.terminated || cast.end.reason === "error" || this.spans[i] || cast.start.child) return false;
+    return this.resumed.has(cast.start.id) || (this.begun.get(cast.start.same) ?? -1) > i;
+  }
+
+  /** How casts ended badly: with an error that no turn has, or cut off from outside. */
+  endings() {
+    const found = { failed: 0, cancelled: 0, interrupted: 0, continued: 0 };
+    this.casts.forEach((cast, i) => {
+      const { start, end } = cast ?? {};
+      if (!end) {
+        if (start && !this.running.has(i)) found.interrupted += 1;
+      } else if (this.continued(i)) found.continued += 1;
+      else if (end.reason === "error") found.failed += this.spans[i] && this.has(this.spans[i][1], ERROR) ? 0 : 1;
+      else if (end.reason === "cancelled" || end.reason === "parent_terminated") found.cancelled += 1;
+      else if (end.reason === "interrupted") found.interrupted += 1;
+    });
+    return found;
+  }
+
+  /** The casts with the same intent at the same place, such as the samples of one fork or of one batch, best first: an
+   * empty list for a cast alone. */
+  group(i) {
+    const mark = `${this.castEvents} ${this.counted} ${this.rewardCount}`;
+    if (this.kept.groupsOf !== mark) {
+      const groups = new Map();
+      this.casts.forEach((cast, k) => {
+        if (!cast?.start || cast.start.child || this.continued(k)) return;
+        const above = this.spans[k] ? this.parent[this.spans[k][0]] : -1;
+        const key = `${cast.start.same} ${above >= 0 && this.role[above] !== CALL ? above : ""}`;
+        groups.set(key, [...(groups.get(key) ?? []), k]);
+      });
+      this.kept.groups = new Map();
+      for (const members of groups.values()) {
+        if (members.length < 2) continue;
+        const score = (k) => this.score(k) ?? -Infinity;
+        const best = [...members].sort((a, b) => (score(a) === score(b) ? a - b : score(b) - score(a)));
+        for (const k of members) this.kept.groups.set(k, best);
+      }
+      this.kept.groupsOf = mark;
+    }
+    return this.kept.groups.get(i) ?? [];
+  }
+
+  /** The reward of a cast's last turn; undefined if it has none. */
+  score(i) {
+    const span = this.spans[i];
+    return span ? this.rewards.get(span[1]) : undefined;
   }
 
   /** From the root to a turn. */

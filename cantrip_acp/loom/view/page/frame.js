@@ -98,6 +98,9 @@ export class Frame {
     const { turns, input, output, cost, ms, errors, unknown } = columns.totals;
     const more = unknown ? "+?" : "";
     const loading = columns.counted < columns.length ? ` of ${count(columns.length)}` : "";
+    const { failed, cancelled, interrupted, continued } = columns.endings();
+    const bad = errors + failed;
+    const again = continued ? `; ${count(continued, "cast")} that had not begun to answer ${continued === 1 ? "was" : "were"} started again later and ${continued === 1 ? "is" : "are"} not counted` : "";
     const one = (value, name, title, kind = "") => h("span", { class: `sum ${kind}`, title }, h("b", {}, value), ` ${name}`);
     this.sums.replaceChildren(
       one(count(turns) + loading, "turns", "turns in which the crystal spoke"),
@@ -105,7 +108,9 @@ export class Frame {
       one(short(output) + more, "out", `${count(output)} tokens written`),
       cost === null ? "" : one(money(cost), "", "what all turns cost together"),
       one(span(ms), "", "what all turns took together"),
-      one(count(errors), errors === 1 ? "error" : "errors", "turns in which something failed", errors ? "bad" : ""),
+      one(count(bad), bad === 1 ? "error" : "errors", `turns in which something failed, and casts that ended with an error${again}`, bad ? "bad" : ""),
+      cancelled ? one(count(cancelled), "cancelled", `casts that were stopped${again}`) : "",
+      interrupted ? one(count(interrupted), "interrupted", "casts whose process ended first") : "",
     );
   }
 

@@ -53,7 +53,7 @@ export function layout(columns) {
     for (const k of sides.reverse()) stack.push(k, side);
   }
   columns.casts.forEach((known, i) => {
-    if (known && !shown[i]) row(castRef(i), 0);
+    if (known && !shown[i] && !columns.continued(i)) row(castRef(i), 0);
   });
   return new Rows(refs, depths);
 }

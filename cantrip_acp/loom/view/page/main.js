@@ -44,6 +44,7 @@ class App {
       copy: (text, what) => this.frame.copy(text, what),
       link: (id) => address.link(id),
       compare: (n) => this.openCompare(n),
+      go: (ref) => this.select(ref),
       refresh: () => this.growing.refresh().then(() => this.read(this.selected)),
       whole: () => this.read(this.selected, true),
     };

@@ -28,12 +28,17 @@ export function drawRow(element, row, columns, now) {
 function castCells(cast, columns, now) {
   const known = columns.casts[cast] ?? {};
   const { start, end } = known;
+  const group = columns.group(cast);
+  const given = columns.score(cast);
   const state = end
     ? h("span", { class: `badge ${end.terminated ? "good" : "warn"}` }, plain(end.reason ?? "ended"))
     : h("span", { class: `badge ${columns.running.has(cast) ? "info" : "warn"}` }, columns.running.has(cast) ? "active" : "interrupted");
   return [
     icon(start?.fork ? "fork" : "cast"),
-    h("span", { class: "label intent" }, plain(start?.intent || "a cast whose start is lost")),
+    group.length ? h("span", { class: "seq", title: given === undefined ? "no reward" : "rank by reward" }, `${given === undefined ? "—" : group.indexOf(cast) + 1}/${group.length}`) : null,
+    // Those of a group have the same intent: their answers differ.
+    h("span", { class: "label intent" }, plain((group.length && end?.told) || start?.intent || "a cast whose start is lost")),
+    group.length && given !== undefined ? h("span", { class: `badge ${given < 0 ? "bad" : "reward"}` }, `★ ${reward(given)}`) : null,
     start?.fork ? h("span", { class: "badge info" }, "fork") : start?.child ? h("span", { class: "badge info" }, "child") : null,
     state,
     h("span", { class: "cell took" }, end && start ? span(end.time - start.time) : ""),

@@ -25,6 +25,8 @@ export function turnBody(turn, view) {
   if (outputs.length) body.push(part("Output", outputs.map(output)));
   if (turn.files) body.push(filesPart(turn.files));
   body.push(rewardPart(turn, view));
+  const of = view.columns.cast[turn.n];
+  if (turn.reason && of >= 0) body.push(ranksPart(of, view));
   body.push(h("details", { class: "part raw" }, h("summary", {}, "The record itself"), lazily(() => data(without(turn)))));
   return [turnHead(turn, told, view), h("div", { class: "body" }, cutNote(turn, view), body)];
 }
@@ -170,6 +172,28 @@ function rewardPart(turn, view) {
   return part("Rewards", history, form);
 }
 
+/** All answers to one intent, best first, where there are several: rank, score and answer. */
+function ranksPart(cast, view) {
+  const { columns } = view;
+  const group = columns.group(cast);
+  if (!group.length) return null;
+  const rows = group.map((each, at) => {
+    const { end } = columns.casts[each];
+    const given = columns.score(each);
+    const open = () => view.go(columns.spans[each]?.[1] ?? -1 - each);
+    return h(
+      "tr",
+      { class: each === cast ? "this" : "" },
+      h("td", {}, given === undefined ? "—" : String(at + 1)),
+      h("td", {}, given === undefined ? "—" : reward(given)),
+      h("td", {}, h("button", { type: "button", class: "answer", "aria-current": each === cast ? "true" : null, onclick: open }, plain(end ? end.told || end.reason || "—" : "not ended"))),
+      h("td", {}, end ? badge(end.reason ?? "ended", end.terminated ? "good" : "warn") : null),
+    );
+  });
+  const head = h("tr", {}, ["Rank", "Score", "Answer", "End"].map((name) => h("th", { scope: "col" }, name)));
+  return part(`${count(group.length)} answers`, h("div", { class: "ranks" }, h("table", {}, h("thead", {}, head), h("tbody", {}, rows))));
+}
+
 /** A cast: what was asked, with what, and how it ended. */
 export function castBody(cast, view) {
   const { start, end } = cast;
@@ -197,6 +221,7 @@ export function castBody(cast, view) {
       "div",
       { class: "body" },
       start ? part("Intent", words(start.intent ?? "")) : h("p", { class: "note" }, "The start of this cast is not in the loom."),
+      ranksPart(cast.n, view),
       cast.context.length ? part("Pinned", cast.context.map(pinned)) : null,
       answer !== null && answer !== undefined ? part(end.error ? "Error" : "Result", h("div", { class: end.error ? "failed" : "" }, typeof answer === "string" ? words(answer) : shown(answer))) : null,
       h("details", { class: "part raw" }, h("summary", {}, "The records themselves"), lazily(() => data({ start, end }))),

@@ -77,7 +77,7 @@ def test_failed_calls_say_what_did_not_fit_and_data_is_shown(tmp_path: Path) -> 
         "missing required argument 'path' of gate count(path)",
         "path: 3 is not of type 'string'",
         "there is no gate 'cuont' here. Did you mean 'count'?",
-        "there is no gate 'notes.add' here. MCP server 'notes' cannot be reached",
+        "there is no gate 'notes.add' here. Its server cannot be used",
     ):
         assert part in done.out
     last = json.loads(run("cast", file, "Count.", "--json", cwd=tmp_path).out.splitlines()[-1])

@@ -13,6 +13,7 @@ import pytest
 from cantrip_acp import Cantrip, Circle, Loom
 from cantrip_acp.core import events
 from cantrip_acp.core.forking.replay import replay
+from cantrip_acp.core.running_calls import STOPPED_BY_USER
 from cantrip_acp.crystals.contract import Emit, Query, Response, ToolCall
 from cantrip_acp.gates.contract import GateInvocation, GateReply, Proceed
 from cantrip_acp.loom.query.recorded_events import thread_events
@@ -252,3 +253,25 @@ async def test_readers_of_the_record_find_each_child_at_its_call() -> None:
     }
     asked = [e for e in told if isinstance(e, events.GateCalled) and e.gate == "call_agent"]
     assert [intents[each.call_id] for each in asked] == [each.args["intent"] for each in asked] == [*"abcd"]
+
+
+async def test_one_that_the_user_stops_leaves_the_others_at_work() -> None:
+    crystal = Meeting("abc", 9)
+    spell = of(crystal)
+    async with spell.invoke() as entity, anyio.create_task_group() as group:
+        group.start_soon(entity.cast, "go")
+        with anyio.fail_after(20):
+            while crystal.running < 3:
+                await anyio.sleep(0.01)
+            starts = [r for r in spell.loom.records() if isinstance(r, CastRecord) and r.event == "start"]
+            assert entity.stop_call(str(next(s for s in starts if s.intent == "b").parent_call_id))
+            while not any(each.reason == "parent_terminated" for each in ends(spell)):
+                await anyio.sleep(0.01)
+            crystal.met.set()
+    found = of_root(spell)[1].observation.results
+    assert [(r.result, r.is_error) for r in found] == [
+        ("answer a", False),
+        (STOPPED_BY_USER, True),
+        ("answer c", False),
+    ]
+    assert ends(spell)[-1].reason == "text"

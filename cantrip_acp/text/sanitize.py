@@ -20,6 +20,9 @@ _STRING_STARTS_7BIT: Final = frozenset("]PX^_")
 _STRING_STARTS_8BIT: Final = frozenset("\x9d\x90\x98\x9e\x9f")
 _LONGEST_SEQUENCE: Final = 4096
 
+_MENTION: Final = re.compile(r"\[@((?:(?!\]\()[^\n])*)\]\([^()\s]*\)")
+_LINKS_AT_END: Final = re.compile(r"(?:\s*\[@(?:(?!\]\(|\[@)[^\n])*\]\([^()\s]*\))*\s*\Z")
+
 _TEXT, _ESCAPE, _CSI, _STRING, _STRING_ESCAPE, _INTERMEDIATE = range(6)
 
 
@@ -128,6 +131,24 @@ def clean(text: str) -> str:
     """A whole text, made safe for a terminal."""
     cleaner = Cleaner()
     return cleaner.feed(text) + cleaner.close()
+
+
+def without_links(text: str) -> str:
+    """A prompt as people wrote it: a mention is ``@name``, and the links that a client adds at the end for names that are
+    already in the text are left out.
+
+    >>> without_links("explain @a.py and @b.py[@a.py](file:///w/a.py) [@b.py](file:///w/b.py)")
+    'explain @a.py and @b.py'
+    >>> without_links("look at [@a.py](file:///w/a.py) here")
+    'look at @a.py here'
+    """
+    if "[@" not in text:
+        return text
+    links = _LINKS_AT_END.search(text)
+    assert links is not None
+    own = _MENTION.sub(r"@\1", text[: links.start()]).rstrip()
+    names = [f"@{name}" for name in _MENTION.findall(links[0])]
+    return " ".join([own, *(name for name in names if name not in own)]).strip()
 
 
 def clean_line(text: str, limit: int = 400) -> str:

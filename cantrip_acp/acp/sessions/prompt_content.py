@@ -91,17 +91,19 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
         if isinstance(block, Text):
             if isinstance(before, Text):
                 parts.append("\n")
+            elif parts and block.text[:1].isalnum():
+                parts.append(" ")
             parts.append(block.text)
             has_text = has_text or bool(block.text.strip())
         elif isinstance(block, ResourceLink):
             _check_uri(block.uri, f"{place}.uri")
-            parts.append(_link_markdown(block.name, block.uri))
+            parts.append(_apart(parts) + _link_markdown(block.name, block.uri))
             description = [value for value in (block.title, block.description) if isinstance(value, str) and value]
             context.append(Link(_limit_name(block.name), block.uri, _limit_text("\n".join(description))))
         elif isinstance(block, Resource):
             _check_uri(block.resource.uri, f"{place}.resource.uri")
             name = _name(block.resource.uri)
-            parts.append(_link_markdown(name, block.resource.uri))
+            parts.append(_apart(parts) + _link_markdown(name, block.resource.uri))
             context.append(_resource_block(block, name, place))
         else:
             context.append(_media_block(block, place))
@@ -125,6 +127,11 @@ def _limit_text(text: str) -> str:
 def _check_uri(uri: str, place: str) -> None:
     if len(uri) > MAX_URI:
         raise invalid_params(f"longer than {MAX_URI:,} characters", place)
+
+
+def _apart(parts: Sequence[str]) -> str:
+    """A space before a link that would otherwise touch the text or the link before it."""
+    return "" if not parts or parts[-1][-1:].isspace() or parts[-1][-1:] in ("", "(", '"') else " "
 
 
 def _link_markdown(name: str, uri: str) -> str:

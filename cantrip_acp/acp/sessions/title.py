@@ -11,6 +11,8 @@ import re
 import unicodedata
 from urllib.parse import unquote
 
+from cantrip_acp.text.sanitize import without_links
+
 MAX_TITLE = 60
 MAX_CHOSEN = 200
 """Characters of the longest title that a user can choose."""
@@ -134,7 +136,7 @@ def _line(line: str) -> str:
 
 
 def _strip_markup(text: str) -> str:
-    text = _LINK.sub(lambda match: f" {match[1]} " if match[0].startswith("[@") else match[1], text)
+    text = _LINK.sub(lambda match: match[1], without_links(text))
     text = _ADDRESS.sub(lambda match: unquote(match[1]).rstrip("/"), text)
     return _EMPHASIS.sub(lambda match: match[2] or match[4], text)
 

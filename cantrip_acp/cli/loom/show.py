@@ -12,7 +12,7 @@ from cantrip_acp.cli.render.terminal import Block, Flow, Screen
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.loom.query.thread import Endings
-from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.text.sanitize import clean_line, without_links
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
@@ -112,7 +112,7 @@ class LoomView:
             self._screen.line((f"note     {what}", "yellow"))
 
     def _cast(self, start: CastRecord) -> None:
-        intent = clean_line(start.intent or "", _INTENT)
+        intent = clean_line(without_links(start.intent or ""), _INTENT)
         self._screen.line((f"{self._screen.marks.prompt} ", "bold magenta"), (intent, "bold"))
         self._screen.line((self._dot.join([start.id, start.entity_id, start.timestamp[:19]]), "dim"), indent=2)
 
@@ -381,7 +381,7 @@ def _beginning(loom: Loom, outline: Outline, turn: Turn, spawned: bool) -> str:
         # A child's root turn has no cast yet; the turn after it has one.
         first = next(iter(outline.next.get(turn.id, [])), turn.id)
         intent = outline.intent(first)
-        return f"child {clean_line(intent, _WORDS)!r}  " if intent else "child  "
+        return f"child {clean_line(without_links(intent), _WORDS)!r}  " if intent else "child  "
     above = outline.places.get(place.parent_id) if place.parent_id is not None else None
     if above is None or above.entity_id == place.entity_id or turn.role == "call":
         return ""

@@ -27,6 +27,7 @@ from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.stores.contract import readable
 from cantrip_acp.loom.view import summary
 from cantrip_acp.loom.view.index import Index
+from cantrip_acp.text.sanitize import without_links
 
 CHUNK = 2_000
 """The number of turns in one piece of `numbers`; a full piece is cached."""
@@ -317,7 +318,8 @@ def _brief(record: CastRecord) -> dict[str, Any]:
         resumes = {"resumes": record.resumes} if isinstance(record.resumes, str) else {}
         # Long intents may differ only after what the list displays.
         same = f"{zlib.crc32((record.intent or '').encode('utf-8', 'surrogatepass')):08x}"
-        return {"id": record.id, "intent": summary.line(record.intent or ""), "same": same, "time": time_ms, **resumes}
+        intent = summary.line(without_links(record.intent or ""))
+        return {"id": record.id, "intent": intent, "same": same, "time": time_ms, **resumes}
     answered = summary.plain(record.result) if record.terminated and record.result is not None else ""
     told = record.error or answered or record.summary or ""
     end = {

@@ -10,7 +10,7 @@ from cantrip_acp.loom.query.thread import cast_ending
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.loom.view import summary
 from cantrip_acp.lsp.looms.document import LoomDocument
-from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.text.sanitize import clean_line, without_links
 
 _SHOWN = 120
 DOT = " · "
@@ -78,7 +78,7 @@ def cast(book: LoomDocument, number: int) -> dict[str, Any]:
         "line": first,
         "endLine": last,
         "entity": book.index.entities[places.entity],
-        "intent": plain((start.intent if start is not None else None) or ""),
+        "intent": plain(without_links((start.intent if start is not None else None) or "")),
         "told": plain(text),
         "state": ending.state,
         "reason": ending.reason,

@@ -19,6 +19,7 @@ from cantrip_acp.lsp.looms import labels
 from cantrip_acp.lsp.looms.cache import path_of
 from cantrip_acp.lsp.looms.document import LoomDocument
 from cantrip_acp.text import codecs
+from cantrip_acp.text.sanitize import without_links
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server.server import Server
@@ -177,7 +178,7 @@ def _title(path: Path) -> str:
     for line in lines:
         if line.startswith(b'{"type":"cast"'):
             try:
-                return labels.plain(decoder.decode(line).intent or "")
+                return labels.plain(without_links(decoder.decode(line).intent or ""))
             except (msgspec.DecodeError, UnicodeError):
                 continue
     return ""

@@ -49,7 +49,7 @@ def test_what_is_no_text_of_a_resource_is_attached(mime: str | None, kind: str) 
     intent, (block,) = read(
         {"type": "resource", "resource": {"uri": "file:///a/b.bin", "blob": blob, "mimeType": mime}}, TEXT
     )
-    assert intent == "[@b.bin](file:///a/b.bin)Look."
+    assert intent == "[@b.bin](file:///a/b.bin) Look."
     assert block.attachment.kind == kind
     assert block.attachment.mime == (mime or "application/octet-stream")
     assert block.title == "b.bin"

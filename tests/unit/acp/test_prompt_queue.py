@@ -228,7 +228,7 @@ def test_a_cancel_answers_everything_that_waits(begin: Any) -> None:
     ends = [reply(agent, each)["result"] for each in (second, third, first)]
     assert [end["stopReason"] for end in ends] == ["cancelled"] * 3
     assert [end["_meta"]["cantrip"]["queued"]["started"] for end in ends[:2]] == [False, False]
-    assert "did not reach the entity before the prompt ended: hurry" in agent.said()
+    assert "did not reach the agent before the prompt ended: hurry" in agent.said()
     assert agent.prompt(session, "next")["stopReason"] == "end_turn"
 
 

@@ -79,8 +79,8 @@ FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
         ("Do the following:\n- add tests", "Do the following: add tests"),
         ("app.py is broken", "app.py is broken"),
         # Links and addresses.
-        ("Explain [@app.py](file:///x/app.py) to me please.", "Explain app.py to me please"),
-        ("[@app.py](file:///x/app.py)[@b.py](file:///b.py)", "app.py b.py"),
+        ("Explain [@app.py](file:///x/app.py) to me please.", "Explain @app.py to me please"),
+        ("[@app.py](file:///x/app.py)[@b.py](file:///b.py)", "@app.py @b.py"),
         ("/unknown thing", "/unknown thing"),
         ("https://github.com/foo/bar/issues/12?x=1#y", "github.com/foo/bar/issues/12"),
         ("look at https://me:pw@example.com/a/b?token=abc and summarise", "Look at example.com/a/b and summarise"),

@@ -485,7 +485,7 @@ function attachmentOf(content: acp.ContentBlock): Attachment {
 
 /** The agent adds attached files and resources to the text as `[@name](uri)`. In a replay they are attachments again. */
 function splitLinks(text: string): { text: string; attachments: Attachment[] } {
-  const links = /(?:\[@(?:(?!\]\(|\[@).)*\]\([^()\s]*\))+$/.exec(text)?.[0] ?? "";
+  const links = /(?:\s?\[@(?:(?!\]\(|\[@).)*\]\([^()\s]*\))+$/.exec(text)?.[0] ?? "";
   const attachments = [...links.matchAll(/\[@((?:(?!\]\().)*)\]\(([^()\s]*)\)/g)].map(([, name = "", uri = ""]) => linkAttached(name, uri));
   return { text: text.slice(0, text.length - links.length), attachments };
 }

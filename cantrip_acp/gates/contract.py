@@ -106,7 +106,8 @@ Interceptor = Callable[[GateInvocation, Proceed], Awaitable[GateReply]]
 """One step in the executor's chain. It calls ``proceed``, or answers instead of the gate (permission, receipt, replay).
 
 An interceptor object may also have a coroutine ``program(call)``, which is called before each program of the medium. It
-returns None to allow the program, or a `GateReply` with the reason for a refusal, which becomes the observation.
+returns None to allow the program, or a `GateReply` with the reason for a refusal, which becomes the observation. With a
+function ``coming(invocations)`` it learns which edits of files an utterance will make, before the first call of it runs.
 """
 
 

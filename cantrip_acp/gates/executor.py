@@ -81,6 +81,7 @@ class GateExecutor:
         # An interceptor that is ``innermost`` answers only calls that all others let through.
         interceptors = sorted(interceptors, key=lambda each: getattr(each, "innermost", False))
         self._program_interceptors: list[Any] = [each for each in interceptors if hasattr(each, "program")]
+        self._coming_interceptors: list[Any] = [each for each in interceptors if hasattr(each, "coming")]
         self._chain: Proceed = self._start
         for interceptor in reversed(interceptors):
             self._chain = _link(interceptor, self._chain)
@@ -223,6 +224,36 @@ class GateExecutor:
             if reply is not None:
                 return reply
         return None
+
+    def announce(
+        self, calls: Iterable[tuple[str, str]], *, entity_id: str, cast_id: str, trace_id: str, turn: TurnContext
+    ) -> None:
+        """Tell the interceptors which edits of files an utterance will make, by the names and arguments of its calls. Calls
+        that would fail are left out. Children's utterances are not announced."""
+        if self._depth or not self._coming_interceptors:
+            return
+        found = []
+        for name, args in calls:
+            gate = self._gates.get(name)
+            if gate is None or gate.kind != "edit" or gate.proposes is None or gate.opens is not None:
+                continue
+            parsed, problem = _parse(args)
+            if problem is not None or self._schema_error(gate, parsed) is not None:
+                continue
+            context = GateContext(
+                gate.dependencies,
+                self._circle.wards,
+                self._circle.workspace,
+                entity_id,
+                cast_id,
+                trace_id,
+                "",
+                self._circle.folders,
+                turn,
+            )
+            found.append(GateInvocation(gate, parsed, "", None, context))
+        for interceptor in self._coming_interceptors:
+            interceptor.coming(found)
 
     async def _start(self, invocation: GateInvocation) -> GateReply:
         """The last step of the chain: the call is allowed, so run the handler."""

@@ -21,10 +21,11 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.acp.permissions import patterns
+from cantrip_acp.acp.permissions.edits import Edit, Edits, follow
 from cantrip_acp.acp.permissions.patterns import ALL
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.session_store import Grant
-from cantrip_acp.core.errors import describe
+from cantrip_acp.core.errors import GateError, describe
 from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.web.named_hosts import NamedHosts
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Answer = Literal["allow_once", "allow_always", "reject_once", "reject_always", "unasked"]
-"""The answer to a question. ``unasked`` means that the client could not show the question."""
+Answer = Literal["allow_once", "allow_always", "allow_step", "each", "reject_once", "reject_always", "unasked"]
+"""The answer to a question. ``allow_step`` allows all edits of the running program, ``each`` asks about the edits one by one.
+``unasked`` means that the client could not show the question."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -90,6 +92,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     diffs: tuple[Diff, ...] = ()
     parts: tuple[str, ...] = ()
     parts_text: str = ""
+    edits: int = 0
+    """The number of calls, if the question is about several edits together."""
+    step: bool = False
+    """Whether the call is an edit of a running program, whose edits may be allowed together."""
 
     @property
     def allowing_text(self) -> str:
@@ -115,6 +121,10 @@ class Permissions:
         self.granted: list[Grant] = []
         self.hosts = NamedHosts()
         self._open: list[_OpenQuestion] = []
+        self._edits: dict[str, Edits] = {}
+        """The edits of the present utterance, by entity."""
+        self._steps: dict[str, str] = {}
+        """The program whose edits are allowed, by entity."""
 
     route: Callable[[GateInvocation], GateInvocation] | None = None
     """Redirects a call to the client, for example to the files that are open in the editor."""
@@ -128,6 +138,12 @@ class Permissions:
         for each in self._open:
             if each.decide() is not None:
                 each.scope.cancel()
+
+    def coming(self, invocations: Sequence[GateInvocation]) -> None:
+        """Take note of the edits of an utterance, before the first of them runs."""
+        self._edits.clear()
+        if len(invocations) > 1:
+            self._edits[invocations[0].context.entity_id] = Edits(invocations)
 
     async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
         """Intercept a gate call: redirect it to the client if possible, and refuse it or let it run."""
@@ -185,6 +201,42 @@ class Permissions:
         """Check a gate call. Returns the refusal, or None if it may run."""
         gate, context = invocation.gate, invocation.context
         title, locations = _preview_of(invocation)
+        (pattern, pattern_text), decide = self._rule_of(invocation, locations)
+        now = decide()
+        if now is not None:
+            return now if isinstance(now, GateReply) else None
+        question = Question(
+            call_id=invocation.call_id,
+            tool=gate.name,
+            title=title,
+            kind=gate.kind,
+            pattern=pattern,
+            pattern_text=f"{patterns.gate_word(gate.name)} {pattern_text}".strip(),
+            raw_input=invocation.args,
+            entity_id=context.entity_id,
+            cast_id=context.cast_id,
+            text=await _command_of(invocation),
+            locations=locations,
+            # Raises if the call would fail in any case. Then the user is not asked.
+            diffs=await _proposed_diffs(invocation),
+            step=_is_step(invocation, pattern),
+        )
+        together = await self._decide_together(invocation, question, decide)
+        if together is not None:
+            why = self._apply_answer(question, together, decide)
+        else:
+            why = await self._decide(question, decide, invocation.via)
+        if why is None and _preview_of(invocation)[1] != locations:
+            return _refusal(
+                "refused",
+                f"{gate.name} is refused: {title} now leads to another place than when the user was asked. Try again",
+                f"{title} now leads to another place than when you were asked",
+            )
+        return why
+
+    def _rule_of(self, invocation: GateInvocation, locations: tuple[Location, ...]) -> tuple[tuple[str, str], Decide]:
+        """The pattern of a gate call with its description, and what decides the call without a question."""
+        gate, context = invocation.gate, invocation.context
         paths = [place.path for place in locations]
         top = [str(folder) for folder in (context.workspace, *context.folders) if folder is not None]
         pattern, pattern_text = (
@@ -208,38 +260,63 @@ class Permissions:
             remembered = self._remembered_answer(gate.name, fits)
             if remembered is not None:
                 return remembered
+            if _is_step(invocation, pattern) and self._steps.get(context.entity_id) == invocation.via:
+                return True
             if (self.mode == modes.TRUSTED and self.hosts.names(invocation)) or (
                 self.mode == modes.SANDBOXED and paths and patterns.writable_in_sandbox(paths, context.wards)
             ):
                 return True
             return None
 
-        now = decide()
-        if now is not None:
-            return now if isinstance(now, GateReply) else None
-        question = Question(
-            call_id=invocation.call_id,
-            tool=gate.name,
-            title=title,
-            kind=gate.kind,
-            pattern=pattern,
-            pattern_text=f"{patterns.gate_word(gate.name)} {pattern_text}".strip(),
-            raw_input=invocation.args,
-            entity_id=context.entity_id,
-            cast_id=context.cast_id,
-            text=await _command_of(invocation),
-            locations=locations,
-            # Raises if the call would fail in any case. Then the user is not asked.
-            diffs=await _proposed_diffs(invocation),
-        )
-        why = await self._decide(question, decide)
-        if why is None and _preview_of(invocation)[1] != locations:
-            return _refusal(
-                "refused",
-                f"{gate.name} is refused: {title} now leads to another place than when the user was asked. Try again",
-                f"{title} now leads to another place than when you were asked",
-            )
-        return why
+        return (pattern, pattern_text), decide
+
+    async def _decide_together(self, invocation: GateInvocation, question: Question, decide: Decide) -> Decision | None:
+        """The answer for an edit that was asked about together with others, which happens at the first that asks. None if it
+        must be asked about alone."""
+        edits = self._edits.get(question.entity_id)
+        if edits is None or invocation.via is not None or not question.diffs:
+            return None
+        if not edits.asked:
+            edits.asked = True
+            shown, decides = await self._edits_to_ask(edits, invocation, question)
+            if shown:
+                shown.insert(0, Edit(invocation.gate.name, invocation.args, question.diffs))
+                edits.shown = shown
+                edits.decision = await self._ask_user(
+                    _question_about(shown, question), lambda: self._all_decided([decide, *decides])
+                )
+                if edits.decision is not None and edits.decision.answer == "each":
+                    edits.decision = None
+        return edits.take(invocation, question.diffs)
+
+    async def _edits_to_ask(
+        self, edits: Edits, first: GateInvocation, question: Question
+    ) -> tuple[list[Edit], list[Decide]]:
+        """The later edits of the utterance that would ask too, each with its changes after those before it."""
+        texts = {diff.path: diff.new_text for diff in question.diffs}
+        shown, decides = [], []
+        for call in edits.later(first):
+            routed = self.route(call) if self.route is not None else call
+            _, locations = _preview_of(routed)
+            _, decide = self._rule_of(routed, locations)
+            try:
+                same = {path: text for path, text in texts.items() if any(path == place.path for place in locations)}
+                diffs = follow(call, same) if same else await _proposed_diffs(routed)
+            except GateError:
+                # It fails by itself when it runs.
+                continue
+            if not diffs:
+                # What it changes is not known, so everything after it in these files is not known either.
+                continue
+            texts |= {diff.path: diff.new_text for diff in diffs}
+            if decide() is None:
+                shown.append(Edit(call.gate.name, call.args, diffs))
+                decides.append(decide)
+        return shown, decides
+
+    @staticmethod
+    def _all_decided(decides: Sequence[Decide]) -> GateReply | bool | None:
+        return None if any(decide() is None for decide in decides) else True
 
     def _remembered_answer(self, tool: str, fits: Callable[[str], bool]) -> GateReply | bool | None:
         """The "always" answer for a call, or None. A rejection wins over a permission."""
@@ -255,11 +332,13 @@ class Permissions:
         rejected = next((each for each in answers if isinstance(each, GateReply)), None)
         return rejected if rejected is not None else True if all(answers) else None
 
-    async def _decide(self, question: Question, decide: Decide) -> GateReply | None:
+    async def _decide(self, question: Question, decide: Decide, via: str | None = None) -> GateReply | None:
         """Decide a call by the state of the session, or by the user's answer. Returns the refusal, or None."""
         while (now := decide()) is None:
             decision = await self._ask_user(question, decide)
             if decision is not None:
+                if decision.answer == "allow_step" and question.step and via is not None:
+                    self._steps[question.entity_id] = via
                 return self._apply_answer(question, decision, decide)
         return now if isinstance(now, GateReply) else None
 
@@ -305,6 +384,35 @@ class Permissions:
             f"{refused} {advice}",
             reason=reason,
         )
+
+
+def _is_step(invocation: GateInvocation, pattern: str) -> bool:
+    """Whether a call is an edit of a program, and not of a protected file, which always has its own question."""
+    return invocation.via is not None and invocation.gate.kind == "edit" and not pattern.startswith("=")
+
+
+def _question_about(shown: Sequence[Edit], first: Question) -> Question:
+    """One question about several edits. ``first`` is the question about the first alone."""
+    from cantrip_acp.loom.records.turn import new_id
+
+    diffs = tuple(diff for edit in shown for diff in edit.diffs)
+    files = len({diff.path for diff in diffs})
+    title = f"{len(shown)} edits in {files} file{'' if files == 1 else 's'}"
+    places = tuple(dict.fromkeys(Location(diff.path) for diff in diffs))
+    return msgspec.structs.replace(
+        first,
+        call_id=new_id("edits"),
+        tool="edits",
+        title=title,
+        kind="edit",
+        pattern="",
+        pattern_text="",
+        raw_input=None,
+        text="",
+        locations=places,
+        diffs=diffs,
+        edits=len(shown),
+    )
 
 
 def _preview_of(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:

@@ -75,13 +75,25 @@ async def ask_client(
     )
     pattern = headline(escape_invisible(redact.text(question.pattern_text)))
     allowing = headline(escape_invisible(redact.text(question.allowing_text)))
-    options = [
-        acp.PermissionOption("allow_once", "Allow", "allow_once"),
-        acp.PermissionOption("allow_always", f"Always allow {allowing}", "allow_always"),
-        acp.PermissionOption("reject_once", "Reject", "reject_once"),
-        *([acp.PermissionOption(WITH_REASON, "Reject, with a reason…", "reject_once")] if forms else []),
-        acp.PermissionOption("reject_always", f"Always reject {pattern}", "reject_always"),
-    ]
+    with_reason = [acp.PermissionOption(WITH_REASON, "Reject, with a reason…", "reject_once")] if forms else []
+    if question.edits:
+        options = [
+            acp.PermissionOption("allow_once", "Allow all", "allow_once"),
+            # Nothing is allowed by this, but it is no rejection either.
+            acp.PermissionOption("each", "Look at each", "allow_once"),
+            acp.PermissionOption("reject_once", "Reject all", "reject_once"),
+            *with_reason,
+        ]
+    else:
+        step = [acp.PermissionOption("allow_step", "Allow all edits of this step", "allow_once")]
+        options = [
+            acp.PermissionOption("allow_once", "Allow", "allow_once"),
+            *(step if question.step else []),
+            acp.PermissionOption("allow_always", f"Always allow {allowing}", "allow_always"),
+            acp.PermissionOption("reject_once", "Reject", "reject_once"),
+            *with_reason,
+            acp.PermissionOption("reject_always", f"Always reject {pattern}", "reject_always"),
+        ]
     outcome = await outcome_of(connection, acp.RequestPermission(session_id, call, options))
     if outcome.outcome == "cancelled":
         return None
@@ -92,7 +104,8 @@ async def ask_client(
         message = f"Why do you reject this? The agent reads your answer.\n\n{headline(title)}"
         form = Form(message=message, requested_schema=form_schema("Reason"), session_id=session_id)
         reason = await ask_with_form(connection, form) or ""
-    answer = outcome.option_id if outcome.option_id in _ANSWERS else "reject_once"
+    offered = {"unasked", *(option.option_id for option in options)} - {WITH_REASON}
+    answer = outcome.option_id if outcome.option_id in offered else "reject_once"
     return Decision(answer, redact.text(reason))  # type: ignore[arg-type]
 
 
@@ -116,9 +129,6 @@ def escape_invisible(text: str) -> str:
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-_ANSWERS = frozenset({"allow_once", "allow_always", "reject_once", "reject_always", "unasked"})
 
 
 async def choose(connection: Connection, request: acp.RequestPermission) -> str | None:

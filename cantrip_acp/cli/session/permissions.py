@@ -181,6 +181,13 @@ _ANSWERS: Final[dict[str, Answer]] = {
 """The keys that answer a question."""
 
 
+def _keys_for(question: Question) -> Mapping[str, Answer]:
+    """The keys that answer a question."""
+    if question.edits:
+        return {"y": "allow_once", "1": "allow_once", "e": "each", "n": "reject_once", "r": "reject_once"}
+    return _ANSWERS | {"s": "allow_step"} if question.step else _ANSWERS
+
+
 def require_terminal(option: str = "--ask") -> None:
     """Raise `click.UsageError` if stdin is not a terminal, because then nobody can answer."""
     try:
@@ -279,9 +286,10 @@ class TerminalQuestions:
             self._show(question)
             try:
                 with terminal() as typed:
-                    pressed = await typed.key(_WHICH, "".join(_ANSWERS))
+                    keys = _keys_for(question)
+                    pressed = await typed.key(_WHICH, "".join(keys))
                     reason = await typed.line("    reason: ") if pressed in "4r" else ""
-                return Decision(_ANSWERS[pressed], reason.strip())
+                return Decision(keys[pressed], reason.strip())
             except CrystalError:
                 # Refuse, because the terminal is gone or its input has ended.
                 return Decision("reject_once")
@@ -307,17 +315,13 @@ class TerminalQuestions:
             for line, style in unified_diff(path, old, new, limit=_MOST_LINES):
                 screen.line_with_bar(line, style, indent=4)
         always = escape_invisible(redact(question.allowing_text))
-        screen.line(
-            ("y", "bold green"),
-            " once   ",
-            ("a", "bold green"),
-            f" always {always}   ",
-            ("n", "bold red"),
-            " no   ",
-            ("r", "bold red"),
-            " no, with a reason",
-            indent=4,
-        )
+        green, red = "bold green", "bold red"
+        if question.edits:
+            allowing = [("y", green), " all   ", ("e", green), " look at each   ", ("n", red), " none   "]
+        else:
+            step = [("s", green), " all edits of this step   "] if question.step else []
+            allowing = [("y", green), " once   ", *step, ("a", green), f" always {always}   ", ("n", red), " no   "]
+        screen.line(*allowing, ("r", red), " no, with a reason", indent=4)
         screen.flush()
 
 

@@ -490,7 +490,14 @@ class CastRun:
         Delegations that follow each other directly run beside each other.
         """
         entity, calls = self.entity, turn.response.tool_calls
-        medium, index = entity.circle.medium, 0
+        medium, index, names = entity.circle.medium, 0, entity.circle.tool_names
+        self._executor.announce(
+            [(names.get(call.gate, call.gate), call.args) for call in calls],
+            entity_id=entity.id,
+            cast_id=self.cast.id,
+            trace_id=self.cast.trace.trace_id,
+            turn=turn,
+        )
         while index < len(calls) and not turn.finished:
             call = calls[index]
             delegations = list(itertools.takewhile(self._delegates, calls[index:]))

@@ -179,7 +179,7 @@ export class ToolView {
           el(
             'div',
             { class: 'buttons' },
-            ...once.map((option) => el('button', { class: option.kind === 'allow_once' ? 'primary' : 'secondary', type: 'button', 'data-kind': option.kind, title: HINTS[option.kind] ?? '', onclick: () => { press(option.id) } }, ...withVisibleCharacters(option.name, 'command'))),
+            ...once.map((option) => el('button', { class: option === once[0] && option.kind === 'allow_once' ? 'primary' : 'secondary', type: 'button', 'data-kind': option.kind, title: (option === once.find(({ kind }) => kind === option.kind) && HINTS[option.kind]) || '', onclick: () => { press(option.id) } }, ...withVisibleCharacters(option.name, 'command'))),
             size(item),
           ),
           (always.length > 0 || reject !== undefined) &&

@@ -11,6 +11,7 @@ export function questionText(item: ToolItem): string {
   if (item.planText !== undefined) return "Carry out this plan?";
   if (item.name === "run_tests") return item.program ? "Run the tests with this command?" : "Run the tests?";
   if (item.program) return item.program.language === "python" ? "Run this code?" : "Run this command?";
+  if (item.name === "edits") return `Make these ${item.title.replace(/ \(.*/, "")}?`;
   if (diffs.length > 0 && diffs.every((part) => part.isNew)) return diffs.length > 1 ? "Create these files?" : "Create this file?";
   if (diffs.length > 1) return "Make these edits?";
   if (item.kind === "edit") return "Make this edit?";

@@ -1,0 +1,74 @@
+"""Edits of one utterance, which are approved together: one question with the changes of all files.
+
+The answer covers exactly what was shown. A call whose change is another one when it runs is asked about again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cantrip_acp.core.events import Diff
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.permissions.interceptor import Decision
+    from cantrip_acp.gates.contract import GateInvocation
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A call, and the changes of files that a question shows for it."""
+
+    gate: str
+    args: Mapping[str, Any]
+    diffs: tuple[Diff, ...]
+
+    def is_call(self, invocation: GateInvocation) -> bool:
+        return self.gate == invocation.gate.name and self.args == invocation.args
+
+
+@dataclass(slots=True)
+class Edits:
+    """The edits of one utterance. ``asked``: whether the user was asked about them together, which happens once."""
+
+    calls: Sequence[GateInvocation]
+    asked: bool = False
+    shown: list[Edit] = field(default_factory=list)
+    decision: Decision | None = None
+
+    def later(self, invocation: GateInvocation) -> Sequence[GateInvocation]:
+        """The calls after this one."""
+        for number, each in enumerate(self.calls):
+            if each.gate.name == invocation.gate.name and each.args == invocation.args:
+                return self.calls[number + 1 :]
+        return ()
+
+    def take(self, invocation: GateInvocation, diffs: tuple[Diff, ...]) -> Decision | None:
+        """The answer to the question for all, for a call that was among them and still makes the same change."""
+        shown = next((each for each in self.shown if each.is_call(invocation)), None)
+        if shown is None or self.decision is None:
+            return None
+        self.shown.remove(shown)
+        # A rejection holds whatever the change would be now.
+        return self.decision if shown.diffs == diffs or not self.decision.answer.startswith("allow") else None
+
+
+def follow(invocation: GateInvocation, texts: Mapping[str, str]) -> tuple[Diff, ...] | None:
+    """The change of a call to a file that earlier calls change to one of these texts (by path). None if it cannot be known.
+
+    Raises `GateError` if the call would fail.
+    """
+    from cantrip_acp.gates.files import edit_file, write_file
+
+    gate, args = invocation.gate, invocation.args
+    if len(texts) != 1:
+        return None
+    (path,) = texts
+    if gate.handler == write_file.WRITE_FILE.handler:
+        return (Diff(path, texts[path], args["content"]),)
+    if gate.handler == edit_file.EDIT_FILE.handler:
+        every = bool(args.get("replace_all", False))
+        new = edit_file.replace_exactly(texts[path], args["old_text"], args["new_text"], every=every, shown=path).text
+        return (Diff(path, texts[path], new),)
+    return None

@@ -316,10 +316,11 @@ class TerminalQuestions:
                 screen.line_with_bar(line, style, indent=4)
         always = escape_invisible(redact(question.allowing_text))
         green, red = "bold green", "bold red"
+        allowing: list[str | tuple[str, str]]
         if question.edits:
             allowing = [("y", green), " all   ", ("e", green), " look at each   ", ("n", red), " none   "]
         else:
-            step = [("s", green), " all edits of this step   "] if question.step else []
+            step: list[str | tuple[str, str]] = [("s", green), " all edits of this step   "] if question.step else []
             allowing = [("y", green), " once   ", *step, ("a", green), f" always {always}   ", ("n", red), " no   "]
         screen.line(*allowing, ("r", red), " no, with a reason", indent=4)
         screen.flush()

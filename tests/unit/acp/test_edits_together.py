@@ -169,3 +169,22 @@ def test_a_cancelled_prompt_makes_no_edit(agent: Any, folder: Path) -> None:
     assert found.answer(prompt)["result"]["stopReason"] == "cancelled"
     assert (folder / "a.txt").read_text() == "one\ntwo\n"
     assert len(titles(found)) == 1
+
+
+def test_the_terminal_has_keys_for_all_and_for_each(folder: Path) -> None:
+    import io
+
+    from cantrip_acp.acp.permissions.interceptor import Question
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.cli.session.permissions import TerminalQuestions, _keys_for
+    from cantrip_acp.core.events import Diff
+
+    shown = io.StringIO()
+    asked = Question(
+        call_id="c", tool="edits", title="2 edits in 2 files", kind="edit", pattern="", pattern_text="", raw_input=None,
+        entity_id="e", cast_id="c", diffs=(Diff(f"{folder}/a", None, "x\n"), Diff(f"{folder}/b", "x\n", "y\n")), edits=2,
+    )  # fmt: skip
+    TerminalQuestions(Screen(shown), folder)._show(asked)
+    text = shown.getvalue()
+    assert all(words in text for words in ("2 edits in 2 files", "+x", "-x", "+y", "y all", "e look at each", "n none"))
+    assert _keys_for(asked)["e"] == "each"

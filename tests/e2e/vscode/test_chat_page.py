@@ -394,6 +394,28 @@ def test_running_children_are_lines_with_their_task_and_what_they_do(page: Any) 
     assert "The keeper says it." in only.inner_text()
 
 
+def test_a_running_call_shows_its_seconds_and_can_be_stopped_alone(page: Any) -> None:
+    # The extension host's clock is an hour ahead of the page's.
+    page.evaluate("tell({ type: 'state', state: { ...state, now: Date.now() + 3_600_000 } })")
+    started = page.evaluate("Date.now()") + 3_600_000 - 65_000
+    add(page, **call(1, "execute", status="in_progress", name="bash", started=started))
+    item, stop = page.locator(".tool-item"), page.locator(".stop-call")
+    shown = item.locator(".seconds").inner_text()
+    assert shown.startswith("1 min ")
+    page.wait_for_function("(before) => document.querySelector('.seconds').textContent !== before", arg=shown)
+    # An agent that cannot stop one call gets no button for it.
+    assert not stop.is_visible()
+    page.evaluate("tell({ type: 'state', state: { ...state, stopsCalls: true } })")
+    assert stop.get_attribute("aria-label") == "Stop this call; Cantrip goes on"
+    stop.click()
+    assert page.evaluate("said.filter((m) => m.type === 'stopCall')") == [{"type": "stopCall", "item": "c1"}]
+    assert stop.is_disabled()
+    done = call(1, "execute", status="failed", name="bash", stopped=True, started=started, ended=started + 66_000)
+    page.evaluate("(item) => tell({ type: 'ops', ops: [{ op: 'set', item }] })", done)
+    assert not stop.is_visible()
+    assert item.locator(".seconds").inner_text() == "1 min 6 s"
+
+
 @pytest.mark.timing
 def test_ten_thousand_messages_stay_fluid(page: Any) -> None:
     took = page.evaluate(

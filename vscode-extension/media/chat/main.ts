@@ -10,6 +10,7 @@ import { Log } from './log'
 import { Queue } from './queue'
 import { Servers } from './servers'
 import { Sessions } from './sessions'
+import { clock, tick } from './tool'
 
 const live = el('div', { class: 'hidden-words', role: 'status', 'aria-live': 'polite' })
 const empty = el('div', { class: 'empty' })
@@ -116,6 +117,8 @@ function setState(state: State): void {
   running = state.running
   log.running = running
   document.body.classList.toggle('running', running)
+  document.body.classList.toggle('stops-calls', state.stopsCalls === true)
+  if (state.now !== undefined) clock.ahead = state.now - Date.now()
   document.body.classList.toggle('opening', state.status === 'opening')
   composer.set(state)
   queue.set(state.queue)
@@ -198,4 +201,5 @@ window.addEventListener('keydown', (event) => {
 })
 
 document.getElementById('chat')?.append(el('div', { class: 'log-frame' }, log.element, log.toEndButton, sessions.element, servers.element), plan, changed.element, queue.element, composer.element, live)
+window.setInterval(tick, 1000)
 host.postMessage({ type: 'ready' })

@@ -2,8 +2,9 @@ import type { Question, TestReport, ToolItem, ToolPart } from '../../src/chat/it
 import { answered, questionText } from '../../src/chat/questions'
 import { isMarked, pieces } from '../../src/chat/visible'
 import { change } from './change'
+import { timeOf } from '../../src/chat/runs'
 import { ChildrenView } from './children'
-import { el, icon, withVisibleCharacters } from './dom'
+import { el, icon, iconButton, withVisibleCharacters } from './dom'
 import { host } from './host'
 import { codeBlock, link, MarkdownView, withPlaces } from './markdown'
 import { TerminalView } from './terminal'
@@ -29,6 +30,14 @@ const STATUS: Readonly<Record<string, readonly [string, string]>> = {
   stopped: ['circle-slash', 'stopped'],
 }
 
+/** The time of the extension host, as far as it differs from that of the page's machine, in ms. */
+export const clock = { ahead: 0 }
+
+/** Write how long the running calls have taken. */
+export function tick(): void {
+  for (const each of document.querySelectorAll<HTMLElement>('.seconds[data-started]')) each.textContent = timeOf(Number(each.dataset['started']), Date.now() + clock.ahead)
+}
+
 /** A tool call: its title, its status and its collapsible result, or the permission question. */
 export class ToolView {
   readonly element: HTMLElement
@@ -39,6 +48,10 @@ export class ToolView {
   private terminal: TerminalView | undefined
   private children: ChildrenView | undefined
   private readonly openOutput = (): void => { host.postMessage({ type: 'openOutput', item: this.item.id }) }
+  private readonly stop = iconButton('debug-stop', 'Stop this call; Cantrip goes on', () => {
+    this.stop.disabled = true
+    host.postMessage({ type: 'stopCall', item: this.item.id })
+  }, 'stop-call')
   private touched = false
   private recorded = false
   private renderedShape = ''
@@ -48,7 +61,7 @@ export class ToolView {
   constructor(item: ToolItem) {
     this.item = item
     this.details.append(this.summary, this.body)
-    this.element = el('div', { class: `item tool-item${item.parent ? ' nested' : ''}`, role: 'article', 'data-id': item.id }, this.details, this.asking)
+    this.element = el('div', { class: `item tool-item${item.parent ? ' nested' : ''}`, role: 'article', 'data-id': item.id }, this.details, this.stop, this.asking)
     this.summary.addEventListener('click', () => { this.touched = true })
     this.set(item)
   }
@@ -63,9 +76,12 @@ export class ToolView {
       icon('chevron-right', 'chevron'),
       icon(ICONS[item.kind] ?? 'tools', 'kind'),
       command ? el('span', { class: 'title command' }, ...withVisibleCharacters(program.text, 'command'), left(program.left)) : el('span', { class: 'title' }, ...withVisibleCharacters(item.title, 'command')),
+      el('span', { class: 'seconds', 'aria-hidden': 'true', 'data-started': state === 'in_progress' ? item.started : undefined }, timeOf(item.started, item.ended ?? (state === 'in_progress' ? Date.now() + clock.ahead : undefined))),
       el('span', { class: `status ${state}`, title: words }, icon(sign), el('span', { class: 'hidden-words' }, words)),
     )
     this.element.classList.toggle('nested', item.parent !== undefined)
+    this.element.classList.toggle('live', state === 'in_progress')
+    if (state !== 'in_progress') this.stop.disabled = false
     // The results of these calls are shown elsewhere: the answer as text, the plan above the input.
     this.element.hidden = (item.name === 'done' || item.name === 'plan') && item.status !== 'failed' && !item.question
     this.element.setAttribute('aria-label', `${item.title}, ${words}`)

@@ -121,6 +121,11 @@ export class Connection {
     return (this.about.agentCapabilities?._meta?.cantrip as { promptQueueing?: unknown } | undefined)?.promptQueueing === true;
   }
 
+  /** Whether one running call can be stopped alone. */
+  get stopsCalls(): boolean {
+    return (this.about.agentCapabilities?._meta?.cantrip as { toolCallCancel?: unknown } | undefined)?.toolCallCancel === true;
+  }
+
   async close(): Promise<void> {
     await this.process.stop();
   }

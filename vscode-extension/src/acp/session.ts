@@ -1,9 +1,11 @@
-import { methods } from "@agentclientprotocol/sdk/unstable";
+import { methods, RequestError } from "@agentclientprotocol/sdk/unstable";
 import type * as acp from "@agentclientprotocol/sdk/unstable";
 import type { QueryData } from "../knowledge/data";
 import { type ChangedFile, changedFiles, type RestoreResult, restoreResult } from "./changes";
 import { type Connection, type QueuedPrompt, readQueue } from "./connection";
 import { Signal } from "./signal";
+
+const INVALID_PARAMS = -32602;
 
 /** The state of a session from replies and updates, without its messages. */
 export interface Settings {
@@ -123,6 +125,19 @@ export class Session {
   /** Give a prompt that waits to the entity before its next query. */
   async sendQueuedNow(id: string): Promise<void> {
     await this.changeQueue("send_now", { id });
+  }
+
+  get stopsCalls(): boolean {
+    return this.connection.stopsCalls;
+  }
+
+  /** Stop one running call. A call that has ended meanwhile needs no stop. */
+  async stopCall(toolCallId: string): Promise<void> {
+    try {
+      await this.connection.requestExtension("_cantrip/tool_call/cancel", { sessionId: this.id, toolCallId });
+    } catch (problem) {
+      if (!(problem instanceof RequestError) || problem.code !== INVALID_PARAMS) throw problem;
+    }
   }
 
   private async changeQueue(action: "edit" | "remove" | "send_now", params: object): Promise<void> {

@@ -96,6 +96,11 @@ export class Conversation {
   }
 
   /** Whether a message can wait for the running one. */
+  /** Whether one running call can be stopped alone. */
+  get stopsCalls(): boolean {
+    return this.current?.stopsCalls ?? false;
+  }
+
   get queues(): boolean {
     return this.current?.queuesPrompts ?? false;
   }

@@ -18,6 +18,10 @@ export interface State {
   readonly running: boolean;
   /** Whether a message can be sent while another one runs. */
   readonly queues: boolean;
+  /** Whether one running call can be stopped alone. */
+  readonly stopsCalls?: boolean;
+  /** The time of the extension host in ms, which is not always that of the page's machine. */
+  readonly now?: number;
   /** The messages that wait for the running one. */
   readonly queue: readonly QueuedMessage[];
   readonly options: readonly Choice[];
@@ -99,7 +103,7 @@ export type WebviewMessage =
   | { readonly type: "link"; readonly href: string }
   | { readonly type: "mention"; readonly ask: number; readonly query: string }
   | { readonly type: "dropped"; readonly uris: readonly string[] }
-  | { readonly type: "askAgain" | "tryAgain" | "copyAnswer" | "restore" | "openOutput"; readonly item: string }
+  | { readonly type: "askAgain" | "tryAgain" | "copyAnswer" | "restore" | "openOutput" | "stopCall"; readonly item: string }
   | { readonly type: "copy" | "insert"; readonly text: string };
 
 /** Check a message of the webview. The webview shows untrusted text, so its messages are not trusted. */
@@ -166,6 +170,7 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
     case "copyAnswer":
     case "restore":
     case "openOutput":
+    case "stopCall":
       return texts("item") ? (fields as unknown as WebviewMessage) : undefined;
     case "copy":
     case "insert":

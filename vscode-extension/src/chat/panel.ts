@@ -184,6 +184,8 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       session: current.sessionId ?? "",
       running: current.busy,
       queues: current.queues,
+      stopsCalls: current.stopsCalls,
+      now: Date.now(),
       queue: current.queue,
       options: choices(settings),
       commands: settings.commands.map((each) => ({ name: each.name, description: each.description, hint: each.input?.hint ?? "" })),
@@ -311,6 +313,10 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       case "diff": {
         const diff = current.transcript.diff(message.item, message.path);
         return diff && this.approvals.show(diff, current.transcript.questionOf(message.item));
+      }
+      case "stopCall": {
+        const call = current.transcript.callOf(message.item);
+        return call === undefined ? undefined : current.session?.stopCall(call).catch(showError);
       }
       case "openOutput": {
         const output = current.transcript.outputOf(message.item);

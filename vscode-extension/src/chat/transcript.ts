@@ -205,6 +205,12 @@ export class Transcript {
     if (item) this.output(item, data);
   }
 
+  /** The id of the call that an item shows. */
+  callOf(itemId: string): string | undefined {
+    const item = this.items.find((each) => each.id === itemId);
+    return item?.type === "tool" ? item.callId : undefined;
+  }
+
   /** The open question of an item. */
   questionOf(itemId: string): string | undefined {
     const item = this.items.find((each) => each.id === itemId);

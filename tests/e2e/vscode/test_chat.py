@@ -346,8 +346,14 @@ def test_changes_are_reviewed_and_files_restored(window: Window, project: Projec
     assert project.greet == GREET
     redo.click()
     expect(redo).to_have_count(0)
-    strip.get_by_role("button", name="Keep all").click()
+    # The change is in the text too, with its own Keep, and is kept there and here at once.
+    window.command("Cantrip Review: Next Change")
+    lens = window.page.locator(".codelens-decoration a", has_text="Keep")
+    lens.first.wait_for()
+    window.shot("chat-review-in-the-editor")
+    lens.first.click()
     expect(strip).to_be_hidden()
+    expect(lens).to_have_count(0)
     assert project.greet == after
 
     restore = frame.get_by_role("button", name="Restore files to here: as they were before")

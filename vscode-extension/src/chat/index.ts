@@ -12,6 +12,7 @@ import type { Conversation } from "./conversation";
 import { Diffs } from "./diffs";
 import { contextAttached } from "./editorcontext";
 import { recordTerminals, terminalSelection } from "./editorreader";
+import { EditorReview } from "./editorreview";
 import { EditorFiles } from "./files";
 import { FollowAlong } from "./followalong";
 import { Forms } from "./forms";
@@ -84,7 +85,10 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     await (there?.[0] ?? panel).compose([]);
     if (there === undefined && conversation.session !== undefined) await service.open(conversation.session.id);
   };
+  const review = new EditorReview(() => service.reviews, (of, path) => panel.openChangeOf(of, path));
+  service.reviewed.on(() => void review.refresh());
   context.subscriptions.push(
+    review,
     trace,
     diffs,
     approvals,

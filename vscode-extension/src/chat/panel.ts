@@ -15,7 +15,7 @@ import type { Mentions } from "./mentions";
 import { parseWebviewMessage, type WebviewMessage, type State, type HostMessage } from "./messages";
 import { type ChatService, place } from "./service";
 import type { AnswerNote } from "./permissions";
-import type { RestoreOptions } from "./review";
+import type { RestoreOptions, Review } from "./review";
 import type { Setup } from "../environment/setup";
 import { choices, formatUsage } from "./state";
 
@@ -440,6 +440,12 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     current.review.continues(conversation.review);
     if (restored !== undefined) current.transcript.addNotice("info", ...doneWords(restored));
     return true;
+  }
+
+  /** Show the changes of a file in the diff editor. */
+  async openChangeOf(review: Review, path: string): Promise<void> {
+    const conversation = this.service.conversationOf(review);
+    if (conversation !== undefined) await this.openChange(conversation, path);
   }
 
   private async openChange(conversation: Conversation, path: string): Promise<void> {

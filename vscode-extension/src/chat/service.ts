@@ -8,6 +8,7 @@ import { Signal, type Subscription } from "../acp/signal";
 import { contentOf } from "./attachments";
 import { Conversation, type Wanted } from "./conversation";
 import type { Attachment, ToolItem } from "./items";
+import type { Review } from "./review";
 import type { Pending, Permissions } from "./permissions";
 
 const LAST = "cantrip.chat.session";
@@ -31,6 +32,7 @@ class Shared {
   readonly running = new Set<Conversation>();
   readonly busyChanged = new Signal<void>();
   readonly deleted = new Signal<Conversation>();
+  readonly reviewed = new Signal<void>();
   readonly signedIn = new Signal<void>();
   readonly last = new WeakMap<Conversation, { text: string; attachments: Attachment[] }>();
 }
@@ -336,6 +338,21 @@ export class ChatService implements vscode.Disposable {
     return this.conversations.get(sessionId);
   }
 
+  /** Fires if the changed files of any conversation of this window are other ones. */
+  get reviewed(): Signal<void> {
+    return this.shared.reviewed;
+  }
+
+  /** The changes of all conversations of this window. */
+  get reviews(): readonly Review[] {
+    return [...this.conversations.values()].map(({ review }) => review);
+  }
+
+  /** The conversation whose changes these are. */
+  conversationOf(review: Review): Conversation | undefined {
+    return [...this.conversations.values()].find((each) => each.review === review);
+  }
+
   /** A file was saved in the editor. */
   saved(path: string): void {
     for (const conversation of this.conversations.values()) conversation.review.saved(path);
@@ -410,6 +427,7 @@ export class ChatService implements vscode.Disposable {
 
   private addListeners(conversation: Conversation): Conversation {
     conversation.onUpdate.on((update) => { if (conversation === this.conversation) this.onUpdate.fire(update); });
+    conversation.review.changed.on(() => { this.shared.reviewed.fire(); });
     conversation.onPromptStart.on(() => {
       this.running.add(conversation);
       if (conversation.session !== undefined && conversation === this.conversation) this.remember(conversation.session.id);

@@ -496,6 +496,6 @@ function tell(head: HTMLElement, calls: readonly ToolItem[], open: boolean): voi
 /** Where the user was in a conversation before the page was created again. */
 function savedPlace(session: string): { index: number; offset: number } | undefined {
   const { place } = (host.getState() ?? {}) as { place?: { session?: unknown; index?: unknown; offset?: unknown } }
-  if (session === '' || place?.session !== session || typeof place.index !== 'number' || typeof place.offset !== 'number') return undefined
+  if (!session || place?.session !== session || typeof place.index !== 'number' || typeof place.offset !== 'number') return undefined
   return { index: place.index, offset: place.offset }
 }

@@ -51,7 +51,7 @@
    :shell-prompt "Cantrip> "
    :shell-prompt-regexp "Cantrip> "
    :client-maker #'cantrip-agent-shell-make-client
-   :install-instructions "pipx install cantrip-acp, then cantrip doctor"))
+   :install-instructions "pipx install '.[editor]' in a clone of Cantrip, then cantrip doctor"))
 
 ;;;###autoload
 (defun cantrip-agent-shell ()

@@ -138,6 +138,32 @@ def test_commands_that_are_named_exist() -> None:
     assert seen > 40
 
 
+def test_nothing_is_installed_from_an_index_without_a_release() -> None:
+    """A package of our name on the public index would be a stranger's, as long as README says that there is no release."""
+    assert "It has no release yet" in (ROOT / "README.md").read_text(), "there is a release: remove this test"
+    texts = [
+        *(page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.name != "reference"),
+        *sorted((ROOT / "cantrip_acp").rglob("*.py")),
+        *sorted((ROOT / "vscode-extension/src").rglob("*.ts")),
+        *(page for kind in ("el", "lua", "rs", "md") for page in sorted((ROOT / "editors").rglob(f"*.{kind}"))),
+        *sorted((ROOT / "examples").rglob("*.*")),
+        *sorted((ROOT / ".github").rglob("*.yml")),
+    ]
+    install = re.compile(
+        r"\b(?:pip|pipx|uv|tool) (?:install|add)\b[^\n`]*[\s'\"]cantrip-acp\b|\buvx (?!--from dist/)[^\n`]*cantrip-acp\b"
+    )
+    assert install.search("pip install --upgrade cantrip-acp")
+    assert install.search("pip install 'cantrip-acp[otel]'")
+    assert not install.search("pip install ./.cantrip-acp")
+    found = [
+        f"{name(each)}: {hit[0]}"
+        for each in texts
+        if each.is_file()
+        for hit in install.finditer(each.read_text(errors="replace"))
+    ]
+    assert found == []
+
+
 def test_pieces_of_recipes_are_taken() -> None:
     seen = 0
     for where, body in blocks("yaml"):

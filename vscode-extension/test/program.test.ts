@@ -41,7 +41,7 @@ test("each way to fail says what it was and what to do", async () => {
   assert.match(await refusal({ command: join(folder, "nowhere"), args: [], origin: "PATH" }), /nowhere \(PATH\) does not exist/);
   assert.match(await refusal(script("locked", "echo", 0o644)), /not executable/);
   assert.match(await refusal(script("other", "echo incantation 7")), /another program/);
-  assert.match(await refusal(script("old", "echo cantrip 0.0.9")), /0\.0\.9; this extension needs .*pip install --upgrade/);
+  assert.match(await refusal(script("old", "echo cantrip 0.0.9")), /0\.0\.9; this extension needs .*Set Up/);
   assert.match(await refusal(script("bare", "echo 'python3: No module named cantrip_acp' >&2; exit 1")), /a Python without the package/);
   assert.match(await refusal(script("broken", "echo first >&2; echo last word >&2; exit 7")), /failed with status 7: last word/);
 });

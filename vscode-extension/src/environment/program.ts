@@ -70,7 +70,7 @@ export async function probe(
     return {
       program,
       old: true,
-      why: `${commandLine(program)} (${program.origin}) is cantrip ${version}; this extension needs ${OLDEST} or later. Update it: pip install --upgrade cantrip-acp`,
+      why: `${commandLine(program)} (${program.origin}) is cantrip ${version}; this extension needs ${OLDEST} or later. Run "Cantrip: Set Up", or install it again from the folder it came from.`,
     };
   }
   return { ...program, version };

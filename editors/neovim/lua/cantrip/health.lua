@@ -16,7 +16,7 @@ function M.check()
   local program = type(config.cmd) == 'table' and config.cmd[1] or 'cantrip'
   if vim.fn.executable(program) == 0 then
     health.error(("no program '%s' on PATH"):format(program), {
-      'pipx install cantrip-acp',
+      "pipx install '.[editor]' in a clone of Cantrip",
       "or give its path: vim.lsp.config('cantrip', { cmd = { '/path/to/cantrip', 'lsp' } })",
     })
     return

@@ -28,7 +28,7 @@ impl zed::Extension for Cantrip {
                 let name = named.unwrap_or_else(|| "cantrip".to_string());
                 worktree.which(&name).ok_or_else(|| {
                     format!(
-                        "no program {name:?} on PATH: `pipx install cantrip-acp`, or name it in the settings: \
+                        "no program {name:?} on PATH: `pipx install '.[editor]'` in a clone of Cantrip, or name it in the settings: \
                          \"lsp\": {{\"cantrip\": {{\"binary\": {{\"path\": \"/path/to/cantrip\", \"arguments\": [\"lsp\"]}}}}}}"
                     )
                 })?

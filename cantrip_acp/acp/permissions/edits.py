@@ -7,13 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from cantrip_acp.core.events import Diff
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.permissions.interceptor import Decision
     from cantrip_acp.gates.contract import GateInvocation
+
+Answer = Literal["allow_once", "allow_always", "allow_step", "each", "reject_once", "reject_always", "unasked"]
+"""The answer to a question. ``allow_step`` allows all edits of the running program, ``each`` asks about the edits one by one.
+``unasked`` means that the client could not show the question."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The user's answer to a question. ``reason`` says why something is rejected; the entity reads it."""
+
+    answer: Answer
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 import msgspec
 
 from cantrip_acp.acp.permissions import patterns
-from cantrip_acp.acp.permissions.edits import Edit, Edits, follow
+from cantrip_acp.acp.permissions.edits import Decision, Edit, Edits, follow
 from cantrip_acp.acp.permissions.patterns import ALL
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.session_store import Grant
@@ -35,17 +35,6 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateInvocation, Proceed, ProgramCall
 
 log = logging.getLogger(__name__)
-
-Answer = Literal["allow_once", "allow_always", "allow_step", "each", "reject_once", "reject_always", "unasked"]
-"""The answer to a question. ``allow_step`` allows all edits of the running program, ``each`` asks about the edits one by one.
-``unasked`` means that the client could not show the question."""
-
-
-class Decision(msgspec.Struct, frozen=True):
-    """The user's answer to a question. ``reason`` says why something is rejected; the entity reads it."""
-
-    answer: Answer
-    reason: str = ""
 
 
 Decide = Callable[[], "GateReply | bool | None"]

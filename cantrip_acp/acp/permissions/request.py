@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.permissions.interceptor import Decision
+from cantrip_acp.acp.permissions.edits import Decision
 from cantrip_acp.acp.render.event_translator import title_of_child_call
 from cantrip_acp.acp.render.formatting import (
     code_block,

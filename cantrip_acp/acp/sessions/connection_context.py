@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cantrip_acp.acp.client_services.editor_files import EditorFileGates
-    from cantrip_acp.acp.permissions.interceptor import Decision, Question
+    from cantrip_acp.acp.permissions.edits import Decision
+    from cantrip_acp.acp.permissions.interceptor import Question
     from cantrip_acp.acp.sessions.config_options import SessionOptions
     from cantrip_acp.acp.sessions.open_sessions import OpenSessions
     from cantrip_acp.acp.sessions.session import Session

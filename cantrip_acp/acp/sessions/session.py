@@ -19,7 +19,7 @@ import msgspec
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import session_busy, session_not_ready
-from cantrip_acp.acp.permissions.interceptor import Decision
+from cantrip_acp.acp.permissions.edits import Decision
 from cantrip_acp.acp.permissions.request import PermissionAsked, ask_client
 from cantrip_acp.acp.render.event_translator import STOP_REASONS, Translator, notice
 from cantrip_acp.acp.render.formatting import MessageSeparator

@@ -128,7 +128,12 @@ class Sessions:
         session = await self._find_session(params)
         await session.replay()
         self.context.after_reply(session, request, before_reply=True)
-        return self.context.state(session)
+        state = self.context.state(session)
+        if not session.running and state.meta is not None:
+            reason = await session.unfinished_reason()
+            if reason is not None:
+                state.meta["cantrip"]["incomplete"] = reason
+        return state
 
     def resume(self, params: acp.LoadSession, request: Request) -> Awaitable[acp.SessionState]:
         """``session/resume``: like `load`, but the history is not sent."""

@@ -446,6 +446,15 @@ class Session:
             about[acp.REQUEST_EDGES] = {"edges": self.entity.state.requests.drain()}
         return acp.PromptResult(reason, about)
 
+    async def unfinished_reason(self) -> str | None:
+        """Why the last answer can go on with an empty prompt (`core.history.continuation.unfinished_reason`); None if it
+        is complete, and for a refusal, which would only be repeated."""
+        from cantrip_acp.core.history.continuation import unfinished_reason
+
+        async with self.loom_read:
+            reason = await anyio.to_thread.run_sync(unfinished_reason, self.entity.state)
+        return None if reason == "refusal" else reason
+
     def info(self) -> acp.SessionInfoChanged:
         """The title of the session, and the time of its last turn."""
         last = self.entity.last_turn

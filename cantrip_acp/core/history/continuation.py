@@ -130,6 +130,21 @@ def find_own_point(entity: EntityState) -> Point:
     return Point(entity.last_turn, last, begins, context, spent)
 
 
+def unfinished_reason(entity: EntityState) -> str | None:
+    """Why an entity's own last cast can continue: the reason of its end (`cancelled`, `max_turns`, …), or ``interrupted``
+    if the process ended before it. None if it ended by itself, or if the entity has no cast of its own.
+    """
+    loom = entity.loom
+    mine = [start.id for start in loom.cast_starts().values() if start.entity_id == entity.id]
+    if not mine:
+        return None
+    end = loom.cast_end(mine[-1])
+    turns = [i for i, place in loom.places.items() if place.cast_id == mine[-1] and place.role == "crystal"]
+    if (end is not None and end.terminated) or (turns and loom.turn(turns[-1]).terminated):
+        return None
+    return "interrupted" if end is None else end.reason
+
+
 def rebuild_context(entity: EntityState, where: Point) -> Context:
     """The context for continuing from a point: the original entity's for the same cantrip, a fork's for another
     cantrip.

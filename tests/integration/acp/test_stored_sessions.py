@@ -133,7 +133,8 @@ def test_it_survives_being_killed_in_the_middle_of_a_prompt(again: Open, folder:
     os.kill(first.process.pid, signal.SIGKILL)
     first.process.wait()
     second = again()
-    second.call("session/load", named(session, folder))
+    loaded = second.call("session/load", named(session, folder))
+    assert loaded["_meta"]["cantrip"]["incomplete"] == "interrupted"
     assert words(second, "user_message_chunk") == ["The first.", "The second."]
     assert words(second) == ["One."]
     (listed,) = second.call("session/list")["sessions"]

@@ -192,8 +192,13 @@ export function error(item: ErrorItem): HTMLElement {
       el('strong', {}, item.title),
       item.detail && el('div', { class: 'detail' }, item.detail),
       action && el('button', { class: first ? 'primary' : 'secondary', type: 'button', onclick: () => { host.postMessage({ type: action[0] }) } }, action[1]),
+      item.incomplete === true && continueButton(item.id),
     ),
   )
+}
+
+function continueButton(item: string): HTMLElement {
+  return el('button', { class: 'secondary continue when-idle', type: 'button', title: 'Let the answer go on, without a new message', onclick: () => { host.postMessage({ type: 'continue', item }) } }, 'Continue')
 }
 
 function end(item: EndItem): HTMLElement {
@@ -202,6 +207,7 @@ function end(item: EndItem): HTMLElement {
     'div',
     { class: 'end' },
     item.words && el('span', { class: 'words' }, item.words),
+    item.incomplete === true && continueButton(item.id),
     item.said && copyButton('Copy this answer', () => { host.postMessage({ type: 'copyAnswer', item: item.id }) }),
     iconButton('refresh', 'Try again: send the message again from before it', () => { host.postMessage({ type: 'tryAgain', item: item.id }) }, 'when-idle'),
     turn !== undefined && iconButton('discard', 'Restore files to here: as they were after this answer', () => { host.postMessage({ type: 'restore', item: item.id }) }, 'when-idle'),

@@ -43,6 +43,8 @@ export class Session {
   settings: Settings = { options: [], commands: [] };
   /** The prompts that wait for the running one. */
   queue: readonly QueuedPrompt[] = [];
+  /** Why the last answer of a session that was loaded is incomplete: then an empty prompt lets it go on. */
+  incomplete: string | undefined;
   private muted = false;
   private prompting = 0;
 
@@ -63,7 +65,8 @@ export class Session {
     configOptions?: readonly acp.SessionConfigOption[] | null;
     _meta?: Record<string, unknown> | null;
   }): void {
-    const about = reply._meta?.cantrip as { untrusted?: unknown } | undefined;
+    const about = reply._meta?.cantrip as { untrusted?: unknown; incomplete?: unknown } | undefined;
+    this.incomplete = typeof about?.incomplete === "string" ? about.incomplete : undefined;
     this.set({
       modes: reply.modes ?? this.settings.modes,
       options: reply.configOptions ?? this.settings.options,

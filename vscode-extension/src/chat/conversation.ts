@@ -20,6 +20,8 @@ interface Sent {
   shown: boolean;
   /** Whether the user removed it from the queue. */
   removed: boolean;
+  /** Whether it has no text and lets the last answer go on. */
+  readonly continues: boolean;
 }
 
 /** A session that a conversation shows once it is open, as it was known before: by its id, and its title if it had one. */
@@ -162,12 +164,12 @@ export class Conversation {
   /**
    * Run one prompt to its end, after the one that runs. `content` makes its content blocks. `open` opens a session if there is none.
    * Errors are added to the transcript. If a key is missing, `signIn` asks for one, and the prompt is sent again. `now`: the
-   * entity gets it before its next query.
+   * entity gets it before its next query. `continues`: it has no content, and the last answer goes on.
    */
-  async prompt(text: string, attachments: Attachment[], content: () => Promise<acp.ContentBlock[]>, open: () => Promise<Session>, signIn: () => Promise<boolean>, now = false): Promise<void> {
+  async prompt(text: string, attachments: Attachment[], content: () => Promise<acp.ContentBlock[]>, open: () => Promise<Session>, signIn: () => Promise<boolean>, now = false, continues = false): Promise<void> {
     const waits = this.busy;
     if (waits && !this.queues) return;
-    const own: Sent = { id: randomUUID(), text, attachments, queued: false, shown: false, removed: false };
+    const own: Sent = { id: randomUUID(), text, attachments, queued: false, shown: false, removed: false, continues };
     this.sent.push(own);
     if (waits) this.queueChanged.fire();
     else this.start(own);
@@ -230,7 +232,8 @@ export class Conversation {
 
   private show(own: Sent): void {
     own.shown = true;
-    this.transcript.addUserMessage(own.text, own.attachments);
+    if (own.continues) this.transcript.continued();
+    else this.transcript.addUserMessage(own.text, own.attachments);
   }
 
   private ended(own: Sent, reply: acp.PromptResponse): void {

@@ -172,6 +172,8 @@ export interface ErrorItem {
   readonly title: string;
   readonly detail: string;
   readonly action: ErrorAction;
+  /** Whether a part of the answer is there, so that it can go on. */
+  incomplete?: boolean;
 }
 
 export type ErrorAction = "restart" | "retry" | "signIn" | "setUp" | "newSession" | "none";
@@ -185,6 +187,8 @@ export interface EndItem {
   /** Whether the agent said something that can be copied. */
   readonly said: boolean;
   readonly turn?: string;
+  /** Whether the answer was cut and can go on. Only the last one of a session can. */
+  incomplete?: boolean;
 }
 
 /** A change of the conversation. `text` and `output` append to an item. */

@@ -103,7 +103,7 @@ export type WebviewMessage =
   | { readonly type: "link"; readonly href: string }
   | { readonly type: "mention"; readonly ask: number; readonly query: string }
   | { readonly type: "dropped"; readonly uris: readonly string[] }
-  | { readonly type: "askAgain" | "tryAgain" | "copyAnswer" | "restore" | "openOutput" | "stopCall"; readonly item: string }
+  | { readonly type: "askAgain" | "tryAgain" | "continue" | "copyAnswer" | "restore" | "openOutput" | "stopCall"; readonly item: string }
   | { readonly type: "copy" | "insert"; readonly text: string };
 
 /** Check a message of the webview. The webview shows untrusted text, so its messages are not trusted. */
@@ -167,6 +167,7 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
       return Array.isArray(fields.uris) && fields.uris.every((uri) => typeof uri === "string") ? (fields as unknown as WebviewMessage) : undefined;
     case "askAgain":
     case "tryAgain":
+    case "continue":
     case "copyAnswer":
     case "restore":
     case "openOutput":

@@ -282,6 +282,8 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         return service.resend(message.item, message.text, [...message.attachments]);
       case "tryAgain":
         return service.resend(message.item);
+      case "continue":
+        return service.continueAnswer(message.item);
       case "stop":
         return service.stop();
       case "new":

@@ -138,6 +138,15 @@ export class ChatService implements vscode.Disposable {
     );
   }
 
+  /** Let an answer that was cut go on: a prompt without content. */
+  async continueAnswer(itemId: string): Promise<void> {
+    const where = place();
+    const conversation = this.current;
+    if (where === undefined || conversation.session === undefined || conversation.busy || !conversation.transcript.canContinue(itemId)) return;
+    this.forget(conversation.session.id);
+    await conversation.prompt("", [], () => Promise.resolve([]), () => this.begin(conversation, where), this.signIn, false, true);
+  }
+
   /** Send the last prompt again. If there was none, open the session again. */
   async retry(): Promise<void> {
     const last = this.last.get(this.current);
@@ -375,7 +384,7 @@ export class ChatService implements vscode.Disposable {
     transcript.replaying = true;
     try {
       await this.tryToLoad(id, where, conversation, until);
-      transcript.endReplay();
+      transcript.endReplay(conversation.session?.incomplete);
       this.refreshModels(id);
       conversation.review.refreshSoon();
       for (const each of this.pendingQuestions()) if (each.session === id) transcript.addUnanswered(each.item);

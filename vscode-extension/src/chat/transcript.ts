@@ -61,8 +61,20 @@ export class Transcript {
       this.planned.fire(this.plan);
     }
     this.expireUnanswered();
+    this.continued();
     this.said = false;
     this.add<UserItem>("user", { text, attachments, after: this.last });
+  }
+
+  /** The conversation goes on, so no earlier answer can be continued any more. */
+  continued(): void {
+    for (const item of this.items) if ((item.type === "end" || item.type === "error") && item.incomplete === true) this.change(item, { incomplete: false });
+  }
+
+  /** Whether the item is the end of an answer that can go on. */
+  canContinue(itemId: string): boolean {
+    const item = this.items.find((each) => each.id === itemId);
+    return (item?.type === "end" || item?.type === "error") && item.incomplete === true;
   }
 
   /** Mark unanswered questions as passed, because the conversation has continued. */
@@ -101,19 +113,24 @@ export class Transcript {
 
   /** The answer has ended. */
   ended(reply: acp.PromptResponse): void {
-    const about = reply._meta?.cantrip as { turn?: unknown; command?: unknown; summary?: unknown } | undefined;
+    const about = reply._meta?.cantrip as { turn?: unknown; command?: unknown; reason?: unknown } | undefined;
     this.reached(about?.turn);
     // A slash command is not a turn, so it cannot be forked.
     if (about?.command !== undefined && reply.stopReason === "end_turn") return this.settle();
     const turn = typeof about?.turn === "string" && about.turn ? about.turn : undefined;
-    this.end(reply.stopReason, turn);
+    // Without a record of the agent, nothing was begun that could go on.
+    const cut = about !== undefined && INCOMPLETE.has(reply.stopReason);
+    this.end(reply.stopReason, turn, cut ? (typeof about.reason === "string" && about.reason !== "cancelled" ? about.reason : reply.stopReason) : undefined);
   }
 
   /** The prompt failed. `turn` is the last turn before the failure, if the agent named it. */
   addError(problem: Omit<ErrorItem, "type" | "id">, turn?: unknown): void {
     this.reached(turn);
     this.settle();
-    this.add<ErrorItem>("error", problem);
+    const own = this.items.slice(this.items.findLastIndex((item) => item.type === "user") + 1);
+    const begun = own.some((item) => item.type === "tool" || (item.type === "agent" && item.text !== ""));
+    const incomplete = begun && (problem.action === "none" || problem.action === "retry" || problem.action === "restart");
+    this.add<ErrorItem>("error", { ...problem, ...(incomplete ? { incomplete } : {}) });
   }
 
   private reached(turn: unknown): void {
@@ -124,10 +141,11 @@ export class Transcript {
     this.add<NoticeItem>("notice", { severity: level, title, text });
   }
 
-  /** The replay has ended. Its last answer can be forked. */
-  endReplay(): void {
+  /** The replay has ended. Its last answer can be forked, and continued if the agent says why it is `incomplete`. */
+  endReplay(incomplete?: string): void {
     this.replaying = false;
-    if (this.turn !== undefined) this.end("end_turn", this.turn);
+    if (incomplete !== undefined) this.end("cancelled", this.turn, incomplete === "cancelled" ? "stopped" : incomplete);
+    else if (this.turn !== undefined) this.end("end_turn", this.turn);
     else this.settle();
   }
 
@@ -411,11 +429,12 @@ export class Transcript {
 
   // --- items
 
-  private end(reason: string, turn: string | undefined): void {
+  /** `cut` says why the answer is incomplete, if it can go on. */
+  private end(reason: string, turn: string | undefined, cut?: string): void {
     this.reached(turn);
     this.settle();
     this.turn = undefined;
-    this.add<EndItem>("end", { reason, words: WORDS[reason] ?? "", said: this.said, turn });
+    this.add<EndItem>("end", { reason, words: cut === undefined ? (WORDS[reason] ?? "") : `Incomplete: ${CUT[cut] ?? "it ended early"}.`, said: this.said, turn, ...(cut === undefined ? {} : { incomplete: true }) });
     this.said = false;
   }
 
@@ -462,9 +481,23 @@ const ANSWERS: Readonly<Record<string, Answer>> = { rejected: "reject_once", rej
 
 const WORDS: Readonly<Record<string, string>> = {
   cancelled: "Stopped by you.",
-  max_tokens: "Stopped: the limit of tokens or cost is reached.",
-  max_turn_requests: "Stopped: the limit of turns or time is reached. Send “Go on” to continue.",
   refusal: "The model declined to answer.",
+};
+
+/** The reasons of the protocol for an answer that was cut. */
+const INCOMPLETE: ReadonlySet<string> = new Set(["cancelled", "max_tokens", "max_turn_requests"]);
+
+/** Why an answer was cut: the agent's reasons, or else the protocol's. */
+const CUT: Readonly<Record<string, string>> = {
+  cancelled: "you stopped it",
+  stopped: "it was stopped",
+  interrupted: "Cantrip ended before it was finished",
+  error: "it failed",
+  max_turns: "the limit of turns is reached",
+  max_seconds: "the limit of time is reached",
+  max_cost: "the limit of cost is reached",
+  max_tokens: "the limit of tokens is reached",
+  max_turn_requests: "the limit of turns or time is reached",
 };
 
 function isOpen(status: ToolItem["status"]): boolean {

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { afterEach, describe, it } from "node:test";
 import type { Session } from "../../src/acp/session";
 import { Conversation } from "../../src/chat/conversation";
+import { Transcript } from "../../src/chat/transcript";
 import { DONE, real, type Real } from "../acp/realagent";
 
 let open: Real[] = [];
@@ -176,5 +177,48 @@ describe("a plan", () => {
     assert.equal(session.settings.modes?.currentModeId, "ask");
     // The questions show the plans, and the answers do not repeat them.
     assert.deepEqual(shown(conversation), ["Do it", "", "", "Carried out.", "."]);
+  });
+});
+
+describe("an answer that was cut", () => {
+  const ends = (transcript: Transcript): unknown[] => transcript.items.flatMap((item) => (item.type === "end" ? [[item.words, item.incomplete]] : []));
+
+  it("says why, and goes on without a new message: after a stop, and in another process", async () => {
+    const { made, conversation, session, say } = await begin([echo, { content: "Late.", delay_ms: 60_000 }, answer("Whole.", "First")]);
+    const said = say("First");
+    await until(conversation, () => conversation.transcript.items.some((item) => item.type === "tool" && item.status === "completed"));
+    await conversation.stop();
+    await said;
+    assert.deepEqual(ends(conversation.transcript), [["Incomplete: you stopped it.", true]]);
+    // What another process reads of it.
+    await made.agent.stop();
+    const past = new Transcript(made.folder);
+    past.replaying = true;
+    const agent = made.again();
+    const loaded = await agent.loadSession(session.id, made.place, (each) => { each.updates.on((update) => { past.applyUpdate(update); }); });
+    past.endReplay(loaded.incomplete);
+    assert.deepEqual(ends(past), [["Incomplete: it was stopped.", true]]);
+    assert.equal(past.canContinue(past.items.at(-1)?.id ?? ""), true);
+    const again = new Conversation(made.folder);
+    again.attach(loaded);
+    await again.prompt("", [], () => Promise.resolve([]), () => Promise.resolve(loaded), () => Promise.resolve(false), false, true);
+    assert.deepEqual(shown(again), ["Whole.", "."]);
+  });
+
+  it("can go on only as long as nothing follows it, and not if nothing was begun", () => {
+    const transcript = new Transcript("/p");
+    transcript.ended({ stopReason: "max_turn_requests", _meta: { cantrip: { turn: "t1", reason: "max_turns" } } });
+    const end = transcript.items.at(-1)?.id ?? "";
+    assert.deepEqual(ends(transcript), [["Incomplete: the limit of turns is reached.", true]]);
+    transcript.addUserMessage("Something else.", []);
+    assert.equal(transcript.canContinue(end), false);
+    const gone = { title: "Cantrip stopped unexpectedly", detail: "", action: "restart" } as const;
+    transcript.addError(gone);
+    assert.equal(transcript.canContinue(transcript.items.at(-1)?.id ?? ""), false);
+    transcript.applyUpdate({ sessionUpdate: "agent_message_chunk", content: { type: "text", text: "Half" }, messageId: "m" });
+    transcript.addError(gone);
+    assert.equal(transcript.canContinue(transcript.items.at(-1)?.id ?? ""), true);
+    transcript.ended({ stopReason: "cancelled" });
+    assert.equal(transcript.canContinue(transcript.items.at(-1)?.id ?? ""), false);
   });
 });

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cantrip_acp.acp.permissions.allowed import Allowed
-    from cantrip_acp.acp.permissions.edits import Decision
-from cantrip_acp.acp.permissions.interceptor import Answer, Permissions, Question
+    from cantrip_acp.acp.permissions.edits import Answer, Decision
+    from cantrip_acp.acp.permissions.interceptor import Permissions, Question
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.definition.circle import Circle
@@ -216,8 +216,7 @@ def permissions(hosts: NamedHosts, folder: Path, mode: str = "ask", screen: Scre
 
     ``screen`` shows the questions; standard error by default. Paths in ``folder`` are shown relative to it.
     """
-    from cantrip_acp.acp.permissions.edits import Decision
-from cantrip_acp.acp.permissions.interceptor import Permissions
+    from cantrip_acp.acp.permissions.interceptor import Permissions
     from cantrip_acp.acp.sessions.session_store import Grant
     from cantrip_acp.cli.render.terminal import Screen
 
@@ -280,7 +279,6 @@ class TerminalQuestions:
         The end of input means no. Ctrl-C cancels the cast and the question.
         """
         from cantrip_acp.acp.permissions.edits import Decision
-from cantrip_acp.acp.permissions.interceptor import 
         from cantrip_acp.core.errors import CrystalError
         from cantrip_acp.crystals.human import terminal
 

@@ -446,3 +446,66 @@ def test_ten_thousand_messages_stay_fluid(page: Any) -> None:
     page.locator("textarea").press_sequentially("still quick")
     assert page.locator("textarea").input_value() == "still quick"
     assert page.evaluate("performance.now()") - begun < 10_000
+
+
+def test_text_has_its_direction_and_a_readable_width(page: Any) -> None:
+    page.set_viewport_size({"width": 1400, "height": 800})
+    add(page, type="user", id="1", text="\u05e9\u05dc\u05d5\u05dd.", attachments=[], after=0)
+    words = (
+        "\u05d4\u05d5\u05d0 \u05db\u05ea\u05d1.\n\n- \u05d0\u05d7\u05d3\n\n"
+        + "An English sentence. " * 40
+        + "\n\n```\nx = 1\n```\n"
+    )
+    add(page, type="agent", id="2", text=words)
+    directions = page.evaluate(
+        "['.user-item .words', '.markdown > p', '.markdown > ul', '.markdown > p:nth-of-type(2)', '.code-block']"
+        ".map((each) => getComputedStyle(document.querySelector(each)).direction)"
+    )
+    assert directions == ["rtl", "rtl", "rtl", "ltr", "ltr"]
+    width = "document.querySelector('{}').getBoundingClientRect().width"
+    assert page.evaluate(width.format(".markdown > p:nth-of-type(2)")) < 800
+    assert page.evaluate(width.format(".code-block")) > 1000
+
+
+def test_a_change_scrolls_and_a_question_about_it_shows_the_whole_line(page: Any) -> None:
+    page.set_viewport_size({"width": 300, "height": 800})
+    line = "+a_long_name_of_a_function(" + "argument, " * 20 + ")"
+    part = {"type": "diff", "path": "/p/a.py", "shown": "a.py", "isNew": False, "added": 1, "removed": 0, "left": 0}
+    part["hunks"] = [{"oldStart": 1, "newStart": 1, "lines": [" short", line]}]
+    call = {"type": "tool", "callId": "t", "title": "Edit", "kind": "edit", "parts": [part], "locations": []}
+    add(page, **call, id="1", status="completed")
+    question = {"id": "q", "options": [{"id": "y", "name": "Allow", "kind": "allow_once"}]}
+    add(page, **call | {"callId": "u"}, id="2", status="pending", question=question)
+    rows = page.evaluate(
+        "[...document.querySelectorAll('.rows')].map((rows) => [rows.scrollWidth > rows.clientWidth, "
+        "rows.lastElementChild.offsetHeight > 2 * rows.firstElementChild.offsetHeight, "
+        "rows.lastElementChild.offsetWidth === rows.firstElementChild.offsetWidth])"
+    )
+    assert rows == [[True, False, True], [False, True, True]]
+
+
+def test_a_narrow_composer_has_one_row_of_controls_and_whole_hints(page: Any) -> None:
+    page.set_viewport_size({"width": 300, "height": 800})
+    one = {"description": "", "values": [{"value": "a", "name": "A name of some length", "description": ""}] * 2}
+    options = [
+        {**one, "id": name, "name": name, "category": category, "value": "a"}
+        for name, category in (("Mode", "mode"), ("Model", "model"), ("Recipe", "_recipe"))
+    ]
+    page.evaluate(
+        "(options) => tell({ type: 'state', state: { ...state, running: false, options, "
+        "usage: { used: 900, size: 9000, cost: '$0.10' } } })",
+        options,
+    )
+    places = page.evaluate(
+        "[...document.querySelectorAll('.bar > :not([hidden]), .choice')].filter((each) => each.offsetHeight > 0)"
+        ".map((each) => each.getBoundingClientRect()).map((box) => [box.left, box.right, (box.top + box.bottom) / 2])"
+    )
+    assert len(places) >= 6
+    assert all(left >= 0 and right <= 300 for left, right, _ in places)
+    assert max(middle for *_, middle in places) - min(middle for *_, middle in places) < 4
+    assert all(each.get_attribute("title") for each in page.locator(".choice").all())
+    hints = page.evaluate(
+        "[...document.querySelectorAll('.tips kbd')].map((each) => each.getBoundingClientRect().left)"
+    )
+    assert hints
+    assert min(hints) >= 0

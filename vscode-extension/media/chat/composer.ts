@@ -14,7 +14,7 @@ export class Composer {
   readonly element: HTMLElement
   readonly completion: Completion
   private readonly picker = new Picker((id, value) => { host.postMessage({ type: 'option', id, value }) })
-  private readonly input = el('textarea', { rows: 1, placeholder: 'Ask Cantrip (@ files, / commands)', 'aria-label': 'Message to Cantrip', role: 'combobox', 'aria-expanded': 'false' })
+  private readonly input = el('textarea', { rows: 1, dir: 'auto', placeholder: 'Ask Cantrip (@ files, / commands)', 'aria-label': 'Message to Cantrip', role: 'combobox', 'aria-expanded': 'false' })
   private readonly chips = el('div', { class: 'chips', hidden: true })
   private readonly choices = el('div', { class: 'choices' })
   private readonly usage = el('span', { class: 'usage', hidden: true })

@@ -141,7 +141,7 @@ function user(item: UserItem): HTMLElement {
       'div',
       { class: 'said' },
       el('span', { class: 'hidden-words' }, 'You:'),
-      el('div', { class: 'words' }, item.text),
+      el('div', { class: 'words', dir: 'auto' }, item.text),
       others.length > 0 && el('div', { class: 'chips' }, ...others.map((each) => chip(each))),
       pictures.length > 0 && el('div', { class: 'pictures' }, ...pictures.map((each) => picture(each.mime ?? '', each.data ?? ''))),
     ),

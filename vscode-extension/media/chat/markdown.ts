@@ -81,14 +81,14 @@ function block(token: Token, final: boolean): HTMLElement | undefined {
     case 'heading': {
       const { depth, tokens } = token as Tokens.Heading
       // The panel's headings have the higher levels.
-      return el(`h${Math.min(6, depth + 2)}` as 'h3', { class: `h${depth}` }, ...inline(tokens))
+      return el(`h${Math.min(6, depth + 2)}` as 'h3', { class: `h${depth}`, dir: 'auto' }, ...inline(tokens))
     }
     case 'code': {
       const { text, lang } = token as Tokens.Code
       return codeBlock(text, lang ?? '', final)
     }
     case 'blockquote':
-      return el('blockquote', {}, ...blocks((token as Tokens.Blockquote).tokens, final))
+      return el('blockquote', { dir: 'auto' }, ...blocks((token as Tokens.Blockquote).tokens, final))
     case 'hr':
       return el('hr')
     case 'list':
@@ -96,7 +96,7 @@ function block(token: Token, final: boolean): HTMLElement | undefined {
     case 'table':
       return table(token as Tokens.Table)
     case 'paragraph':
-      return el('p', {}, ...inline((token as Tokens.Paragraph).tokens))
+      return el('p', { dir: 'auto' }, ...inline((token as Tokens.Paragraph).tokens))
     case 'html':
       return el('p', {}, (token as Tokens.HTML).text)
     case 'text': {
@@ -117,7 +117,7 @@ export function codeBlock(text: string, language: string, final = true): HTMLEle
   const code = el('code', {}, ...(final ? highlighted(text, name) : [text]))
   return el(
     'div',
-    { class: 'code-block' },
+    { class: 'code-block', dir: 'ltr' },
     el(
       'div',
       { class: 'code-bar' },
@@ -139,12 +139,12 @@ function list(token: Tokens.List, final: boolean): HTMLElement {
       ...blocks(item.tokens.filter((each) => each.type !== 'checkbox'), final),
     ),
   )
-  return token.ordered ? el('ol', { start: token.start === '' ? undefined : token.start }, ...items) : el('ul', {}, ...items)
+  return token.ordered ? el('ol', { dir: 'auto', start: token.start === '' ? undefined : token.start }, ...items) : el('ul', { dir: 'auto' }, ...items)
 }
 
 function table(token: Tokens.Table): HTMLElement {
   const row = (cells: readonly Tokens.TableCell[], tag: 'td' | 'th'): HTMLElement =>
-    el('tr', {}, ...cells.map((cell) => breakable(el(tag, { class: cell.align ? `align-${cell.align}` : undefined }, ...inline(cell.tokens)))))
+    el('tr', {}, ...cells.map((cell) => breakable(el(tag, { dir: 'auto', class: cell.align ? `align-${cell.align}` : undefined }, ...inline(cell.tokens)))))
   return el(
     'div',
     { class: 'table', tabindex: 0, role: 'region', 'aria-label': 'Table' },

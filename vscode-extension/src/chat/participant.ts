@@ -8,7 +8,7 @@ import { contentOf, fileAttached, linesAttached } from "./attachments";
 import type { Attachment, DiffPart, ToolItem } from "./items";
 import type { Permissions } from "./permissions";
 import { answered, questionText, changeText, plain, subject } from "./questions";
-import { place, setFirstMode } from "./service";
+import { place, setFirstMode, setReuse } from "./service";
 import { textOf, Transcript } from "./transcript";
 import { describeCharacter } from "./visible";
 
@@ -109,6 +109,7 @@ export class Participant implements vscode.Disposable {
   private async firstSession(where: { cwd: string; directories: readonly string[] }): Promise<Session> {
     const session = await this.agent.newSession(where);
     await setFirstMode(session);
+    await setReuse(session);
     return session;
   }
 

@@ -10,6 +10,7 @@ import { Conversation, type Wanted } from "./conversation";
 import type { Attachment, ToolItem } from "./items";
 import type { Review } from "./review";
 import type { Pending, Permissions } from "./permissions";
+import { REUSE } from "./state";
 
 const LAST = "cantrip.chat.session";
 /** The stored open questions with their calls. If the window closes before an answer, they are shown again. */
@@ -25,6 +26,7 @@ interface Waiting {
 }
 
 const ASK = "ask";
+
 
 /** What the views of a window share: its conversations. */
 class Shared {
@@ -422,6 +424,7 @@ export class ChatService implements vscode.Disposable {
   private async begin(conversation: Conversation, where: Place): Promise<Session> {
     const session = await this.agent.newSession(where);
     await setFirstMode(session);
+    await setReuse(session);
     this.conversations.set(session.id, conversation);
     this.refreshModels(session.id);
     // The window may reload during an answer.
@@ -482,6 +485,13 @@ export async function setFirstMode(session: Session): Promise<void> {
   const mode = vscode.workspace.getConfiguration("cantrip").get("chat.mode", "");
   if (!["sandboxed", ASK, "read-only", "plan"].includes(mode) || mode === session.settings.modes?.currentModeId) return;
   await session.setMode(mode);
+}
+
+/** Switch the reuse of results off in a new session, if the setting says so. */
+export async function setReuse(session: Session): Promise<void> {
+  const reuse = vscode.workspace.getConfiguration("cantrip").get("chat.reuseResults", true);
+  const known = session.settings.options.find((option) => option.id === REUSE);
+  if (known?.type === "boolean" && known.currentValue !== reuse) await session.setOption(REUSE, reuse);
 }
 
 /** The folders of a session: the first folder of the workspace, and the other folders; and the MCP servers of the settings. */

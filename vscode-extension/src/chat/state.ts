@@ -2,6 +2,9 @@ import type * as acp from "@agentclientprotocol/sdk/unstable";
 import type { Settings } from "../acp/session";
 import type { Choice, State } from "./messages";
 
+/** The option that has its place in the settings, because few people ever change it. */
+export const REUSE = "reuse_results";
+
 /** The names of providers for people. */
 export const PROVIDERS: Readonly<Record<string, string>> = {
   anthropic: "Anthropic",
@@ -40,7 +43,7 @@ export function modelDetail(model: { readonly contextWindow?: number | null; rea
 
 /** What can be chosen in a session, in the order in which it is shown; modes are an option of agents that have no options. */
 export function choices(settings: Settings): Choice[] {
-  const found = settings.options.map(choice);
+  const found = settings.options.filter((option) => option.id !== REUSE).map(choice);
   if (settings.modes && !found.some((each) => each.category === "mode")) {
     found.unshift({
       id: "mode",

@@ -287,6 +287,7 @@ class ConfigOption(msgspec.Struct, rename="camel", tag_field="type", tag="select
     options: list[OptionValue]
     description: str | None = None
     category: str | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
 class BooleanOption(msgspec.Struct, rename="camel", tag_field="type", tag="boolean", omit_defaults=True):

@@ -22,6 +22,7 @@ from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcErr
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import CantripError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.crystals import http_clients
+from cantrip_acp.crystals.contract import takes_images
 from cantrip_acp.loom.records.turn import ConfigRecord, ForkRecord, new_id, now
 from cantrip_acp.text.redaction import shared
 
@@ -58,6 +59,7 @@ class SessionOptions:
             c.value: c for c in choosing.list_choices(session.opened.recipe, crystal, self._served.get(session.id, ()))
         }
         chosen = metadata.crystal if metadata.crystal in choices else choosing.value_of(crystal)
+        images = takes_images(crystal)
         found: list[acp.AnyOption] = [
             acp.ConfigOption(
                 id=MODE,
@@ -74,6 +76,7 @@ class SessionOptions:
                 options=[acp.OptionValue(c.value, c.name, c.description) for c in choices.values()],
                 description="The model that answers, from the next prompt on",
                 category="model",
+                meta=None if images is None else {"cantrip": {"images": images}},
             ),
         ]
         efforts = choosing.efforts_of(crystal)

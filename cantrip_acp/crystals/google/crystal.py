@@ -72,6 +72,7 @@ class GoogleCrystal:
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
         self.max_input = endpoint.info.max_input
+        self.takes_images = endpoint.info.images
         self.remarks = endpoint.remarks
         self.priced = endpoint.info.price is not None
         self._who = f"{self.name} ({self.model})"

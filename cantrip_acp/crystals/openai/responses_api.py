@@ -77,6 +77,7 @@ class OpenAICrystal:
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
         self.max_input = endpoint.info.max_input
+        self.takes_images = endpoint.info.images
         self.remarks = endpoint.remarks
         self.priced = endpoint.info.price is not None
         self._chat = ChatCrystal(endpoint, where)

@@ -509,3 +509,29 @@ def test_a_narrow_composer_has_one_row_of_controls_and_whole_hints(page: Any) ->
     )
     assert hints
     assert min(hints) >= 0
+
+
+def test_a_picture_that_the_model_cannot_read_says_so_before_it_is_sent(page: Any) -> None:
+    values = [{"value": name, "name": name, "description": ""} for name in ("blind", "seeing")]
+    option = {"id": "model", "name": "Model", "category": "model", "description": "", "values": values}
+
+    def choose(name: str) -> None:
+        chosen = {**option, "value": name, "images": name == "seeing"}
+        page.evaluate("(o) => tell({ type: 'state', state: { ...state, running: false, options: [o] } })", chosen)
+
+    choose("blind")
+    warning = page.locator(".box .unread")
+    assert not warning.is_visible()
+    picture = {"kind": "image", "name": "shot.png", "mime": "image/png", "data": "iVBORw0KGgo="}
+    page.evaluate("(a) => tell({ type: 'attach', attachments: [a] })", picture)
+    assert "cannot read pictures" in warning.inner_text()
+    warning.get_by_role("button", name="Choose another model").click()
+    assert page.locator(".picker-row").count() == 2
+    choose("seeing")
+    assert not warning.is_visible()
+    choose("blind")
+    assert warning.is_visible()
+    page.get_by_role("button", name="Remove shot.png").click()
+    assert not warning.is_visible()
+    add(page, type="user", id="1", text="What is this?", attachments=[{**picture, "unread": True}], after=0)
+    assert "It got the message without them." in page.locator(".user-item").inner_text()

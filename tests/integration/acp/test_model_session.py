@@ -205,7 +205,11 @@ def test_a_picture_reaches_a_model_that_takes_it(start: Start, folder: Path, mod
     with Wire([sse_reply([*words("A dot."), *end()])]) as wire:
         agent = start(wire, model)
         image = {"type": "image", "data": PNG, "mimeType": "image/png", "uri": "file:///a/dot.png"}
-        asked = {"sessionId": agent.session(folder), "prompt": [{"type": "text", "text": "What is it?"}, image]}
+        new = agent.call("session/new", {"cwd": str(folder), "mcpServers": []})
+        # The client knows before it sends one.
+        (option,) = [each for each in new["configOptions"] if each["id"] == "model"]
+        assert option["_meta"]["cantrip"]["images"] is (model == "gpt-5.4-mini")
+        asked = {"sessionId": new["sessionId"], "prompt": [{"type": "text", "text": "What is it?"}, image]}
         assert agent.call("session/prompt", asked)["stopReason"] == "end_turn"
     body = wire.requests[0].body.decode()
     if model == "gpt-5.4-mini":

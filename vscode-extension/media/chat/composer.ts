@@ -22,6 +22,9 @@ export class Composer {
   private readonly stopButton = el('button', { class: 'send stop', type: 'button', title: 'Stop (Escape)', 'aria-label': 'Stop (Escape)', hidden: true, onclick: () => { host.postMessage({ type: 'stop' }) } }, icon('debug-stop'))
   private readonly editingWords = el('span', { class: 'words' })
   private readonly banner = el('div', { class: 'editing', hidden: true }, icon('edit'), this.editingWords, iconButton('close', 'Do not edit (Escape)', () => { this.stopEditing(); this.focus() }))
+  private readonly unread = el('div', { class: 'unread', role: 'status', hidden: true })
+  /** The option with the model. */
+  private model: Choice | undefined
   private attachments: Attachment[] = []
   /** The message that is edited, and the draft from before. */
   private edited: { readonly id: string; readonly text: string; readonly attachments: Attachment[]; readonly queued: boolean } | undefined
@@ -42,7 +45,7 @@ export class Composer {
       { class: 'composer' },
       this.completion.element,
       this.picker.element,
-      el('div', { class: 'box' }, this.banner, this.chips, this.input, el('div', { class: 'bar' }, add, this.choices, el('span', { class: 'space' }), this.usage, this.stopButton, this.button)),
+      el('div', { class: 'box' }, this.banner, this.chips, this.unread, this.input, el('div', { class: 'bar' }, add, this.choices, el('span', { class: 'space' }), this.usage, this.stopButton, this.button)),
     )
     this.input.addEventListener('input', () => { this.typed() })
     this.input.addEventListener('keydown', (event) => { this.key(event) })
@@ -76,10 +79,12 @@ export class Composer {
     this.queues = state.queues
     if (this.edited?.queued === true && !state.queue.some((each) => each.id === this.edited?.id)) this.lateEdit()
     this.show(state.running)
+    this.model = state.options.find((option) => option.category === 'model')
     const shape = JSON.stringify(state.options)
     if (shape !== this.renderedShape) {
       this.renderedShape = shape
       this.choices.replaceChildren(...state.options.filter((option) => option.values.length > 1 || option.category === 'model' || typeof option.value === 'boolean').map((option) => this.control(option)))
+      this.showUnread()
     }
     const { usage } = state
     this.usage.hidden = usage === undefined
@@ -286,7 +291,23 @@ export class Composer {
     if (uris.length > 0 && images.length === 0) host.postMessage({ type: 'dropped', uris })
   }
 
+  /** Say at once what the model cannot read, and offer another one. */
+  private showUnread(): void {
+    const { model } = this
+    const blind = model?.images === false && this.attachments.some((each) => each.kind === 'image')
+    if (this.unread.hidden === !blind) return
+    this.unread.hidden = !blind
+    const other = (): void => {
+      const button = this.choices.querySelector<HTMLElement>('[data-category="model"]')
+      if (this.model && button) this.picker.toggle(this.model, button)
+    }
+    this.unread.replaceChildren(
+      ...(blind ? [icon('warning'), el('span', {}, 'This model cannot read pictures. It gets the message without them. ', el('button', { class: 'text-button', type: 'button', onclick: other }, 'Choose another model'))] : []),
+    )
+  }
+
   private showChips(): void {
+    this.showUnread()
     this.chips.hidden = this.attachments.length === 0
     this.chips.replaceChildren(
       ...this.attachments.map((each) =>

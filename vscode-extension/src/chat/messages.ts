@@ -48,6 +48,8 @@ export interface Choice {
   readonly category: string;
   readonly value: string | boolean;
   readonly values: readonly { readonly value: string; readonly name: string; readonly description: string; readonly group?: string }[];
+  /** Whether the chosen model reads pictures; absent if that is not known. */
+  readonly images?: boolean;
 }
 
 export interface SessionRow {

@@ -10,7 +10,7 @@ import { Conversation, type Wanted } from "./conversation";
 import type { Attachment, ToolItem } from "./items";
 import type { Review } from "./review";
 import type { Pending, Permissions } from "./permissions";
-import { REUSE } from "./state";
+import { readsImages, REUSE } from "./state";
 
 const LAST = "cantrip.chat.session";
 /** The stored open questions with their calls. If the window closes before an answer, they are shown again. */
@@ -130,9 +130,11 @@ export class ChatService implements vscode.Disposable {
     const conversation = this.current;
     if (conversation.session !== undefined && !conversation.busy) this.forget(conversation.session.id);
     this.last.set(conversation, { text, attachments });
+    const model = conversation.session?.settings.options.find((option) => option.category === "model");
+    const blind = readsImages(model) === false;
     await conversation.prompt(
       text,
-      attachments,
+      attachments.map((each) => (each.kind === "image" ? { ...each, unread: blind } : each)),
       () => contentOf(text, attachments),
       () => this.begin(conversation, where),
       this.signIn,

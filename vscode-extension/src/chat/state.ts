@@ -57,6 +57,12 @@ export function choices(settings: Settings): Choice[] {
   return found;
 }
 
+/** Whether the model that an option has chosen reads pictures; undefined if that is not known. */
+export function readsImages(option: acp.SessionConfigOption | undefined): boolean | undefined {
+  const images = (option?._meta?.cantrip as { images?: unknown } | undefined)?.images;
+  return typeof images === "boolean" ? images : undefined;
+}
+
 function choice(option: acp.SessionConfigOption): Choice {
   const base = { id: option.id, name: option.name, description: option.description ?? "", category: option.category ?? "" };
   if (option.type === "boolean") return { ...base, value: option.currentValue, values: [] };
@@ -65,7 +71,8 @@ function choice(option: acp.SessionConfigOption): Choice {
       ? each.options.map((one) => ({ value: one.value, name: one.name, description: one.description ?? "", group: each.name }))
       : [{ value: each.value, name: each.name, description: each.description ?? "" }],
   );
-  return { ...base, value: option.currentValue, values };
+  const images = readsImages(option);
+  return { ...base, value: option.currentValue, values, ...(images === undefined ? {} : { images }) };
 }
 
 export function formatUsage(usage: NonNullable<Settings["usage"]>): NonNullable<State["usage"]> {

@@ -36,6 +36,8 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "pictures"
 COLUMNS, ROWS = 100, 400
+FIRST = 10
+"""Lines of a recording that are there from its beginning, so that nobody looks at an empty window."""
 SHOWN = 30
 """Lines of a recording that are visible at the same time."""
 LINE_S, REST_S = 0.11, 4.0
@@ -151,8 +153,14 @@ def run(command: str, folder: Path, home: Path, screen: pyte.Screen) -> None:
     os.close(own)
 
 
-def lines(screen: pyte.Screen, folder: Path) -> Iterator[Text]:
-    """The lines of a screen, with its colours and with fixed ids and times."""
+def lines(screen: pyte.Screen, folder: Path, ids: dict[str, str]) -> Iterator[Text]:
+    """The lines of a screen, with its colours and with fixed ids and times. ``ids`` has the ids of a picture that were seen."""
+
+    def fixed_id(found: re.Match[str]) -> str:
+        # Each id has a number, in the order in which they come. Another id of the same turn would look like another turn.
+        known = ids.setdefault(found[0], f"{len(ids) + 1:02x}")
+        return f"{found[1]}_{('01a2b3c4d5e6f7a8b9c0d1e2'[: len(found[2]) - 2])}{known}"
+
     last = max((y for y in range(ROWS) if screen.display[y].strip()), default=-1)
     for y in range(last + 1):
         line = Text()
@@ -165,7 +173,7 @@ def lines(screen: pyte.Screen, folder: Path) -> Iterator[Text]:
             else:
                 runs.append((cell.data, style))
         for text, style in runs:
-            text = IDS.sub(lambda found: f"{found[1]}_{'01a2b3c4d5e6f7a8b9c0d1e2'[: len(found[2])]}", text)
+            text = IDS.sub(fixed_id, text)
             text = text.replace(str(folder), "~/project").replace(str(folder.parent), "~")
             for pattern, fixed in FIXED:
                 text = pattern.sub(fixed, text)
@@ -191,13 +199,14 @@ def draw(picture: Picture, home: Path) -> str:
     """The SVG of a picture. ``home`` becomes the home folder of its commands and is removed at the end."""
     shown = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True, color_system="truecolor")
     count = 0
+    ids: dict[str, str] = {}
     home.mkdir()
     try:
         folder = prepare(picture, home)
         for command in picture.commands:
             screen = pyte.Screen(COLUMNS, ROWS)
             run(command, folder, home, screen)
-            found = [Text.assemble(("$ ", "bold green"), (command, "bold")), *lines(screen, folder), Text()]
+            found = [Text.assemble(("$ ", "bold green"), (command, "bold")), *lines(screen, folder, ids), Text()]
             for line in found:
                 wrapped = line.wrap(shown, COLUMNS)
                 count += len(wrapped)
@@ -216,10 +225,12 @@ def record(svg: str, picture: Picture, count: int) -> str:
     whole = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     assert whole
     removed = max(count - SHOWN, 0) * height
-    seconds = count * LINE_S + REST_S
+    seconds = max(count - FIRST, 0) * LINE_S + REST_S
     scroll, reveal = [], []
     for line in range(count + 1):
-        share = 100 * line * LINE_S / seconds
+        share = 100 * max(line - FIRST, 0) * LINE_S / seconds
+        if line < FIRST:
+            continue
         scroll.append(f"{share:.2f}% {{ transform: translateY({-max(line - SHOWN, 0) * height:.1f}px); }}")
         reveal.append(f"{share:.2f}% {{ transform: translateY({line * height:.1f}px); }}")
     name = picture.name

@@ -66,6 +66,13 @@ test("without a Python it says where to get one", async () => {
   if (!done.ok) assert.match(done.why ?? "", /python\.org|could not be/);
 });
 
+test("without a package in the extension nothing comes from an index", async () => {
+  const done = await install(wanted("x", { source: "", wheels: join(folder, "no-wheels") }), () => undefined);
+  assert.ok(!done.ok);
+  assert.match(done.why ?? "", /cantrip\.installSource/);
+  assert.equal(existsSync(join(folder, "venv")), false);
+});
+
 test("a cancelled set-up says nothing", async () => {
   const stop = new AbortController();
   stop.abort();

@@ -81,6 +81,7 @@ test("uvx is given the source, and only where it was asked for", () => {
   const last = candidates({ ...bare, useUvx: true }).at(-1);
   assert.deepEqual(last?.args, ["--from", "cantrip-acp", "cantrip"]);
   assert.ok(!origins(bare).includes(uvx));
+  assert.ok(!origins({ ...bare, useUvx: true, installSource: undefined }).includes(uvx));
 });
 
 test("paths are expanded", () => {

@@ -1,6 +1,6 @@
 /** The user's Cantrip program: searched once, and again after a change. All parts that start it get it from here. */
 import * as vscode from "vscode";
-import { PACKAGE, withExtra } from "./install";
+import { ownPackage, withExtra } from "./install";
 import { search, type Places } from "./search";
 import { commandLine, type FoundProgram, type RejectedProgram } from "./program";
 import { selectedInterpreter, whenInterpreterChanges } from "./python";
@@ -101,6 +101,11 @@ export class Environment implements vscode.Disposable {
     return this.context.extensionPath;
   }
 
+  /** The folder of the wheels that come with the extension. */
+  get wheels(): string {
+    return vscode.Uri.joinPath(this.context.extensionUri, "dist", "wheels").fsPath;
+  }
+
   places(): Places {
     const settings = vscode.workspace.getConfiguration("cantrip");
     const interpreter = selectedInterpreter();
@@ -114,7 +119,7 @@ export class Environment implements vscode.Disposable {
       trusted: vscode.workspace.isTrusted,
       own: this.managedVenv,
       useUvx: settings.get("useUvx", false),
-      installSource: withExtra(settings.get("installSource", "").trim() || PACKAGE),
+      installSource: withExtra(settings.get("installSource", "").trim()) || ownPackage(this.wheels),
       env: this.env(),
     };
   }

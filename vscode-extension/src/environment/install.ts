@@ -22,8 +22,6 @@ export interface InstallOptions {
 export type InstallResult = { readonly ok: true } | { readonly ok: false; readonly why?: string };
 
 const INSTALL_MS = 15 * 60_000;
-/** The package on the index, with what an editor needs: the language server, MCP, web pages, the models of Google. */
-export const PACKAGE = "cantrip-acp[editor]";
 const PYTHONS = ["python3.14", "python3.13", "python3.12", "python3.11", "python3", "python"];
 
 /** Install the package, or update an existing environment. A failed installation leaves no partial environment. */
@@ -34,6 +32,11 @@ export async function install(wanted: InstallOptions, say: (message: string) => 
     run({ command, args: [], origin: "" } satisfies Program, args, wanted.cwd, wanted.env, wanted.signal, INSTALL_MS);
   const python = pythonOf(wanted.folder);
   const fresh = !existsSync(python);
+  // Never a name on an index: until there is a release, a package of our name there is a stranger's.
+  const source = withExtra(wanted.source) || ownPackage(wanted.wheels);
+  if (source === undefined) {
+    return { ok: false, why: "This extension comes without the package of Cantrip: name one in the setting cantrip.installSource, such as the folder of a clone or a wheel." };
+  }
   try {
     if (fresh) {
       say("looking for Python 3.11 or later");
@@ -53,14 +56,11 @@ export async function install(wanted: InstallOptions, say: (message: string) => 
       }
       mark(wanted.folder);
     }
-    const own = wheel(wanted.wheels, "cantrip_acp-");
-    const packed = own === undefined ? undefined : withExtra(own);
-    const source = wanted.source !== "" ? withExtra(wanted.source) : (packed ?? PACKAGE);
     const pip = await pipOf(call, python, wanted.wheels, uv);
     let put: Answer | undefined;
-    if (wanted.source === "" && wanted.wheels !== undefined && packed !== undefined) {
+    if (wanted.source === "" && wanted.wheels !== undefined) {
       say("installing Cantrip from the extension");
-      put = await call(...pip, "--no-index", "--find-links", wanted.wheels, packed);
+      put = await call(...pip, "--no-index", "--find-links", wanted.wheels, source);
       if (put.error !== undefined && !wanted.signal.aborted) say("fetching what the extension does not have for this platform from the package index");
     }
     if (put === undefined || (put.error !== undefined && !wanted.signal.aborted)) {
@@ -68,7 +68,7 @@ export async function install(wanted: InstallOptions, say: (message: string) => 
       put = await call(...pip, ...(wanted.wheels === undefined ? [] : ["--find-links", wanted.wheels]), source);
     }
     if (put.error !== undefined) {
-      return await failed(wanted, fresh, `${packed === source ? "Cantrip" : source} could not be installed`, `${put.stdout}${put.stderr}`);
+      return await failed(wanted, fresh, `${wanted.source === "" ? "Cantrip" : source} could not be installed`, `${put.stdout}${put.stderr}`);
     }
     return { ok: true };
   } catch (error) {
@@ -106,6 +106,12 @@ async function pipOf(call: Call, python: string, wheels: string | undefined, uv:
 }
 
 /** The wheel in a folder whose name has this prefix. */
+/** The package of Cantrip in the extension, with what an editor needs: the language server, MCP, web pages, the models of Google. */
+export function ownPackage(wheels: string | undefined): string | undefined {
+  const own = wheel(wheels, "cantrip_acp-");
+  return own === undefined ? undefined : withExtra(own);
+}
+
 function wheel(folder: string | undefined, name: string): string | undefined {
   if (folder === undefined || !existsSync(folder)) return undefined;
   const found = readdirSync(folder).find((each) => each.startsWith(name) && each.endsWith(".whl"));

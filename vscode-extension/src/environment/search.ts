@@ -22,7 +22,8 @@ export interface Places {
   /** The virtual environment that the guided setup makes. */
   readonly own: string;
   readonly useUvx: boolean;
-  readonly installSource: string;
+  /** What uvx runs; undefined if there is nothing. */
+  readonly installSource: string | undefined;
   readonly env: NodeJS.ProcessEnv;
 }
 
@@ -63,7 +64,7 @@ export function candidates(places: Places): Program[] {
   if (runs(own)) found.push(byPython(own, "this extension's own environment"));
   const program = which("cantrip", places, inWorkspace);
   if (program !== undefined) found.push({ command: program, args: [], origin: "PATH" });
-  if (places.useUvx) {
+  if (places.useUvx && places.installSource !== undefined) {
     const uvx = which("uvx", places, inWorkspace);
     if (uvx !== undefined)
       found.push({ command: uvx, args: ["--from", places.installSource, "cantrip"], origin: "uvx" });

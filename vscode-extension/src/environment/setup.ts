@@ -177,7 +177,7 @@ export class Setup implements vscode.Disposable {
         {
           folder: environment.managedVenv,
           source: vscode.workspace.getConfiguration("cantrip").get("installSource", "").trim(),
-          wheels: vscode.Uri.joinPath(environment.context.extensionUri, "dist", "wheels").fsPath,
+          wheels: environment.wheels,
           cwd: environment.safeCwd,
           env: environment.env(),
           signal: this.cancelling.signal,

@@ -56,7 +56,8 @@ export class Transcript {
   }
 
   addUserMessage(text: string, attachments: Attachment[]): void {
-    if (this.plan.length > 0 && this.plan.every((entry) => entry.status === "completed")) {
+    // A plan belongs to the message that it was made for. An agent that goes on with it sends its next state.
+    if (this.plan.length > 0) {
       this.plan = [];
       this.planned.fire(this.plan);
     }

@@ -210,7 +210,9 @@ describe("an answer that was cut", () => {
     transcript.ended({ stopReason: "max_turn_requests", _meta: { cantrip: { turn: "t1", reason: "max_turns" } } });
     const end = transcript.items.at(-1)?.id ?? "";
     assert.deepEqual(ends(transcript), [["Incomplete: the limit of turns is reached.", true]]);
+    transcript.applyUpdate({ sessionUpdate: "plan", entries: [{ content: "Look", status: "pending", priority: "medium" }] });
     transcript.addUserMessage("Something else.", []);
+    assert.deepEqual(transcript.plan, []);
     assert.equal(transcript.canContinue(end), false);
     const gone = { title: "Cantrip stopped unexpectedly", detail: "", action: "restart" } as const;
     transcript.addError(gone);

@@ -332,6 +332,7 @@ class SessionInfo(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=Tr
     additional_directories: list[str] | None = None
     title: str | None = None
     updated_at: str | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
 class SessionList(msgspec.Struct, rename="camel", omit_defaults=True):

@@ -9,6 +9,7 @@ from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.base import BaseLoom, masked
 from cantrip_acp.loom.query.thread import Endings, Thread
 from cantrip_acp.loom.records.tree import Problem
+from cantrip_acp.loom.records.turn import LoomHeader, Turn
 from cantrip_acp.loom.stores.contract import Store
 
 
@@ -74,6 +75,18 @@ class Loom(BaseLoom):
         for record, body in records:
             copy.append(record, body)
         return copy
+
+    def joined(self, other: Loom, store: Store) -> Self:
+        """Copy the records of this loom and of another one to an empty store and return that loom. What both have, such as
+        the turns that a fork was copied with, is in it once. ``store`` belongs to the copy from then on."""
+        from cantrip_acp.loom.stores.rows import encoded
+
+        joined, kept = self.copy_to(store), {encoded(record) for record, _ in self.stored()}
+        for record, body in other.stored():
+            known = record.id in joined if isinstance(record, Turn) else encoded(record) in kept
+            if not known and not isinstance(record, LoomHeader):
+                joined.append(record, body)
+        return joined
 
     def thread(self, leaf_id: str) -> Thread:
         """The path from the root to any turn (LOOM-10)."""

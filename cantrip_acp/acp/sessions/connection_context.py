@@ -187,6 +187,7 @@ class ConnectionContext:
                 "loom": entity.loom.location,
                 "allowed": allowed_of(entity.cantrip, entity.circle).record(),
                 **({"turns": opened.turns, "state": opened.restored_state} if opened.turns else {}),
+                **({"forkedFrom": opened.metadata.forked_from} if opened.metadata.forked_from is not None else {}),
             }
         }
         if session.trace is not None:

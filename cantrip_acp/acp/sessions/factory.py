@@ -21,7 +21,16 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import SignedOut
 from cantrip_acp.acp.permissions.patterns import grants_for_other_folder
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.acp.sessions.session_store import FORK, ClientPrompt, Grant, NoSession, SessionMetadata, SessionStore
+from cantrip_acp.acp.sessions.session_store import (
+    FORK,
+    ClientPrompt,
+    ForkedFrom,
+    Grant,
+    NoSession,
+    SessionMetadata,
+    SessionStore,
+    fork_point,
+)
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
 from cantrip_acp.core.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.gates.contract import GateSource
@@ -194,8 +203,9 @@ class SessionFactory:
         interceptor: Interceptor,
         sources: Sequence[GateSource] = (),
         system_prompt: ClientPrompt | None = None,
+        forked_from: ForkedFrom | None = None,
     ) -> OpenedSession:
-        """Open a new, empty session."""
+        """Open a new, empty session. ``forked_from`` is for the fork of a session that has no turn."""
         cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources)
         cantrip = with_client_prompt(cantrip, system_prompt)
         loom, lock = self._open_loom(cantrip, session_id)
@@ -210,6 +220,7 @@ class SessionFactory:
             started=self.recipes.named,
             mode=mode,
             system_prompt=system_prompt,
+            forked_from=forked_from,
         )
         apply_mode(entity, mode)
         opened = OpenedSession(metadata, entity, recipe, self.store.exports, lock=lock, mode_reason=reason)
@@ -277,6 +288,7 @@ class SessionFactory:
         from cantrip_acp.core.forking.resume import resume_entity
 
         before = source.metadata
+        forked_from = ForkedFrom(before.id, fork_point(source.entity.loom, turn_id), now())
         metadata = SessionMetadata(
             id=session_id,
             cwd=str(cwd),
@@ -284,6 +296,7 @@ class SessionFactory:
             loom="",
             directories=[str(folder) for folder in directories],
             from_turn=turn_id,
+            forked_from=forked_from,
             started=before.started,
             title=before.title.removesuffix(FORK) + FORK if before.title else None,
             title_chosen=before.title_chosen,
@@ -315,7 +328,7 @@ class SessionFactory:
                 )
             )
             changes = {"fork_of": before.id, "from_turn": turn_id, **chosen_options(metadata)}
-            loom.append(ConfigRecord(new_id("g"), metadata.entity_id, changes, now()))
+            loom.append(ConfigRecord(new_id("g"), metadata.entity_id, changes, forked_from.at))
             for granted in metadata.granted:
                 loom.append(
                     ConfigRecord(new_id("g"), metadata.entity_id, {"permission": permission_change(granted)}, now())

@@ -27,12 +27,12 @@ from cantrip_acp.acp.sessions.connection_context import ConnectionContext, read_
 from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory, find_turn, first_cast
 from cantrip_acp.acp.sessions.open_sessions import OpenSessions, UntrustedSession
 from cantrip_acp.acp.sessions.session import Session
-from cantrip_acp.acp.sessions.session_store import BadCursor, ClientPrompt, SessionMetadata
+from cantrip_acp.acp.sessions.session_store import BadCursor, ClientPrompt, ForkedFrom, SessionMetadata
 from cantrip_acp.acp.wire.connection import Request
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.errors import CantripError, IntentRequired, LoomLocked, TurnNotFound, UntrustedRecipe
 from cantrip_acp.files.paths import own
-from cantrip_acp.loom.records.turn import new_id
+from cantrip_acp.loom.records.turn import new_id, now
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
 
@@ -255,7 +255,15 @@ class Sessions:
             # The fork of a session without a prompt is a new session.
             prompt = prompt or source.metadata.system_prompt
             opened = await self.context.open_in_thread(
-                self.factory.new, session_id, cwd, folders, permissions, sources, prompt, delete_if_cancelled=True
+                self.factory.new,
+                session_id,
+                cwd,
+                folders,
+                permissions,
+                sources,
+                prompt,
+                ForkedFrom(source.id, 0, now()),
+                delete_if_cancelled=True,
             )
         else:
             async with source.loom_read:
@@ -382,6 +390,9 @@ class Sessions:
                 additional_directories=each.metadata.directories or None,
                 title=each.metadata.title,
                 updated_at=each.updated_at,
+                meta=None
+                if each.metadata.forked_from is None
+                else {"cantrip": {"forkedFrom": each.metadata.forked_from}},
             )
             for each in page
         ]

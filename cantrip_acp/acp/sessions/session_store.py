@@ -67,6 +67,15 @@ class ClientPrompt(msgspec.Struct, frozen=True):
     text: str
 
 
+class ForkedFrom(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a fork began: at the turn ``turn`` of the session ``session_id``, or at 0, before its first answer. ``at`` is the
+    time of the fork (ISO 8601)."""
+
+    session_id: str
+    turn: str | int
+    at: str
+
+
 class SessionMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The content of a session's metadata file.
 
@@ -74,6 +83,7 @@ class SessionMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     - ``recipe``, ``crystal`` and ``effort``: the values that the user chose in the session.
     - ``started``: the recipe with which the agent was started.
     - ``from_turn``: the turn from which the entity of a fork continued.
+    - ``forked_from``: where this session was forked from another one, which may be deleted since.
     - ``system_prompt``: the client's part of the system prompt. It never changes (CALL-1).
     - ``title_chosen``: whether a user chose the title, so that no prompt replaces it.
     - ``reuse_results``: whether gates that declare their inputs may reuse results (the boolean option).
@@ -84,6 +94,7 @@ class SessionMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     entity_id: str
     loom: str
     from_turn: str | None = None
+    forked_from: ForkedFrom | None = None
     directories: list[str] = []
     started: str | None = None
     title: str | None = None
@@ -421,7 +432,15 @@ def metadata_from_loom(session_id: str, loom: Loom) -> SessionMetadata | None:
         # Some changes may come before the first prompt.
         for change in chosen:
             apply_record(metadata, change)
+            fork_of, turn_id = change.changes.get("fork_of"), change.changes.get("from_turn")
+            if isinstance(fork_of, str) and isinstance(turn_id, str):
+                metadata.forked_from = ForkedFrom(fork_of, fork_point(loom, turn_id), change.timestamp)
     return metadata
+
+
+def fork_point(loom: Loom, turn_id: str) -> str | int:
+    """The turn of a fork as clients name it: the turn before a message, or 0 if no answer is before the message."""
+    return 0 if turn_id in loom and loom.places[turn_id].role == "call" else turn_id
 
 
 def apply_record(metadata: SessionMetadata, record: ConfigRecord) -> None:

@@ -58,11 +58,18 @@ alike_option = click.option(
 @click.argument("name", metavar="[FILE]", required=False, shell_complete=complete_loom)
 @click.argument("left", metavar="[A]", required=False)
 @click.argument("right", metavar="[B]", required=False)
+@click.option("--with", "other", metavar="FILE2", shell_complete=complete_loom, help="B is a thread of the loom FILE2.")
 @click.option("--full", is_flag=True, help="Show every turn and every line that differs.")
 @json_option
 @state_option
 def diff(
-    name: str | None, left: str | None, right: str | None, full: bool, as_json: bool, state_dir: Path | None
+    name: str | None,
+    left: str | None,
+    right: str | None,
+    other: str | None,
+    full: bool,
+    as_json: bool,
+    state_dir: Path | None,
 ) -> None:
     """Compare two threads of the loom FILE: their common turns, where they separate, and what differs in each turn. Without
     FILE, the newest loom in the state folder is used.
@@ -71,6 +78,9 @@ def diff(
     threads of the newest
     fork, or of the newest casts on the same intent: the one with the lowest reward and the one with the highest, or, without
     rewards, the first and the newest. A loom without forks shows the two threads that were written last.
+
+    With --with, A is a turn of FILE and B a turn of FILE2, by default the one that was written last. A fork of a session in an
+    editor has a loom of its own, which begins with the turns that both have.
     """
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.core.errors import DefinitionError
@@ -79,6 +89,9 @@ def diff(
     from cantrip_acp.loom.query.diff import difference
     from cantrip_acp.loom.query.listing import Listing
 
+    if other is not None:
+        _diff_with(name, left, other, right, paths.state_dir(state_dir), full=full, as_json=as_json)
+        return
     with open_by_name(name, paths.state_dir(state_dir)) as held:
         listing = Listing(held)
         leaves = listing.outline.leaves
@@ -97,6 +110,26 @@ def diff(
         if right is None:
             screen.line((f"{why}; A and B choose others", "dim"))
         _DiffPrinter(screen, full=full).show(found)
+
+
+def _diff_with(
+    name: str | None, left: str | None, other: str, right: str | None, state: Path, *, full: bool, as_json: bool
+) -> None:
+    """Compare a thread of the loom ``name`` with one of the loom ``other``."""
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.loom.find_loom import find_turn, open_by_name
+    from cantrip_acp.loom.query.diff import difference
+    from cantrip_acp.loom.stores.memory import MemoryStore
+
+    with open_by_name(name, state) as held, open_by_name(other, state) as beside:
+        # Each name of a turn is one in its own loom.
+        first, second = find_turn(held, left or "last"), find_turn(beside, right or "last")
+        with held.joined(beside, MemoryStore()) as joined:
+            found = difference(joined, first, second)
+    if as_json:
+        click.echo(json.dumps(found.record(), default=str))
+        return
+    _DiffPrinter(Screen(), full=full).show(found)
 
 
 def _choose_pair(loom: Loom, listing: Listing, first: str | None) -> tuple[str, str, str]:

@@ -81,6 +81,10 @@ class View:
         """The address of one turn."""
         return f"{self.url}&turn={urllib.parse.quote(turn_id, safe='')}"
 
+    def comparison(self, left: str, right: str) -> str:
+        """The address of two threads side by side, each named by a turn, where it ends."""
+        return f"{self.url}&compare={','.join(urllib.parse.quote(turn, safe='') for turn in (left, right))}"
+
     def trouble(self, patience_s: float = 1.0) -> str | None:
         """Why the loom cannot be displayed or followed; None if it can, or is still being opened."""
         self._reading.loaded.wait(patience_s)

@@ -12,10 +12,12 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.loom.view import View, serve, write_html
 from tests.support.browser import Watch
-from tests.support.command_line import recipe, run
+from tests.support.command_line import recipe, run, start
 from tests.support.images import png
+from tests.support.loom_trees import grow
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -248,6 +250,40 @@ def test_two_threads_side_by_side(watch: Watch, view: View) -> None:
     page.keyboard.press("Escape")
     assert page.locator(".compare").is_hidden()
     watch.clean()
+
+
+def test_two_looms_are_shown_side_by_side(watch: Watch, tmp_path: Path) -> None:
+    whole = tmp_path / "whole.loom.jsonl"
+    grow(Loom.open(whole)).close()
+    # A fork of a session has a loom of its own, which begins with a copy of the same turns.
+    for name, without in (("a", ("u2", "u3", "v2", "x1")), ("b", ("t2", "call4", "w1", "t3", "v2", "x1"))):
+        lines = [
+            line for line in whole.read_text().splitlines() if not any(f'"id":"{turn}"' in line for turn in without)
+        ]
+        (tmp_path / f"{name}.loom.jsonl").write_text("\n".join(lines) + "\n")
+    before = (tmp_path / "a.loom.jsonl").read_bytes()
+    process = start("loom", "view", "a.loom.jsonl", "b.loom.jsonl", "--no-browser", cwd=tmp_path)
+    try:
+        assert process.stdout is not None
+        assert is_ready(process.stdout, 60)
+        page = watch.open(process.stdout.readline().strip())
+        page.wait_for_selector(".compare .pair")
+        assert page.locator(".pair").count() == 3
+        assert page.locator(".pair.shared").count() == 1
+        assert [page.get_by_label(f"{side} thread").inner_text() != "" for side in ("left", "right")] == [True, True]
+        page.locator(".pair").nth(2).click()
+        page.wait_for_selector(".compared-turns:has-text('NEEDLE')")
+        watch.shot("two-looms")
+        page.keyboard.press("Escape")
+        assert page.locator(".compare").is_hidden()
+        # The tree has the turns of both once.
+        page.wait_for_selector(".sums:has-text('6 turns')")
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert (tmp_path / "a.loom.jsonl").read_bytes() == before
+    done = run("loom", "view", "a.loom.jsonl", "b.loom.jsonl", "--html", "both.html", cwd=tmp_path)
+    assert (done.status, "#compare=t3,u3" in done.out) == (0, True), done.err
 
 
 def test_links_to_turns(watch: Watch, view: View) -> None:

@@ -263,7 +263,28 @@ def test_a_message_is_edited_an_answer_copied_and_tried_again(window: Window, ch
     chat.ended(1)
     assert frame.locator(".user-item .words").all_inner_texts() == ["First."]
     window.shot("chat-again")
-    # The earlier versions are kept.
+    # The earlier versions are kept, in sessions that the buttons at the message lead to.
+    words = frame.locator(".user-item .words")
+    expect(frame.locator(".versions")).to_have_text(["2/2"])
+    frame.get_by_role("button", name="Earlier version of this message: 1 of 2").click()
+    expect(words).to_have_text(["First.", "Second, in other words."])
+    expect(frame.locator(".versions")).to_have_text(["1/2", "2/2"])
+    expect(frame.get_by_role("button", name="Later version of this message: 2 of 2")).to_be_focused()
+    window.shot("chat-versions")
+    frame.get_by_role("button", name="Earlier version of this message: 1 of 2").press("Enter")
+    expect(words).to_have_text(["First.", "Second, and otherwise?", "Third."])
+    expect(frame.locator(".versions")).to_have_text(["1/2", "1/2"])
+    # The window writes which session it shows within a second.
+    window.page.wait_for_timeout(1_500)
+    window.page.reload()
+    window.page.wait_for_selector(".monaco-workbench")
+    chat.find()
+    frame = chat.frame
+    expect(frame.locator(".versions")).to_have_text(["1/2", "1/2"])
+    frame.get_by_role("button", name="Later version of this message: 2 of 2").nth(1).press("Enter")
+    expect(frame.locator(".user-item .words")).to_have_text(["First.", "Second, in other words."])
+    expect(frame.get_by_role("button", name="Earlier version of this message: 1 of 2")).to_be_focused()
+    # The list of sessions has them too.
     window.command("Cantrip Chat: Show Sessions")
     frame.locator(".session .title", has_text=re.compile("^First$")).click()
     frame.locator(".user-item", has_text="Third.").wait_for()

@@ -448,6 +448,7 @@ def test_ten_thousand_messages_stay_fluid(page: Any) -> None:
     assert page.evaluate("performance.now()") - begun < 10_000
 
 
+<<<<<<< HEAD
 def test_text_has_its_direction_and_a_readable_width(page: Any) -> None:
     page.set_viewport_size({"width": 1400, "height": 800})
     add(page, type="user", id="1", text="\u05e9\u05dc\u05d5\u05dd.", attachments=[], after=0)
@@ -535,3 +536,43 @@ def test_a_picture_that_the_model_cannot_read_says_so_before_it_is_sent(page: An
     assert not warning.is_visible()
     add(page, type="user", id="1", text="What is this?", attachments=[{**picture, "unread": True}], after=0)
     assert "It got the message without them." in page.locator(".user-item").inner_text()
+=======
+def message(number: int, versions: dict[str, Any] | None = None) -> dict[str, Any]:
+    more = {} if versions is None else {"versions": versions}
+    return {"type": "user", "id": f"u{number}", "text": f"Question {number}", "attachments": [], "after": 0, **more}
+
+
+def test_the_versions_of_a_message_are_buttons_that_lead_to_the_same_place(page: Any) -> None:
+    tell = "(message) => tell({ ...message, state: { ...state, running: false, session: message.session } })"
+    items = [message(number) for number in range(60)]
+    items[40] = message(40, {"at": 1, "sessions": ["a", "b", "c"]})
+    page.evaluate(tell, {"type": "reset", "items": items, "first": 0, "total": 60, "session": "b"})
+    group = page.get_by_role("group", name="Version 2 of 3 of this message")
+    assert group.inner_text() == "2/3"
+    assert page.locator(".versions").count() == 1
+    group.scroll_into_view_if_needed()
+    top = page.locator("[data-id=u40]").bounding_box()["y"]
+    # With the keyboard, from the message's own buttons.
+    page.locator("[data-id=u40]").get_by_role("button", name="Edit and send again").focus()
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate("document.activeElement.title") == "Later version of this message: 3 of 3"
+    page.keyboard.press("Enter")
+    assert page.evaluate("said.filter((m) => m.type === 'version')") == [{"type": "version", "item": "u40", "step": 1}]
+    # The other session is much longer, and its message is not among the items that the page gets first.
+    other = [message(number) for number in range(1_000)]
+    other[40] = message(40, {"at": 2, "sessions": ["a", "b", "c"]})
+    part = {"type": "reset", "items": other[-120:], "first": 880, "total": 1_000, "session": "c"}
+    page.evaluate(tell, part)
+    page.evaluate(tell, {"type": "reveal", "item": "u40", "index": 40, "step": 1, "session": "c"})
+    (asked,) = page.evaluate("said.filter((m) => m.type === 'items' && m.from === 0)")
+    found = {"type": "items", "ask": asked["ask"], "first": 0, "items": other[: asked["to"]], "total": 1_000}
+    page.evaluate(tell, {**found, "session": "c"})
+    page.wait_for_timeout(300)
+    assert abs(page.locator("[data-id=u40]").bounding_box()["y"] - top) < 2
+    # There is no later one, so the focus is on the way back.
+    assert page.get_by_role("button", name="No later version of this message").is_disabled()
+    assert page.evaluate("document.activeElement.title") == "Earlier version of this message: 2 of 3"
+    # A version that was deleted is not counted any more.
+    page.evaluate("(item) => tell({ type: 'ops', ops: [{ op: 'set', item }] })", message(40))
+    assert page.locator(".versions").count() == 0
+>>>>>>> origin/versions

@@ -354,6 +354,62 @@ def test_a_fork_from_any_turn(again: Open, folder: Path, state: Path) -> None:
     assert titles[forked["sessionId"]] == "Question 1 (fork)"
 
 
+def test_a_fork_names_the_session_and_the_turn_that_it_comes_from(again: Open, folder: Path, state: Path) -> None:
+    agent = again([{"content": "An answer."}] * 9)
+    session = agent.session(folder)
+    assert "_meta" not in agent.call("session/list")["sessions"][0]
+
+    def fork(of: str, turn: str | int) -> tuple[str, dict[str, Any]]:
+        reply = agent.call("session/fork", named(of, folder, _meta={"cantrip": {"turn": turn}}))
+        return reply["sessionId"], reply["_meta"]["cantrip"]["forkedFrom"]
+
+    unsaid, where = fork(session, 0)
+    assert (where["sessionId"], where["turn"]) == (session, 0)
+    agent.prompt(session, "First?")
+    turn = agent.prompt(session, "Second?")["_meta"]["cantrip"]["turn"]
+    agent.prompt(session, "Third?")
+    at_turn, said = fork(session, turn)
+    assert (said["sessionId"], said["turn"]) == (session, turn)
+    agent.prompt(at_turn, "Third, otherwise?")
+    of_fork, said_again = fork(at_turn, turn)
+    assert (said_again["sessionId"], said_again["turn"], said_again["at"] > said["at"]) == (at_turn, turn, True)
+    # A client names the turn before the first message as 0.
+    at_start, begun = fork(session, 0)
+    assert (begun["sessionId"], begun["turn"]) == (session, 0)
+    agent.prompt(at_start, "First, otherwise?")
+    agent.prompt(of_fork, "Third, once more?")
+    forks = {at_turn: said, of_fork: said_again, at_start: begun}
+    agent.hang_up()
+    # So does a list of later, also if a metadata file is lost, or was written by a version that did not know of it.
+    (state / "looms" / f"{of_fork}.session.json").unlink()
+    (state / "looms" / f"{at_start}.session.json").unlink()
+    assert json.loads((state / "looms" / f"{unsaid}.session.json").read_text())["forked_from"]["turn"] == 0
+    kept = state / "looms" / f"{at_turn}.session.json"
+    other = again()
+    listed = {each["sessionId"]: each for each in other.call("session/list")["sessions"]}
+    assert {each: listed[each]["_meta"]["cantrip"]["forkedFrom"] for each in forks} == forks
+    assert "_meta" not in listed[session]
+    other.seen.clear()
+    loaded = other.call("session/load", named(at_turn, folder))
+    assert loaded["_meta"]["cantrip"]["forkedFrom"] == said
+    messages = other.updates("user_message_chunk")
+    assert messages[-1]["_meta"]["cantrip"]["after"] == turn
+    # What a fork comes from is known also when that is gone.
+    other.call("session/delete", {"sessionId": session})
+    left = {
+        each["sessionId"]: each["_meta"]["cantrip"]["forkedFrom"] for each in other.call("session/list")["sessions"]
+    }
+    assert left == forks
+    other.hang_up()
+    fields = json.loads(kept.read_text())
+    del fields["forked_from"]
+    kept.write_text(json.dumps(fields))
+    third = again()
+    (entry,) = [each for each in third.call("session/list")["sessions"] if each["sessionId"] == at_turn]
+    assert "_meta" not in entry
+    assert "forkedFrom" not in third.call("session/load", named(at_turn, folder))["_meta"]["cantrip"]
+
+
 def test_further_folders(again: Open, folder: Path, tmp_path: Path) -> None:
     more = tmp_path / "more"
     more.mkdir()

@@ -121,6 +121,31 @@ def test_diff(tmp_path: Path, loom: Path) -> None:
     assert run("loom", "diff", loom, "t3", "nobody", cwd=tmp_path).status == 2
 
 
+def test_the_threads_of_two_looms_are_compared(tmp_path: Path, loom: Path) -> None:
+    # A fork of a session has a loom of its own that begins with a copy of the same turns.
+    fork = tmp_path / "fork.loom.jsonl"
+    lines = loom.read_text().splitlines(keepends=True)
+    with Loom.open(loom, readonly=True) as held:
+        common, own = held.path("t3"), held.path("u3")
+    gone = [turn for turn in own if turn not in common]
+    fork.write_text("".join(line for line in lines if not any(f'"id":"{turn}"' in line for turn in common[2:])))
+    loom.write_text("".join(line for line in lines if not any(f'"id":"{turn}"' in line for turn in gone)))
+    told = data("diff", loom, "t3", "u3", "--with", fork, cwd=tmp_path)
+    assert (told["left"]["leaf"], told["right"]["leaf"], told["parted_at"]) == ("t3", "u3", "t1")
+    assert [pair["same"] for pair in told["turns"]] == [False, False]
+    done = run("loom", "diff", loom, "t3", "u3", "--with", fork, cwd=tmp_path)
+    assert (done.status, "2 turns in common; they separate at t1" in done.out, "+ls" in done.out) == (0, True, True)
+    # A turn is looked for in its own loom.
+    assert run("loom", "diff", loom, "u3", "t3", "--with", fork, cwd=tmp_path).status == 2
+    # Without names, what was written last; of looms that share nothing, everything differs.
+    other = tmp_path / "other.loom.jsonl"
+    Path(tmp_path, "judge.cantrip.yaml").write_text(JUDGE.replace("ANSWER", "yes"))
+    assert run("cast", tmp_path / "judge.cantrip.yaml", "Is it?", "--loom", other, cwd=tmp_path).status == 0
+    told = data("diff", loom, "--with", other, cwd=tmp_path)
+    assert (told["shared"], told["parted_at"], told["right"]["intent"]) == ([], None, "Is it?")
+    assert run("loom", "diff", loom, "--with", tmp_path / "none.loom.jsonl", cwd=tmp_path).status == 2
+
+
 def test_compare_and_rank(tmp_path: Path, loom: Path) -> None:
     done = run("loom", "compare", loom, cwd=tmp_path)
     assert done.status == 0, done.err

@@ -1,4 +1,5 @@
 import type { Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, ToolItem, UserItem, WordsItem } from '../../src/chat/items'
+import type { Versions } from '../../src/chat/versions'
 import { copyButton, el, icon, iconButton } from './dom'
 import { host } from './host'
 import { MarkdownView } from './markdown'
@@ -150,10 +151,34 @@ function user(item: UserItem): HTMLElement {
       ? el('span', { class: 'about' }, 'sent while Cantrip worked')
       : el(
           'span',
-          { class: 'message-buttons when-idle' },
-          iconButton('edit', 'Edit and send again', () => { editing.edit(item) }),
-          iconButton('discard', 'Restore files to here: as they were before this message', () => { host.postMessage({ type: 'restore', item: item.id }) }),
+          { class: 'message-side' },
+          item.versions && versions(item.id, item.versions),
+          el(
+            'span',
+            { class: 'message-buttons when-idle' },
+            iconButton('edit', 'Edit and send again', () => { editing.edit(item) }),
+            iconButton('discard', 'Restore files to here: as they were before this message', () => { host.postMessage({ type: 'restore', item: item.id }) }),
+          ),
         ),
+  )
+}
+
+/** Buttons to the versions of a message in other sessions: `‹ 2/3 ›`. */
+function versions(item: string, { at, sessions }: Versions): HTMLElement {
+  const button = (step: -1 | 1, name: string, label: string): HTMLButtonElement => {
+    const to = at + step + 1
+    const made = iconButton(name, `${label} version of this message: ${to} of ${sessions.length}`, () => { host.postMessage({ type: 'version', item, step }) })
+    made.dataset['step'] = String(step)
+    made.disabled = to < 1 || to > sessions.length
+    if (made.disabled) made.title = made.ariaLabel = `No ${label.toLowerCase()} version of this message`
+    return made
+  }
+  return el(
+    'span',
+    { class: 'versions', role: 'group', 'aria-label': `Version ${at + 1} of ${sessions.length} of this message` },
+    button(-1, 'chevron-left', 'Earlier'),
+    el('span', { class: 'count' }, `${at + 1}/${sessions.length}`),
+    button(1, 'chevron-right', 'Later'),
   )
 }
 

@@ -71,6 +71,8 @@ export class Log {
   private then: (() => void) | undefined
   private session = ''
   private saving = 0
+  /** The distance from the top at which the message was whose button for another version was pressed. */
+  private pressed = 0
   /** The session whose place was restored, or in which the user has moved. */
   private placed = ''
   /** Whether items were added or changed since `arrange`. */
@@ -91,6 +93,10 @@ export class Log {
     scroller.addEventListener('pointerdown', (event) => { this.dragging = event.target === scroller && event.offsetX >= scroller.clientWidth })
     window.addEventListener('pointerup', () => { this.dragging = false })
     scroller.addEventListener('click', (event) => { if (event.target instanceof Element && event.target.closest('summary, .output-fold, .run-head')) this.hold = performance.now() + HOLD_MS })
+    scroller.addEventListener('click', (event) => {
+      const item = event.target instanceof Element && event.target.closest('.versions button')?.closest('.item')
+      if (item) this.pressed = item.getBoundingClientRect().top - scroller.getBoundingClientRect().top
+    })
     // If the focus moves through the conversation, the view follows it.
     window.addEventListener('keydown', (event) => { if (event.key === 'Tab') own() })
     scroller.addEventListener('scroll', () => { this.scrolled() }, { passive: true })
@@ -247,6 +253,29 @@ export class Log {
   /** Whether a question is open that is not shown, because the user reads something else. */
   get asksUnseen(): boolean {
     return this.asking.size > 0 && this.question() === null
+  }
+
+  /**
+   * Show a message where the one was whose button for another version was pressed, and focus its button. `index` is its
+   * place in the conversation.
+   */
+  reveal(item: string, index: number, step: -1 | 1): void {
+    const { pressed } = this
+    this.following = false
+    this.placed = this.session
+    const show = (): void => {
+      const element = this.views.get(item)?.view.element
+      if (element === undefined) return
+      this.element.scrollTop += element.getBoundingClientRect().top - this.element.getBoundingClientRect().top - pressed
+      const buttons = [...element.querySelectorAll<HTMLButtonElement>('.versions button')].filter((each) => !each.disabled)
+      const focus = buttons.find((each) => each.dataset['step'] === String(step)) ?? buttons[0] ?? element
+      focus.focus({ preventScroll: true })
+      this.lastTop = this.element.scrollTop
+      this.showDown()
+      this.fill()
+    }
+    if (this.views.has(item)) show()
+    else this.request(index - AT_ONCE / 2, index + AT_ONCE / 2, true, show)
   }
 
   /** The last message is complete. */

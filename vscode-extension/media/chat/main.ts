@@ -175,6 +175,9 @@ window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
     case 'changes':
       changed.set(message.files, message.canRedo)
       return
+    case 'reveal':
+      log.reveal(message.item, message.index, message.step)
+      return
     case 'focus':
       composer.focus()
       return

@@ -1,4 +1,5 @@
 /** The items of a conversation. They are plain data, because the extension host sends them to the webview. */
+import type { Versions } from "./versions";
 
 export type Item = UserItem | WordsItem | ToolItem | NoticeItem | FoldItem | ErrorItem | EndItem;
 
@@ -11,6 +12,8 @@ export interface UserItem {
   readonly after: string | 0;
   /** Whether it was sent into a running answer, which a fork cannot begin from. */
   readonly steered?: boolean;
+  /** Its versions, if it has others in other sessions. */
+  versions?: Versions | undefined;
 }
 
 /**

@@ -77,6 +77,8 @@ export type HostMessage =
   /** The files that the agent changed and the user has not kept; and whether the last restore can be taken back. */
   | { readonly type: "changes"; readonly files: readonly ChangedFile[]; readonly canRedo: boolean }
   | { readonly type: "focus" }
+  /** Show a message where the one was whose button for another version was pressed, and focus its button. */
+  | { readonly type: "reveal"; readonly item: string; readonly index: number; readonly step: -1 | 1 }
   | { readonly type: "showServers" }
   | { readonly type: "servers"; readonly servers: readonly McpStatus[]; readonly problem?: string }
   | { readonly type: "showSessions" };
@@ -92,6 +94,8 @@ export type WebviewMessage =
   | { readonly type: "openChange"; readonly path: string }
   /** Send another message in place of an earlier one. */
   | { readonly type: "resend"; readonly item: string; readonly text: string; readonly attachments: readonly Attachment[] }
+  /** Open the session with the version before or after that of a message. */
+  | { readonly type: "version"; readonly item: string; readonly step: -1 | 1 }
   | { readonly type: "stop" | "new" | "sessions" | "servers" | "openServerSettings" | "restart" | "retry" | "signIn" | "setUp" | "cancelSetUp" | "otherSetUp" | "trust" | "openFolder" | "redoChange" }
   /** The place of the server in the list. */
   | { readonly type: "restartServer"; readonly server: number }
@@ -175,6 +179,8 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
     case "openOutput":
     case "stopCall":
       return texts("item") ? (fields as unknown as WebviewMessage) : undefined;
+    case "version":
+      return texts("item") && (fields.step === 1 || fields.step === -1) ? (fields as unknown as WebviewMessage) : undefined;
     case "copy":
     case "insert":
       return texts("text") ? (fields as unknown as WebviewMessage) : undefined;

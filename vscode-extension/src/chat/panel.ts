@@ -282,6 +282,8 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         return service.resend(message.item, message.text, [...message.attachments]);
       case "tryAgain":
         return service.resend(message.item);
+      case "version":
+        return this.showVersion(message.item, message.step).catch(showError);
       case "continue":
         return service.continueAnswer(message.item);
       case "stop":
@@ -374,6 +376,11 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         await vscode.commands.executeCommand("workbench.action.files.openFolder");
         return;
     }
+  }
+
+  private async showVersion(item: string, step: -1 | 1): Promise<void> {
+    const found = await this.service.openVersion(item, step);
+    this.send(found === undefined ? { type: "focus" } : { type: "reveal", item: found.id, index: found.index, step });
   }
 
   /** Take the last restore of the conversation that is shown back. */

@@ -11,6 +11,7 @@ import type { Attachment, ToolItem } from "./items";
 import type { Review } from "./review";
 import type { Pending, Permissions } from "./permissions";
 import { readsImages, REUSE } from "./state";
+import { listed, type Listed, versionsOf } from "./versions";
 
 const LAST = "cantrip.chat.session";
 /** The stored open questions with their calls. If the window closes before an answer, they are shown again. */
@@ -37,6 +38,9 @@ class Shared {
   readonly reviewed = new Signal<void>();
   readonly signedIn = new Signal<void>();
   readonly last = new WeakMap<Conversation, { text: string; attachments: Attachment[] }>();
+  /** The sessions as the agent listed them last, and the number of that list. */
+  listed: readonly Listed[] = [];
+  lists = 0;
 }
 
 /**
@@ -245,6 +249,7 @@ export class ChatService implements vscode.Disposable {
     if (known !== undefined) {
       this.show(known);
       this.remember(id);
+      void this.refreshVersions();
       return known.opening;
     }
     const here = place();
@@ -299,6 +304,38 @@ export class ChatService implements vscode.Disposable {
     await this.send(text ?? message.text, attachments ?? message.attachments);
   }
 
+  /**
+   * Open the session with the version before or after that of a message. Resolves to the message there; undefined if it has
+   * no message in that place, or is not there any more.
+   */
+  async openVersion(itemId: string, step: -1 | 1): Promise<{ readonly index: number; readonly id: string } | undefined> {
+    const { current } = this;
+    const message = current.transcript.items.find((item) => item.id === itemId);
+    if (message?.type !== "user" || message.versions === undefined) return undefined;
+    const wanted = message.versions.sessions[message.versions.at + step];
+    await this.refreshVersions();
+    if (wanted === undefined || this.current !== current || !this.shared.listed.some(({ id }) => id === wanted)) return undefined;
+    await this.open(wanted);
+    return this.current.sessionId === wanted ? this.current.transcript.messageAfter(message.after) : undefined;
+  }
+
+  /** Look again which messages of this window's conversations have versions in other sessions. */
+  private async refreshVersions(): Promise<void> {
+    const { shared } = this;
+    shared.lists += 1;
+    const number = shared.lists;
+    let sessions: acp.SessionInfo[];
+    try {
+      sessions = await this.list();
+    } catch {
+      // Without a list, the messages keep the versions that were known.
+      return;
+    }
+    if (number !== shared.lists) return;
+    shared.listed = listed(sessions);
+    for (const conversation of this.conversations.values()) conversation.transcript.refreshVersions();
+  }
+
   private async openFork(session: Session, turn: string | 0): Promise<void> {
     await this.open(await this.agent.forkSession(session.id, session.workspaceLocation, turn));
   }
@@ -332,6 +369,7 @@ export class ChatService implements vscode.Disposable {
     const conversation = this.conversations.get(id);
     this.conversations.delete(id);
     conversation?.dispose();
+    void this.refreshVersions();
     if (conversation !== undefined) this.shared.deleted.fire(conversation);
   }
 
@@ -390,6 +428,7 @@ export class ChatService implements vscode.Disposable {
       await this.tryToLoad(id, where, conversation, until);
       transcript.endReplay(conversation.session?.incomplete);
       this.refreshModels(id);
+      void this.refreshVersions();
       conversation.review.refreshSoon();
       for (const each of this.pendingQuestions()) if (each.session === id) transcript.addUnanswered(each.item);
       if (conversation === this.conversation) this.remember(id);
@@ -440,6 +479,7 @@ export class ChatService implements vscode.Disposable {
   }
 
   private addListeners(conversation: Conversation): Conversation {
+    conversation.transcript.versionsAt = (turn, earlier) => versionsOf(this.shared.listed, conversation.sessionId ?? "", turn, earlier);
     conversation.onUpdate.on((update) => { if (conversation === this.conversation) this.onUpdate.fire(update); });
     conversation.review.changed.on(() => { this.shared.reviewed.fire(); });
     conversation.onPromptStart.on(() => {

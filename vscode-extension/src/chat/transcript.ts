@@ -6,6 +6,7 @@ import { diffHunks } from "./changes";
 import { atEnd, withActions } from "./children";
 import type { Answer, Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, Op, Question, ToolItem, ToolPart, UserItem, WordsItem } from "./items";
 import { contextOf } from "./editorcontext";
+import type { Versions } from "./versions";
 import { exitOf, inputOf, program, programOf, recordedOutput, sentence, testsOf, unfenced } from "./results";
 
 const MOST_OUTPUT = 200_000;
@@ -21,6 +22,8 @@ export class Transcript {
   readonly items: Item[] = [];
   plan: readonly acp.PlanEntry[] = [];
   readonly planned = new Signal<readonly acp.PlanEntry[]>();
+  /** The versions of the message after a turn, given the turns before the earlier messages. */
+  versionsAt: (turn: string | 0, earlier: ReadonlySet<string | 0>) => Versions | undefined = () => undefined;
   /** Whether the updates are a replay, which also has the user's messages. */
   replaying = false;
   private readonly tools = new Map<string, ToolItem>();
@@ -65,6 +68,26 @@ export class Transcript {
     this.continued();
     this.said = false;
     this.add<UserItem>("user", { text, attachments, after: this.last });
+    this.refreshVersions();
+  }
+
+  /** Look again which messages have other versions. */
+  refreshVersions(): void {
+    const earlier = new Set<string | 0>();
+    for (const item of this.items) {
+      if (item.type !== "user" || item.steered === true) continue;
+      // After a message that failed without a turn, the next one has the same turn before it.
+      const versions = earlier.has(item.after) ? undefined : this.versionsAt(item.after, earlier);
+      earlier.add(item.after);
+      if (JSON.stringify(versions) !== JSON.stringify(item.versions)) this.change(item, { versions });
+    }
+  }
+
+  /** The place of the first message after a turn, and the message; undefined if none is there. */
+  messageAfter(turn: string | 0): { readonly index: number; readonly id: string } | undefined {
+    const index = this.items.findIndex((item) => item.type === "user" && item.steered !== true && item.after === turn);
+    const item = this.items[index];
+    return item === undefined ? undefined : { index, id: item.id };
   }
 
   /** The conversation goes on, so no earlier answer can be continued any more. */
@@ -145,6 +168,7 @@ export class Transcript {
   /** The replay has ended. Its last answer can be forked, and continued if the agent says why it is `incomplete`. */
   endReplay(incomplete?: string): void {
     this.replaying = false;
+    this.refreshVersions();
     if (incomplete !== undefined) this.end("cancelled", this.turn, incomplete === "cancelled" ? "stopped" : incomplete);
     else if (this.turn !== undefined) this.end("end_turn", this.turn);
     else this.settle();

@@ -3,7 +3,7 @@ import { it } from "node:test";
 import { parseWebviewMessage } from "../../src/chat/messages";
 import { Permissions } from "../../src/chat/permissions";
 
-for (const bad of [null, 1, "send", [], {}, { type: "eval" }, { type: "send", text: 1, attachments: [] }, { type: "send", text: "x", attachments: [{ kind: "file", name: "n", uri: 5 }] }, { type: "send", text: "x" }, { type: "option", id: "m", value: {} }, { type: "location", path: "/x", line: "1" }, { type: "answer", question: "q" }, { type: "resend", item: "i1", text: "x" }, { type: "tryAgain" }, { type: "continue" }, { type: "copyAnswer", item: 1 }, { type: "restartServer", server: 1.5 }, { type: "dropped", uris: [1] }, { type: "send", text: "x", attachments: [], now: 1 }, { type: "editQueued", id: "q", text: "x" }, { type: "removeQueued" }, { type: "undoChange", path: "a.py" }, { type: "keepChange", hunk: 1 }, { type: "keepChange", path: "a.py", version: "v", hunk: "1" }, { type: "restore" }, { type: "answer", question: "q", option: "o", reason: 1 }, { type: "__proto__" }]) {
+for (const bad of [null, 1, "send", [], {}, { type: "eval" }, { type: "send", text: 1, attachments: [] }, { type: "send", text: "x", attachments: [{ kind: "file", name: "n", uri: 5 }] }, { type: "send", text: "x" }, { type: "option", id: "m", value: {} }, { type: "location", path: "/x", line: "1" }, { type: "answer", question: "q" }, { type: "resend", item: "i1", text: "x" }, { type: "tryAgain" }, { type: "continue" }, { type: "copyAnswer", item: 1 }, { type: "restartServer", server: 1.5 }, { type: "dropped", uris: [1] }, { type: "send", text: "x", attachments: [], now: 1 }, { type: "editQueued", id: "q", text: "x" }, { type: "removeQueued" }, { type: "undoChange", path: "a.py" }, { type: "keepChange", hunk: 1 }, { type: "keepChange", path: "a.py", version: "v", hunk: "1" }, { type: "restore" }, { type: "version", item: "i1", step: 2 }, { type: "answer", question: "q", option: "o", reason: 1 }, { type: "__proto__" }]) {
   it(`takes no ${JSON.stringify(bad)} from the page`, () => { assert.equal(parseWebviewMessage(bad), undefined); });
 }
 
@@ -11,7 +11,7 @@ it("takes what the page says", () => {
   const message = { type: "send", text: "x", attachments: [{ kind: "file", name: "n", uri: "file:///n" }] };
   assert.deepEqual(parseWebviewMessage(message), message);
   assert.deepEqual(parseWebviewMessage({ type: "stop", more: 1 }), { type: "stop" });
-  for (const each of [{ type: "resend", item: "i1", text: "x", attachments: [] }, { type: "tryAgain", item: "i2" }, { type: "continue", item: "i2" }, { type: "copyAnswer", item: "i2" }, { type: "restore", item: "i1" }, { type: "undoChange", path: "a.py", version: "v", hunk: 2 }, { type: "keepChange" }, { type: "answer", question: "q", option: "o", reason: "No.", plan: "# Plan" }]) assert.deepEqual(parseWebviewMessage(each), each);
+  for (const each of [{ type: "resend", item: "i1", text: "x", attachments: [] }, { type: "tryAgain", item: "i2" }, { type: "continue", item: "i2" }, { type: "copyAnswer", item: "i2" }, { type: "restore", item: "i1" }, { type: "version", item: "i1", step: -1 }, { type: "undoChange", path: "a.py", version: "v", hunk: 2 }, { type: "keepChange" }, { type: "answer", question: "q", option: "o", reason: "No.", plan: "# Plan" }]) assert.deepEqual(parseWebviewMessage(each), each);
 });
 
 const request = { sessionId: "s", toolCall: { toolCallId: "t" }, options: [{ optionId: "yes", name: "Yes", kind: "allow_once" as const }] };

@@ -19,12 +19,12 @@ export class Compare {
     this.chosen = 0;
   }
 
-  /** Open with the leaves of two threads; without a second, the thread written last that is another. */
+  /** Open with two threads that end at these turns; without a second, the leaf of the first and the thread written last that is another. */
   open(left, right = -1) {
     const { columns } = this.view;
     const leaves = columns.leaves();
-    const first = columns.leafOf(left);
-    const second = right >= 0 ? columns.leafOf(right) : (leaves.filter((leaf) => leaf !== first).at(-1) ?? first);
+    const first = right >= 0 ? left : columns.leafOf(left);
+    const second = right >= 0 ? right : (leaves.filter((leaf) => leaf !== first).at(-1) ?? first);
     this.threads = [first, second];
     this.leaves = [...new Set([...leaves.slice(-MOST_THREADS), first, second])].sort((a, b) => a - b);
     this.element.hidden = false;

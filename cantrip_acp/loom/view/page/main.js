@@ -150,6 +150,8 @@ class App {
     if (id) await this.goTo(id);
     if (this.selected === null && this.count) this.select(this.columns.answer() ?? this.refAt(0), { quiet: true });
     if (!this.count) this.frame.show([h("p", { class: "nothing" }, "This loom holds no turn yet.")]);
+    const sides = await Promise.all(this.address.compare.map((each) => this.source.find(each))).catch((error) => this.frame.say(error.message));
+    if (sides?.length === 2) this.openCompare(...sides);
     if (this.source.live) this.growing.follow();
   }
 

@@ -128,19 +128,30 @@ def _page(chromium: Any) -> Page:
     return page
 
 
-def _open_and_type(chromium: Any, items: list[Any]) -> tuple[float, float]:
-    """Milliseconds until the last item is painted, and until 17 keys are in the field and painted."""
+def _open_and_type(chromium: Any, items: list[Any]) -> tuple[float, list[float], list[float]]:
+    """Milliseconds until the last item is painted; until 17 keys are in the field and painted, three times; and how many of
+    these the page's main thread had a processor."""
     page = _page(chromium)
+    measured = page.context.new_cdp_session(page)
+    measured.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def busy() -> float:
+        metrics = measured.send("Performance.getMetrics")["metrics"]
+        return next(float(each["value"]) for each in metrics if each["name"] == "TaskDuration") * 1000
+
     opened = page.evaluate(OPEN, {"items": items[-AT_ONCE:], "total": len(items)})
     page.locator("textarea").focus()
-    began = time.perf_counter()
-    page.keyboard.type(KEYS)
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
-    typed = (time.perf_counter() - began) * 1000
-    if page.locator("textarea").input_value() != KEYS:
+    typed, used = [], []
+    for _ in range(3):
+        before, began = busy(), time.perf_counter()
+        page.keyboard.type(KEYS)
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+        typed.append((time.perf_counter() - began) * 1000)
+        used.append(busy() - before)
+    if page.locator("textarea").input_value() != KEYS * 3:
         raise RuntimeError("the keys did not arrive")
     page.close()
-    return opened, typed
+    return opened, typed, used
 
 
 def run(options: Options) -> Table:
@@ -173,15 +184,17 @@ def run(options: Options) -> Table:
                 for name, session in chats.items():
                     spent, busy, updates = _load(folder, environment, recipe, session)
                     host, items = _items(updates, script)
-                    opened, typed = _open_and_type(chromium, items)
-                    for part, each in (
-                        ("load", spent),
-                        ("busy", busy),
-                        ("host", host),
-                        ("page", opened),
-                        ("keys", typed),
-                    ):
-                        samples.setdefault(f"{part}: {name}", []).append(each)
+                    opened, typed, used = _open_and_type(chromium, items)
+                    taken = {
+                        "load": [spent],
+                        "busy": [busy],
+                        "host": [host],
+                        "page": [opened],
+                        "keys": typed,
+                        "used": used,
+                    }
+                    for part, each in taken.items():
+                        samples.setdefault(f"{part}: {name}", []).extend(each)
                     if name == "long" and len(items) < turns:
                         raise RuntimeError(f"{turns} turns have {len(items)} items")
 
@@ -219,5 +232,6 @@ def run(options: Options) -> Table:
                 "<= 1.1 x the empty chat",
                 lambda made: made.ratio is not None and made.ratio <= 1.1,
             ),
+            *pair("used", "of that the page's processor time"),
         ),
     )

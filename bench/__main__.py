@@ -27,6 +27,7 @@ NAMES = (
     "first",
     "prompt",
     "updates",
+    "chat",
     "cancel",
     "soak",
     "bash",

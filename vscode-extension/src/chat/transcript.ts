@@ -28,6 +28,8 @@ export class Transcript {
   replaying = false;
   private readonly tools = new Map<string, ToolItem>();
   private readonly open = new Set<ToolItem>();
+  /** The calls whose questions nobody answered: a replay of many messages must not look for them among all items. */
+  private readonly unanswered = new Set<ToolItem>();
   private readonly folds = new Map<string, FoldItem>();
   /** Tool calls by the ids of their terminals. */
   private readonly terminals = new Map<string, ToolItem>();
@@ -48,6 +50,7 @@ export class Transcript {
     this.items.length = 0;
     this.tools.clear();
     this.open.clear();
+    this.unanswered.clear();
     this.folds.clear();
     this.terminals.clear();
     this.diffs.clear();
@@ -103,7 +106,7 @@ export class Transcript {
 
   /** Mark unanswered questions as passed, because the conversation has continued. */
   private expireUnanswered(): void {
-    for (const item of this.items) if (item.type === "tool" && item.answer === "unanswered") this.change(item, { answer: "passed" });
+    for (const item of this.unanswered) this.change(item, { answer: "passed" });
   }
 
   applyUpdate(update: acp.SessionUpdate): void {
@@ -479,13 +482,21 @@ export class Transcript {
     this.next += 1;
     const item = { ...fields, type, id: `i${this.next}` } as unknown as T;
     this.items.push(item);
+    this.noteAnswer(item);
     this.ops.fire({ op: "add", item });
     return item;
   }
 
   private change<T extends Item>(item: T, change: Partial<T>): void {
     Object.assign(item, change);
+    this.noteAnswer(item);
     this.ops.fire({ op: "set", item });
+  }
+
+  private noteAnswer(item: Item): void {
+    if (item.type !== "tool") return;
+    if (item.answer === "unanswered") this.unanswered.add(item);
+    else this.unanswered.delete(item);
   }
 
   private shown(path: string): string {

@@ -197,6 +197,45 @@ describe("a transcript", () => {
     }
   });
 
+  it("passes every unanswered question when a message follows, also in a replay", () => {
+    const transcript = new Transcript("/p");
+    const say = (n: number): void => { transcript.applyUpdate({ ...chunk("user_message_chunk", "Go on.", `m${n}`) }); };
+    const unasked = (id: string): void => { transcript.applyUpdate({ sessionUpdate: "tool_call", toolCallId: id, title: "x", status: "failed", _meta: { cantrip: { permission: "unasked" } } }); };
+    const answers = (): unknown[] => transcript.items.flatMap((item) => (item.type === "tool" ? [item.answer] : []));
+    transcript.replaying = true;
+    unasked("a");
+    unasked("b");
+    transcript.setAnswer("b", "allow_once");
+    assert.deepEqual(answers(), ["unanswered", "allow_once"]);
+    say(1);
+    assert.deepEqual(answers(), ["passed", "allow_once"]);
+    unasked("c");
+    transcript.question({ id: "q", options: [] }, { toolCallId: "d", title: "x", status: "pending" });
+    transcript.endReplay();
+    assert.deepEqual(answers(), ["passed", "allow_once", "unanswered", "unanswered"]);
+    transcript.addUserMessage("More.", []);
+    assert.deepEqual(answers(), ["passed", "allow_once", "passed", "passed"]);
+    unasked("e");
+    transcript.clear();
+    transcript.addUserMessage("Anew.", []);
+    assert.equal(transcript.items.length, 1);
+  });
+
+  it("replays many messages without looking at the earlier items for each", () => {
+    const transcript = new Transcript("/p");
+    transcript.replaying = true;
+    transcript.applyUpdate({ sessionUpdate: "tool_call", toolCallId: "t.g0", title: "x", status: "completed" });
+    let looks = 0;
+    Object.defineProperty(transcript.items[0], "type", { get: () => { looks += 1; return "tool"; } });
+    for (let n = 0; n < 1000; n += 1) {
+      transcript.applyUpdate(chunk("user_message_chunk", "Go on.", `u${n}`));
+      transcript.applyUpdate(chunk("agent_message_chunk", "Fine.", `t${n}:0`));
+    }
+    transcript.endReplay();
+    assert.equal(transcript.items.length, 1 + 3 * 1000 + 1);
+    assert.ok(looks < 10, `${looks} looks at the first item`);
+  });
+
   it("takes ten thousand messages without looking back", () => {
     const transcript = new Transcript("/p");
     let ops = 0;

@@ -448,7 +448,6 @@ def test_ten_thousand_messages_stay_fluid(page: Any) -> None:
     assert page.evaluate("performance.now()") - begun < 10_000
 
 
-<<<<<<< HEAD
 def test_text_has_its_direction_and_a_readable_width(page: Any) -> None:
     page.set_viewport_size({"width": 1400, "height": 800})
     add(page, type="user", id="1", text="\u05e9\u05dc\u05d5\u05dd.", attachments=[], after=0)
@@ -536,7 +535,8 @@ def test_a_picture_that_the_model_cannot_read_says_so_before_it_is_sent(page: An
     assert not warning.is_visible()
     add(page, type="user", id="1", text="What is this?", attachments=[{**picture, "unread": True}], after=0)
     assert "It got the message without them." in page.locator(".user-item").inner_text()
-=======
+
+
 def message(number: int, versions: dict[str, Any] | None = None) -> dict[str, Any]:
     more = {} if versions is None else {"versions": versions}
     return {"type": "user", "id": f"u{number}", "text": f"Question {number}", "attachments": [], "after": 0, **more}
@@ -575,4 +575,3 @@ def test_the_versions_of_a_message_are_buttons_that_lead_to_the_same_place(page:
     # A version that was deleted is not counted any more.
     page.evaluate("(item) => tell({ type: 'ops', ops: [{ op: 'set', item }] })", message(40))
     assert page.locator(".versions").count() == 0
->>>>>>> origin/versions

@@ -156,11 +156,11 @@ class RawClient:
             self.send(reply)
 
     def decide(self, message: Mapping[str, Any], kind: str) -> None:
-        """Answer a permission request with its option of that kind, or as cancelled."""
+        """Answer a permission request with its option of that kind or id, or as cancelled."""
         outcome: dict[str, Any] = {"outcome": "cancelled"}
         if kind != "cancelled":
             options = message["params"]["options"]
-            chosen = next(option["optionId"] for option in options if option["kind"] == kind)
+            chosen = next(option["optionId"] for option in options if kind in (option["optionId"], option["kind"]))
             outcome = {"outcome": "selected", "optionId": chosen}
         # The agent may be gone, as its tests want it.
         with suppress(BrokenPipeError, ValueError):

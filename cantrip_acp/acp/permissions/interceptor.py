@@ -381,17 +381,13 @@ def _is_step(invocation: GateInvocation, pattern: str) -> bool:
 
 
 def _question_about(shown: Sequence[Edit], first: Question) -> Question:
-    """One question about several edits. ``first`` is the question about the first alone."""
-    from cantrip_acp.loom.records.turn import new_id
-
+    """One question about several edits. ``first`` is the question about the first alone, and its call shows them all."""
     diffs = tuple(diff for edit in shown for diff in edit.diffs)
     files = len({diff.path for diff in diffs})
     title = f"{len(shown)} edits in {files} file{'' if files == 1 else 's'}"
     places = tuple(dict.fromkeys(Location(diff.path) for diff in diffs))
     return msgspec.structs.replace(
         first,
-        call_id=new_id("edits"),
-        tool="edits",
         title=title,
         kind="edit",
         pattern="",

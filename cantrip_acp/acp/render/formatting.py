@@ -32,13 +32,13 @@ _FENCED_KINDS = frozenset({"read", "search", "execute", "fetch"})
 
 
 def headline(text: str) -> str:
-    """The first line of a text, with limited length.
+    """The first line of a text, with limited length. Some clients cut a title at ``: ``, so the colon is replaced.
 
-    >>> headline("Read note: a.txt\\nand more")
-    'Read note: a.txt …'
+    >>> headline("Read note: a.txt")
+    'Read note – a.txt'
     """
     first, _, more = text.strip().partition("\n")
-    first = " ".join(first.split())
+    first = " ".join(first.split()).replace(": ", " – ")
     if more.strip() or len(first) > TITLE_LIMIT:
         return first[:TITLE_LIMIT].rstrip() + " …"
     return first or "(empty)"

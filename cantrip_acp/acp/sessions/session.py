@@ -544,15 +544,7 @@ class Session:
         if who is not None:
             question = msgspec.structs.replace(question, child=who)
         session_id = self.translator.child_session_of(question) or self.id
-        decision = None
-        try:
-            decision = await ask_client(self.connection, session_id, question, forms=self.client.forms)
-        finally:
-            if question.edits:
-                # A call that was shown has an end.
-                refused = decision is None or decision.answer.startswith("reject")
-                status: acp.ToolStatus = "failed" if refused else "completed"
-                self.send_now(acp.ToolCallUpdate(tool_call_id=question.call_id, status=status))
+        decision = await ask_client(self.connection, session_id, question, forms=self.client.forms)
         if decision is None:
             # The client says that the prompt is cancelled. Do the same as for session/cancel, which may come later.
             self.cancel()

@@ -259,7 +259,11 @@ class Collector:
         return _cut_to_budget(text + note + clean(last.decode("utf-8", "replace")), budget)
 
     def restart(self, limit: int) -> None:
-        """Discard the stored bytes and store new output with this limit. `read` is not affected."""
+        """Discard the stored bytes and store new output with this limit. `read` is not affected: an unfinished line belongs to
+        what was stored until now, so readers get it too."""
+        if line := _last_state(self._line):
+            self._store(line)
+        self._state = self._state_told, True
         self.limit = limit
         self._committed = 0
         self._lines = 0

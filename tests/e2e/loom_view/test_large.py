@@ -156,7 +156,7 @@ def test_live_while_a_cast_writes(watched: Callable[..., Watch], tmp_path: Path,
                 page = watch.page
                 page.wait_for_selector(".row.cast:has-text('Count to four.')")
                 page.wait_for_selector(".row:has-text('step two')")
-                page.wait_for_selector(".row:has-text('step four')")
+                page.wait_for_selector(".row:has-text('all told')")
                 page.wait_for_selector(".row.cast .badge.good:text-is('done')")
                 page.wait_for_selector(".sums:has-text('4 turns')")
                 watch.clean()

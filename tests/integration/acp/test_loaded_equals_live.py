@@ -247,6 +247,10 @@ def test_calls_beside_each_other_refused_and_cancelled_are_shown_again(
             if "write_file" not in str(message["params"]["toolCall"].get("name", message["params"]["toolCall"])):
                 agent.decide(message, "allow_once")
                 continue
+            if "each" in [option["optionId"] for option in message["params"]["options"]]:
+                # Both edits in one question: each is looked at alone.
+                agent.decide(message, "each")
+                continue
             writes.append(message)
             if medium == "conversation":
                 # The second is refused.

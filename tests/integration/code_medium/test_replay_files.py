@@ -168,7 +168,7 @@ async def test_without_room_for_a_copy_nothing_runs(place: Path, monkeypatch: py
     fill(place)
     before = state(place)
     monkeypatch.setattr("cantrip_acp.files.scratch_copy.LARGEST_COPY", 1)
-    with pytest.raises(SandboxError, match="runs again only in a copy"):
+    with pytest.raises(SandboxError, match="a replay runs code in a copy"):
         await replay(cantrip, cantrip.loom, cantrip.loom.leaves()[-1])
     assert state(place) == before
 

@@ -325,5 +325,5 @@ async def test_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "pydantic_monty" else real(n, *a))
     circle = Circle("monty", ["done"], {"max_turns": 1})
-    with pytest.raises(SandboxMissing, match=r"pip install 'cantrip-acp\[monty\]'"):
+    with pytest.raises(SandboxMissing, match=r"pydantic-monty>="):
         await circle.medium.open(circle, "e")

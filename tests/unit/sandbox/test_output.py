@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cantrip_acp.sandbox.launch.output import Cleaner, Collector, clean, share
+from cantrip_acp.sandbox.launch.output import Cleaner, Collector, clean, part, share
 
 
 @pytest.mark.parametrize(
@@ -156,3 +156,13 @@ def test_a_live_reader_gets_the_beginning_and_then_the_newest_lines() -> None:
     first, after = int(told[gap - 1].split()[1] or 0), int(told[gap + 1].split()[1])
     assert told[-1] == "OK"
     assert 0 < after - first < 10_000
+
+
+def test_a_part_that_ends_in_a_line_is_read_whole() -> None:
+    """What a command printed before a child ran is in the record of that part, so readers get it there too."""
+    out, err = Collector(1000), Collector(1000)
+    out.feed(b"one\nSeen.")
+    assert part(out, err, 1000)[0] == "one\nSeen."
+    out.feed(b" more\n")
+    assert out.read() + out.finish() == "one\nSeen. more\n"
+    assert out.text(1000) == " more\n"

@@ -75,7 +75,7 @@ export class ToolView {
     this.summary.replaceChildren(
       icon('chevron-right', 'chevron'),
       icon(ICONS[item.kind] ?? 'tools', 'kind'),
-      command ? el('span', { class: 'title command' }, ...withVisibleCharacters(program.text, 'command'), left(program.left)) : el('span', { class: 'title' }, ...withVisibleCharacters(item.title, 'command')),
+      command ? el('span', { class: 'title command' }, ...withVisibleCharacters(program.text, 'command'), left(program.left)) : el('span', { class: 'title' }, ...withVisibleCharacters(item.title)),
       el('span', { class: 'seconds', 'aria-hidden': 'true', 'data-started': state === 'in_progress' ? item.started : undefined }, timeOf(item.started, item.ended ?? (state === 'in_progress' ? Date.now() + clock.ahead : undefined))),
       el('span', { class: `status ${state}`, title: words }, icon(sign), el('span', { class: 'hidden-words' }, words)),
     )
@@ -222,7 +222,7 @@ export class ToolView {
     }
     const made = item.parts.map((part) => this.part(part))
     if (item.parts.some((part) => part.type === 'diff')) return made
-    return [el('div', { class: 'about' }, ...withVisibleCharacters(item.title, 'command')), ...(item.input ? [el('pre', { class: 'code-block command', tabindex: 0, 'aria-label': 'Arguments' }, el('code', {}, ...withVisibleCharacters(item.input, 'command')))] : []), ...made]
+    return [el('div', { class: 'about' }, ...withVisibleCharacters(item.title)), ...(item.input ? [el('pre', { class: 'code-block command', tabindex: 0, 'aria-label': 'Arguments' }, el('code', {}, ...withVisibleCharacters(item.input, 'command')))] : []), ...made]
   }
 }
 

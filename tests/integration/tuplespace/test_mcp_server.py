@@ -602,7 +602,10 @@ def test_a_wrong_command_line_is_named(folder: Path, words: tuple[str, ...], mes
     )
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
-    assert done.stdout == ""
+    if "--json" in words:
+        assert json.loads(done.stdout) == {"error": message, "exit_status": 2}
+    else:
+        assert done.stdout == ""
 
 
 def test_no_heavy_import_is_made_before_the_command_runs() -> None:

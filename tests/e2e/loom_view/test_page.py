@@ -266,7 +266,10 @@ def test_two_looms_are_shown_side_by_side(watch: Watch, tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         assert is_ready(process.stdout, 60)
-        page = watch.open(process.stdout.readline().strip())
+        page, address = watch.page, process.stdout.readline().strip()
+        watch.origin = address.split("/#")[0]
+        # The comparison covers the list at once.
+        page.goto(address)
         page.wait_for_selector(".compare .pair")
         assert page.locator(".pair").count() == 3
         assert page.locator(".pair.shared").count() == 1

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -70,8 +67,8 @@ def view(
     server. With --html the page is written to a single file, and texts that look like secrets are masked (see --raw). Press ?
     on the page to see its keyboard shortcuts. FILE is as for `cantrip loom show`.
 
-    With FILE2 the page has the turns of both looms as they are now, and shows the threads that were written last side by side,
-    with what differs. A fork of a session in an editor has a loom of its own.
+    With FILE2 the page has the turns of both looms, and shows the threads that were written last side by side, with what
+    differs. It follows both. A fork of a session in an editor has a loom of its own.
     """
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import find_loom
@@ -79,45 +76,21 @@ def view(
     if raw and target is None:
         raise click.UsageError("--raw needs --html")
     path = find_loom(name, paths.state_dir(state_dir))
-    if other is not None:
-        beside = find_loom(other, paths.state_dir(state_dir))
-        with _joined(path, beside) as (both, ends):
-            if target is not None:
-                _write(both, target, raw, f"compare={','.join(ends)}")
-            else:
-                _serve(
-                    both, None if turn is None else _turn(both, turn), port, not no_browser, True, frames, hosts, ends
-                )
-        return
+    beside = None if other is None else find_loom(other, paths.state_dir(state_dir))
     wanted = None if turn is None else _turn(path, turn)
     if target is not None:
-        _write(path, target, raw, "" if wanted is None else f"turn={wanted}")
+        _write(path, beside, target, raw, "" if wanted is None else f"turn={wanted}")
         return
-    _serve(path, wanted, port, not no_browser, readonly, frames, hosts)
+    _serve(path, beside, wanted, port, not no_browser, readonly, frames, hosts)
 
 
-def _write(path: Path | str, target: Path, raw: bool, fragment: str) -> None:
+def _write(path: Path | str, beside: Path | str | None, target: Path, raw: bool, fragment: str) -> None:
     from cantrip_acp.loom.view import write_html
 
-    count = write_html(path, target, raw=raw)
+    count = write_html(path, target, beside, raw=raw)
     page = Path(target).absolute()
     click.echo(f"{page}  {count:,} turns")
     click.echo(f"open it in a browser: {page.as_uri()}{fragment and f'#{fragment}'}")
-
-
-@contextmanager
-def _joined(first: Path | str, second: Path | str) -> Iterator[tuple[Path, tuple[str, str]]]:
-    """A loom in a private folder with the records of two, until the end of the block, and the turns at which the threads end
-    that were written to them last."""
-    from cantrip_acp.loom.find_loom import find_turn, open_readonly
-    from cantrip_acp.loom.stores.address import open_store
-
-    with tempfile.TemporaryDirectory(prefix="cantrip-view-") as folder:
-        path = Path(folder) / "both.loom.jsonl"
-        with open_readonly(first) as left, open_readonly(second) as right:
-            ends = find_turn(left, "last"), find_turn(right, "last")
-            left.joined(right, open_store(path, fsync=False, readonly=False)).close()
-        yield path, ends
 
 
 def _turn(path: Path | str, turn: str) -> str:
@@ -130,13 +103,13 @@ def _turn(path: Path | str, turn: str) -> str:
 
 def _serve(
     path: Path | str,
+    beside: Path | str | None,
     turn: str | None,
     port: int,
     browser: bool,
     readonly: bool,
     frames: tuple[str, ...],
     hosts: tuple[str, ...],
-    sides: tuple[str, str] | None = None,
 ) -> None:
     from cantrip_acp.cli.session.loop_thread import handled_signals
     from cantrip_acp.core.errors import DefinitionError, LoomError
@@ -146,7 +119,7 @@ def _serve(
     for number in handled_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: ended.set())
     try:
-        served = serve(path, port=port, readonly=readonly, frames=frames, hosts=hosts)
+        served = serve(path, beside, port=port, readonly=readonly, frames=frames, hosts=hosts)
     except OSError as error:
         raise DefinitionError(
             f"cannot serve on port {port}: {error.strerror}; choose another port, or omit --port"
@@ -155,10 +128,7 @@ def _serve(
         trouble = served.trouble()
         if trouble is not None:
             raise LoomError(trouble)
-        if turn is not None:
-            address = served.link(turn)
-        else:
-            address = served.comparison(*sides) if sides is not None else served.url
+        address = served.url if turn is None else served.link(turn)
         click.echo(address)
         if browser:
             import webbrowser

@@ -28,15 +28,16 @@ BLOCK = 100
 """The number of turns in one block."""
 
 
-def write_html(where: Path | str, target: Path, *, raw: bool = False) -> int:
-    """Write a loom's page to a file and return the number of turns in it. `output_file` decides what may be replaced.
+def write_html(where: Path | str, target: Path, beside: Path | str | None = None, *, raw: bool = False) -> int:
+    """Write a loom's page to a file and return the number of turns in it. `output_file` decides what may be replaced. With
+    ``beside``, a second loom, the page has both side by side.
 
     The file may be given to others: known secrets are masked. Text that looks like a secret is masked too, unless
     ``raw``.
 
     Raises `LoomError` if there is no loom, `OutputError` if the file cannot be written.
     """
-    reading = LoomReader(where)
+    reading = LoomReader(where, beside)
     try:
         reading.load()
         if reading.broken is not None:

@@ -13,13 +13,14 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from typing import cast as typed
 
 import msgspec
 
 from cantrip_acp.core.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.query.completed_turns import completed
+from cantrip_acp.loom.query.joined_looms import JoinedStore
 from cantrip_acp.loom.query.thread import cast_ending
 from cantrip_acp.loom.records.tree import unreadable
 from cantrip_acp.loom.records.turn import CastRecord, ContextRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn
@@ -28,6 +29,9 @@ from cantrip_acp.loom.stores.contract import readable
 from cantrip_acp.loom.view import summary
 from cantrip_acp.loom.view.index import Index
 from cantrip_acp.text.sanitize import without_links
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.stores.contract import Store
 
 CHUNK = 2_000
 """The number of turns in one piece of `numbers`; a full piece is cached."""
@@ -44,11 +48,12 @@ _SLICE = 5_000
 
 
 class LoomReader:
-    """One loom, read by any number of pages. ``where`` is a path or an address."""
+    """One loom, read by any number of pages; or two looms as one. ``where`` and ``beside`` are paths or addresses."""
 
-    def __init__(self, where: Path | str) -> None:
+    def __init__(self, where: Path | str, beside: Path | str | None = None) -> None:
         self.where = where
-        self._store = completed(open_store(where, readonly=True), where)
+        self._both = JoinedStore(where, beside) if beside is not None else None
+        self._store = typed("Store", self._both) if self._both else completed(open_store(where, readonly=True), where)
         self.index = Index()
         self.version = 0
         """Increases with every change that was seen."""
@@ -141,7 +146,8 @@ class LoomReader:
     # What the page requests
 
     def about(self) -> dict[str, Any]:
-        """The loom as a whole: its location, its size and its damage."""
+        """The loom as a whole: its location, its size and its damage. Of two looms also the number of the turn that each
+        ends with now, -1 where there is none."""
         with self._lock:
             index = self.index
             problems = [*self._store.problems, *index.problems]
@@ -158,6 +164,11 @@ class LoomReader:
                 "problems": [str(problem) for problem in problems[:200]],
                 "problem_count": len(problems),
                 "later": dict(index.later),
+                **(
+                    {}
+                    if self._both is None
+                    else {"ends": [index.numbers.get(end or "", -1) for end in self._both.ends]}
+                ),
             }
 
     def nodes(self, start: int, count: int = MOST_NODES) -> dict[str, Any]:
@@ -247,6 +258,8 @@ class LoomReader:
                 "snapshot": number in index.snapshots,
                 "forks": [msgspec.to_builtins(fork) for fork in forks],
             }
+            if self._both is not None:
+                data["location"] = self._both.location_of(index.positions[number])
             files = self._read([index.files[number]])[0] if number in index.files else None
             if files is not None:
                 data["files"] = msgspec.to_builtins(files)

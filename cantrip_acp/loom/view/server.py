@@ -32,6 +32,7 @@ _PATIENCE_S = 30.0
 
 def serve(
     where: Path | str,
+    beside: Path | str | None = None,
     *,
     port: int = 0,
     readonly: bool = False,
@@ -41,13 +42,14 @@ def serve(
     """Serve a loom's page on 127.0.0.1 until the view is closed. Returns as soon as the page can be opened.
 
     ``where`` is as in `Loom.open`; ``port`` 0 is any free port. The loom is read in the background and followed while a
-    session writes it. ``readonly`` refuses rewards. ``hosts`` (such as ``name:port``) are names of a proxy in front of
-    it; ``frames`` are origins (or schemes, ``vscode-webview:``) whose pages may show it in a frame. Raises `LoomError`
-    if there is no loom, `OSError` if the port is taken.
+    session writes it. With ``beside``, a second loom, the page has the turns of both and shows the threads that they end
+    with side by side; then it gives no rewards. ``readonly`` refuses rewards. ``hosts`` (such as ``name:port``) are names
+    of a proxy in front of it; ``frames`` are origins (or schemes, ``vscode-webview:``) whose pages may show it in a frame.
+    Raises `LoomError` if there is no loom, `OSError` if the port is taken.
     """
-    reading = LoomReader(where)
+    reading = LoomReader(where, beside)
     try:
-        return View(reading, port, readonly, hosts, frames)
+        return View(reading, port, readonly or beside is not None, hosts, frames)
     except BaseException:
         reading.close()
         raise
@@ -80,10 +82,6 @@ class View:
     def link(self, turn_id: str) -> str:
         """The address of one turn."""
         return f"{self.url}&turn={urllib.parse.quote(turn_id, safe='')}"
-
-    def comparison(self, left: str, right: str) -> str:
-        """The address of two threads side by side, each named by a turn, where it ends."""
-        return f"{self.url}&compare={','.join(urllib.parse.quote(turn, safe='') for turn in (left, right))}"
 
     def trouble(self, patience_s: float = 1.0) -> str | None:
         """Why the loom cannot be displayed or followed; None if it can, or is still being opened."""

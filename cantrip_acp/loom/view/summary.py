@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
@@ -20,8 +21,8 @@ _WRITING = {"write_file", "edit_file"}
 
 def numbers(turns: Iterable[Turn]) -> dict[str, list[Any]]:
     """Columns: ``time`` (ms since 1970, null where unknown), ``ms``, tokens, ``cost`` (US dollars), flags, reason,
-    gates."""
-    names = ("time", "ms", "input", "output", "cached", "cost", "flags", "reason", "gates", "reward", "model")
+    gates; ``same`` is equal for turns with the same content."""
+    names = ("time", "ms", "input", "output", "cached", "cost", "flags", "reason", "gates", "reward", "model", "same")
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for turn in turns:
         metadata = turn.metadata
@@ -39,11 +40,24 @@ def numbers(turns: Iterable[Turn]) -> dict[str, list[Any]]:
                 list(dict.fromkeys(turn.gate_calls)),
                 turn.reward,
                 metadata.model,
+                content_key(turn),
             ),
             strict=True,
         ):
             columns[name].append(value)
     return columns
+
+
+def content_key(turn: Turn) -> str:
+    """A short text that is equal for turns in which the same was said, run and seen; ids, times and costs do not count."""
+    said, seen = turn.utterance, turn.observation
+    content = (
+        (said.thinking, said.content, said.code),
+        () if said.code or seen.results else [(call.gate, call.args) for call in said.tool_calls],
+        [(record.gate, record.is_error, record.args, record.result) for record in seen.results],
+        [(o.stdout, o.stderr, o.error, o.value, o.exit_code) for o in seen.programs],
+    )
+    return f"{zlib.crc32(repr(content).encode('utf-8', 'surrogatepass')):08x}"
 
 
 def flags(turn: Turn) -> int:

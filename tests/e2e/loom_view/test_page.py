@@ -6,18 +6,21 @@ import base64
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
-from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal, Turn
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.files.descriptors import is_ready
+from cantrip_acp.loom.records.turn import ForkRecord, Record
 from cantrip_acp.loom.view import View, serve, write_html
 from tests.support.browser import Watch
 from tests.support.command_line import recipe, run, start
 from tests.support.images import png
-from tests.support.loom_trees import grow
+from tests.support.loom_trees import grow, turn
+from tests.support.loom_trees import start as begun
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -240,15 +243,92 @@ def test_two_threads_side_by_side(watch: Watch, view: View) -> None:
     page.keyboard.press("c")
     page.wait_for_selector(".pair")
     page.wait_for_selector(".compared-turns .line.removed")
-    assert page.locator(".pair.shared").count() == 2
-    assert page.locator(".pair").count() == 9
+    # Each message stands before the turns that answer it.
+    assert page.locator(".pair.shared").count() == 3
+    assert page.locator(".pair").count() == 12
     assert "2 turns in common" in page.inner_text(".compared-turns")
-    assert "import statistics" in page.inner_text(".compared-turns .line.removed")
+    # The message is the first difference.
+    assert "Mend it with the standard library instead." in page.inner_text(".compared-turns .line.removed")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector(".compared-turns .line.removed:has-text('import statistics')")
     watch.shot("compare")
+    page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowUp")
     page.wait_for_selector(".compared-turns:has-text('This turn is in both threads.')")
     page.keyboard.press("Escape")
     assert page.locator(".compare").is_hidden()
+    watch.clean()
+
+
+def compares(watch: Watch, view: View) -> Any:
+    """The page of two looms, where the comparison covers the list."""
+    watch.origin = view.url.split("/#")[0]
+    watch.page.goto(view.url)
+    watch.page.wait_for_selector(".pair.selected")
+    return watch.page
+
+
+def thread(name: str, *said: str) -> list[Record]:
+    """A cast of its own entity; each turn has one of these texts."""
+    made: list[Record] = [Turn(f"{name}0", None, "c", name, None, role="call"), begun(f"k{name}", name, "Do it", 1)]
+    made += [turn(f"{name}{i}", f"{name}{i - 1}", name, f"k{name}", i, said=text) for i, text in enumerate(said, 1)]
+    return made
+
+
+def test_equal_turns_of_two_looms_are_folded_and_the_first_difference_is_in_view(watch: Watch, tmp_path: Path) -> None:
+    before, after = [f"Step {i}." for i in range(40)], [f"Later {i}." for i in range(5)]
+    paths = tmp_path / "a.loom.jsonl", tmp_path / "b.loom.jsonl"
+    # The two have no turn in common, and say the same except for a turn and for one that only the second has.
+    for path, name, middle in ((paths[0], "a", ["Left."]), (paths[1], "b", ["Right.", "More."])):
+        with Loom.open(path) as loom:
+            for record in thread(name, *before, *middle, *after):
+                loom.append(record)
+    with serve(*paths) as view:
+        page = compares(watch, view)
+        page.wait_for_selector(".compared-turns .line.removed:has-text('Left.')")
+        assert [" ".join(row.split()) for row in page.locator(".pair").all_inner_texts()] == [
+            "40 equal turns",
+            "0 Left. 500 ms 0 Right. 500 ms",
+            "— 0 More. 500 ms",
+            "5 equal turns",
+        ]
+        assert "Right." in page.inner_text(".compared-turns .line.added")
+        watch.shot("compare-folded")
+        # From below one comes to the last of the folded turns.
+        page.locator(".pairs").press("ArrowUp")
+        page.wait_for_selector(".compared-turns:has-text('This turn is equal in both threads.'):has-text('Step 39.')")
+        assert page.locator(".pair.folded").count() == 1
+        page.locator(".pair.folded").click()
+        page.wait_for_selector(".compared-turns:has-text('Later 0.')")
+        assert page.locator(".pair.folded").count() == 0
+    watch.clean()
+
+
+def test_two_looms_side_by_side_are_followed(watch: Watch, tmp_path: Path) -> None:
+    paths = tmp_path / "a.loom.jsonl", tmp_path / "b.loom.jsonl"
+    records = thread("a", "One.", "Two.", "Three.", "Four.")
+    with Loom.open(paths[0]) as left, Loom.open(paths[1]) as right:
+        for record in records[:5]:
+            left.append(record)
+        # A fork begins with a copy of the turns, and goes on as another entity.
+        for record in [*records[:4], ForkRecord("f", "a2", "b", "none")]:
+            right.append(record)
+        with serve(*paths) as view:
+            page = compares(watch, view)
+            page.wait_for_selector(".compared-turns .line.removed:has-text('Three.')")
+            rows = page.locator(".pair")
+            assert rows.count() == 4
+            assert "—" in rows.last.inner_text()
+            right.append(begun("kb", "b", "Do it otherwise", 5))
+            right.append(turn("b3", "a2", "b", "kb", 6, said="Otherwise."))
+            page.wait_for_selector(".pair:has-text('Otherwise.')")
+            page.wait_for_selector(".pair .message:has-text('Do it otherwise')")
+            left.append(records[5])
+            page.wait_for_selector(".pair:has-text('Four.')")
+            # What is looked at stays.
+            page.wait_for_selector(".compared-turns .line.added:has-text('Otherwise.')")
+            watch.shot("compare-followed")
+            assert page.is_visible(".live")
     watch.clean()
 
 
@@ -271,22 +351,35 @@ def test_two_looms_are_shown_side_by_side(watch: Watch, tmp_path: Path) -> None:
         # The comparison covers the list at once.
         page.goto(address)
         page.wait_for_selector(".compare .pair")
-        assert page.locator(".pair").count() == 3
-        assert page.locator(".pair.shared").count() == 1
+        # The message of both, a turn of both, the message of the fork and two turns.
+        assert page.locator(".pair").count() == 5
+        assert page.locator(".pair.shared").count() == 2
         assert [page.get_by_label(f"{side} thread").inner_text() != "" for side in ("left", "right")] == [True, True]
-        page.locator(".pair").nth(2).click()
+        page.locator(".pair").nth(4).click()
         page.wait_for_selector(".compared-turns:has-text('NEEDLE')")
         watch.shot("two-looms")
         page.keyboard.press("Escape")
         assert page.locator(".compare").is_hidden()
-        # The tree has the turns of both once.
+        # The tree has the turns of both once, and a fork continues the loom that has the turn.
         page.wait_for_selector(".sums:has-text('6 turns')")
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        for turn_id, name in (("t3", "a"), ("u3", "b")):
+            page.evaluate(f"location.hash = '#turn={turn_id}'")
+            page.wait_for_selector(f".id:text-is('{turn_id}')")
+            page.keyboard.press("x")
+            page.wait_for_selector(".toast.shown:has-text('copied')")
+            assert f" {name}.loom.jsonl {turn_id} " in page.evaluate("navigator.clipboard.readText()")
     finally:
         process.terminate()
         process.communicate(timeout=30)
     assert (tmp_path / "a.loom.jsonl").read_bytes() == before
     done = run("loom", "view", "a.loom.jsonl", "b.loom.jsonl", "--html", "both.html", cwd=tmp_path)
-    assert (done.status, "#compare=t3,u3" in done.out) == (0, True), done.err
+    assert done.status == 0, done.err
+    page.goto((tmp_path / "both.html").as_uri())
+    page.wait_for_selector(".compared-turns:has-text('1 turn in common')")
+    (tmp_path / "text.loom.jsonl").write_text("nothing\n")
+    done = run("loom", "view", "a.loom.jsonl", "text.loom.jsonl", "--html", "both.html", cwd=tmp_path)
+    assert (done.status, "text.loom.jsonl: this is not a loom" in done.err) == (2, True), done.err
 
 
 def test_links_to_turns(watch: Watch, view: View) -> None:

@@ -1,4 +1,4 @@
-// The page's address: #token=…&turn=…&theme=…&compare=…,…. The token goes to this tab's own store and out of sight; the turn stays.
+// The page's address: #token=…&turn=…&theme=…. The token goes to this tab's own store and out of sight; the turn stays.
 
 const KEY = "cantrip-loom-token";
 
@@ -6,10 +6,8 @@ export class Address {
   constructor() {
     this.onmove = () => {};
     this.stored = true;
-    const { token, turn, theme, compare } = this.parts();
+    const { token, turn, theme } = this.parts();
     this.turn = turn ?? null;
-    // Two threads to show side by side, by the turns at their ends.
-    this.compare = compare?.split(",") ?? [];
     // Who shows the page in a frame knows whether it is dark around it.
     this.theme = theme === "dark" || theme === "light" ? theme : null;
     this.token = token ?? recall();

@@ -19,6 +19,8 @@ export class Columns {
     this.reason = [];
     this.gates = [];
     this.model = [];
+    /** Equal for turns in which the same was said, run and seen. */
+    this.same = [];
     this.casts = [];
     /** The casts that a living process works on, by number. */
     this.running = new Set();
@@ -59,7 +61,7 @@ export class Columns {
   takeNumbers(data) {
     for (let i = this.counted - data.from; i < data.flags.length; i += 1) {
       const n = this.counted;
-      for (const name of ["time", "ms", "input", "output", "cached", "cost", "reason", "gates", "model"])
+      for (const name of ["time", "ms", "input", "output", "cached", "cost", "reason", "gates", "model", "same"])
         this[name].push(data[name][i]);
       this.flags.push(data.flags[i]);
       if (data.reward[i] !== null && !this.rewards.has(n)) this.rewards.set(n, data.reward[i]);
@@ -203,6 +205,13 @@ export class Columns {
     const leaves = [];
     for (let n = 0; n < this.length; n += 1) if (!inner[n] && this.role[n] !== CALL) leaves.push(n);
     return leaves;
+  }
+
+  /** The turn with which the entity's thread through a turn ends now. */
+  endOf(n) {
+    let at = n;
+    for (let i = n + 1; n >= 0 && i < this.length; i += 1) if (this.parent[i] === at && this.entity[i] === this.entity[at]) at = i;
+    return at;
   }
 
   /** The leaf that a turn's thread ends in: always the child that goes on as the same entity, or the last one. */

@@ -8,6 +8,8 @@ import { CALL, ERROR } from "./columns.js";
 
 const PAIR = 34;
 const MOST_THREADS = 500;
+/** So many equal turns that follow each other are one row. */
+const FOLDED = 3;
 
 export class Compare {
   /** `view` gives columns, source, labels (number → row) and want(numbers) for those that are missing. */
@@ -15,18 +17,27 @@ export class Compare {
     this.view = view;
     this.element = h("section", { class: "compare", hidden: true, "aria-label": "two threads side by side" });
     this.close = close;
-    this.threads = [-1, -1];
+    this.threads = [NONE, NONE];
+    this.rows = [];
     this.chosen = 0;
   }
 
-  /** Open with two threads that end at these turns; without a second, the leaf of the first and the thread written last that is another. */
-  open(left, right = -1) {
+  /** Open with the leaf of this turn's thread and the thread written last that is another. */
+  open(turn) {
     const { columns } = this.view;
-    const leaves = columns.leaves();
-    const first = right >= 0 ? left : columns.leafOf(left);
-    const second = right >= 0 ? right : (leaves.filter((leaf) => leaf !== first).at(-1) ?? first);
-    this.threads = [first, second];
-    this.leaves = [...new Set([...leaves.slice(-MOST_THREADS), first, second])].sort((a, b) => a - b);
+    const first = columns.leafOf(turn);
+    this.show(first, columns.leaves().filter((leaf) => leaf !== first).at(-1) ?? first);
+  }
+
+  /** Open with the threads that two looms end with. */
+  openEnds() {
+    this.ends = this.view.about.ends;
+    this.show(...this.ends);
+  }
+
+  show(left, right) {
+    this.threads = [left, right];
+    this.opened = new Set();
     this.element.hidden = false;
     this.build();
     this.list.frame.focus();
@@ -35,8 +46,13 @@ export class Compare {
   build() {
     const frame = h("div", { class: "pairs", tabindex: "0", role: "listbox", "aria-label": "turns of both threads" });
     this.pane = h("div", { class: "compared-turns", tabindex: "0" });
+    this.pickers = [0, 1].map((side) => h("select", { "aria-label": side ? "right thread" : "left thread", onchange: () => {
+      this.threads[side] = Number(this.pickers[side].value);
+      this.opened.clear();
+      this.fill();
+    } }));
     this.element.replaceChildren(
-      h("header", {}, icon("compare"), h("h2", {}, "Side by side"), this.picker(0), this.picker(1), button("Close (Esc)", "close", () => this.close())),
+      h("header", {}, icon("compare"), h("h2", {}, "Side by side"), this.pickers, button("Close (Esc)", "close", () => this.close())),
       frame,
       this.pane,
     );
@@ -50,39 +66,101 @@ export class Compare {
       if (step === undefined) return;
       event.preventDefault();
       event.stopPropagation();
-      this.choose(Math.max(0, Math.min(this.pairs.length - 1, this.chosen + step)));
+      this.choose(Math.max(0, Math.min(this.rows.length - 1, this.chosen + step)), step);
     });
     this.fill();
   }
 
-  picker(side) {
+  /** The threads to choose from. */
+  fillPickers() {
     const { columns, labels } = this.view;
-    const select = h(
-      "select",
-      { "aria-label": side ? "right thread" : "left thread", onchange: () => {
-        this.threads[side] = Number(select.value);
-        this.fill();
-      } },
-      this.leaves.map((leaf) => {
-        const intent = columns.casts[columns.cast[leaf]]?.start?.intent ?? labels.get(leaf)?.text ?? "";
-        return h("option", { value: String(leaf) }, plain(`${leaf} · ${columns.reason[leaf] ?? "open"} · ${intent.slice(0, 60)}`));
-      }),
-    );
-    select.value = String(this.threads[side]);
-    return select;
+    const leaves = [...new Set([...columns.leaves().slice(-MOST_THREADS), ...this.threads])].sort((a, b) => a - b);
+    const names = leaves.map((leaf) => {
+      if (leaf < 0) return "no turn yet";
+      const intent = columns.casts[columns.cast[leaf]]?.start?.intent ?? labels.get(leaf)?.text ?? "";
+      return plain(`${leaf} · ${columns.reason[leaf] ?? "open"} · ${intent.slice(0, 60)}`);
+    });
+    if (this.named === `${leaves} ${names}` && this.pickers[0].options.length) return;
+    this.named = `${leaves} ${names}`;
+    this.pickers.forEach((picker, side) => {
+      picker.replaceChildren(...leaves.map((leaf, i) => h("option", { value: String(leaf) }, names[i])));
+      picker.value = String(this.threads[side]);
+    });
+  }
+
+  /** What a thread consists of: its turns, and before the first turn of each cast the message, as -2 and down. */
+  steps(end) {
+    const { columns } = this.view;
+    const steps = [];
+    let cast = -1;
+    for (const n of columns.path(end)) {
+      if (columns.role[n] === CALL) continue;
+      if (columns.cast[n] !== cast && columns.cast[n] >= 0) {
+        cast = columns.cast[n];
+        if (columns.casts[cast]?.start) steps.push(messageOf(cast));
+      }
+      steps.push(n);
+    }
+    return steps;
+  }
+
+  /** The same for steps with the same content. */
+  key(step) {
+    const { columns } = this.view;
+    if (step < NONE) return `message ${columns.casts[castAt(step)].start.same}`;
+    return columns.same[step] ?? `turn ${step}`;
   }
 
   fill() {
-    const { columns } = this.view;
-    const [left, right] = this.threads.map((leaf) => columns.path(leaf).filter((n) => columns.role[n] !== CALL));
-    let shared = 0;
-    while (shared < left.length && shared < right.length && left[shared] === right[shared]) shared += 1;
-    this.pairs = [];
-    for (let i = 0; i < Math.max(left.length, right.length); i += 1) this.pairs.push([left[i] ?? -1, right[i] ?? -1]);
-    this.shared = shared;
-    this.list.shown = (from, to) => this.view.want(this.pairs.slice(from, to).flat().filter((n) => n >= 0));
-    this.list.resize(this.pairs.length);
-    this.choose(Math.min(shared, this.pairs.length - 1));
+    const [left, right] = this.threads.map((end) => this.steps(end));
+    this.shared = left.findIndex((step, i) => step !== right[i]);
+    if (this.shared < 0) this.shared = left.length;
+    this.shared = left.slice(0, this.shared).filter((step) => step >= 0).length;
+    this.pairs = aligned(left, right, (step) => this.key(step));
+    this.fillPickers();
+    this.fold();
+    const first = this.rows.findIndex(({ pair }) => pair && !pair.same);
+    this.differs = first >= 0;
+    this.choose(Math.max(0, this.differs ? first : this.rows.length - 1));
+  }
+
+  /** The rows of the list: equal steps that follow each other are one row, until it is opened. */
+  fold() {
+    this.rows = [];
+    for (let i = 0; i < this.pairs.length; ) {
+      let end = i;
+      while (end < this.pairs.length && this.pairs[end].same) end += 1;
+      const turns = this.pairs.slice(i, end).filter(({ left }) => left >= 0).length;
+      if (turns >= FOLDED && !this.opened.has(i)) {
+        this.rows.push({ from: i, turns });
+        i = end;
+      } else {
+        for (end = Math.max(end, i + 1); i < end; i += 1) this.rows.push({ pair: this.pairs[i] });
+      }
+    }
+    this.list.shown = (from, to) => this.view.want(this.rows.slice(from, to).flatMap(({ pair }) => (pair ? [pair.left, pair.right] : [])).filter((n) => n >= 0));
+    this.list.resize(this.rows.length);
+  }
+
+  /** Turns were written: what is compared goes on, and what is looked at stays. */
+  grown() {
+    if (this.element.hidden) return;
+    const { columns, about } = this.view;
+    const before = [...this.threads];
+    this.threads = this.threads.map((end, side) => (this.ends && end === this.ends[side] ? about.ends[side] : columns.endOf(end)));
+    this.ends = about.ends;
+    const keys = this.threads.map((end) => this.steps(end).map((step) => this.key(step)).join());
+    if (before.every((end, side) => end === this.threads[side]) && keys.join("|") === this.compared) return;
+    this.compared = keys.join("|");
+    const { pair } = this.rows[this.chosen] ?? {};
+    const differed = this.differs;
+    const place = this.list.frame.scrollTop;
+    this.fill();
+    // A first difference is shown when it comes; else the list stays where it was.
+    if (!differed) return;
+    this.list.frame.scrollTop = place;
+    const again = pair ? this.rows.findIndex((row) => row.pair && (row.pair.left === pair.left || pair.left < 0) && (row.pair.right === pair.right || pair.right < 0)) : -1;
+    if (again >= 0) this.choose(again);
   }
 
   redraw() {
@@ -90,17 +168,20 @@ export class Compare {
   }
 
   draw(place, element) {
-    const [left, right] = this.pairs[place];
-    element.className = `pair${place === this.chosen ? " selected" : ""}${left === right ? " shared" : ""}`;
+    const { pair, turns } = this.rows[place];
+    const joined = !pair || pair.same;
+    element.className = `pair${place === this.chosen ? " selected" : ""}${joined ? " shared" : ""}${pair ? "" : " folded"}`;
     element.dataset.place = place;
     element.setAttribute("role", "option");
     element.setAttribute("aria-selected", place === this.chosen);
-    element.replaceChildren(...(left === right ? [this.cell(left)] : [this.cell(left), this.cell(right)]));
+    if (!pair) element.replaceChildren(h("span", { class: "one" }, icon("open"), `${count(turns, "equal turn")}`));
+    else element.replaceChildren(...(pair.same ? [this.cell(pair.left)] : [this.cell(pair.left), this.cell(pair.right)]));
   }
 
   cell(n) {
-    if (n < 0) return h("span", { class: "none" }, "—");
+    if (n === NONE) return h("span", { class: "none" }, "—");
     const { columns, labels } = this.view;
+    if (n < NONE) return h("span", { class: "one message" }, icon("cast"), h("span", { class: "label" }, plain(columns.casts[castAt(n)].start.intent || "…")));
     const label = labels.get(n);
     return h(
       "span",
@@ -114,18 +195,76 @@ export class Compare {
     );
   }
 
-  async choose(place) {
+  /** Show a pair; of equal turns that are folded, all. `step` is the way of the arrow keys. */
+  async choose(place, step = 0) {
+    const row = this.rows[place];
+    if (row && !row.pair) {
+      this.opened.add(row.from);
+      this.fold();
+      if (step < 0) {
+        // From below: the last one of them.
+        const last = this.rows.findIndex(({ pair }, i) => i > place && !pair?.same);
+        return this.choose((last < 0 ? this.rows.length : last) - 1);
+      }
+    }
     this.chosen = place;
     this.list.redraw();
     this.list.reveal(place);
-    const pair = this.pairs[place];
+    const { pair } = this.rows[place] ?? {};
     if (!pair) return this.pane.replaceChildren(h("p", { class: "nothing" }, "These threads have no turns."));
-    const [left, right] = await Promise.all(pair.map((n) => (n < 0 ? null : this.view.source.turn(n))));
-    if (this.chosen !== place) return undefined;
-    const told = h("p", { class: "more" }, this.shared ? `${count(this.shared, "turn")} in common. ` : "Nothing in common. ", pair[0] === pair[1] ? "This turn is in both threads." : "");
-    this.pane.replaceChildren(told, ...sides(left, pair[0] === pair[1] ? left : right));
+    const { left, right, same } = pair;
+    const message = Math.min(left, right) < NONE;
+    const read = [left, right].map((n) => (n === NONE ? null : n < NONE ? this.view.source.cast(castAt(n)) : this.view.source.turn(n)));
+    const [a, b] = await Promise.all(read);
+    if (this.rows[this.chosen]?.pair !== pair) return undefined;
+    const words = left === right ? `This ${message ? "message" : "turn"} is in both threads.` : same ? `This ${message ? "message" : "turn"} is equal in both threads.` : "";
+    const told = h("p", { class: "more" }, this.shared ? `${count(this.shared, "turn")} in common. ` : "Nothing in common. ", this.differs ? "" : "Nothing differs so far. ", words);
+    const body = message ? messages(a, b) : sides(a, left === right ? a : b);
+    this.pane.replaceChildren(told, ...body);
     return undefined;
   }
+}
+
+/** Where a thread has nothing beside a step of the other one. */
+const NONE = -1;
+
+// Turns are numbers from 0 on; the message of a cast is a number below -1.
+const messageOf = (cast) => -2 - cast;
+const castAt = (step) => -2 - step;
+
+/** Pairs of steps: those with the same content beside each other, those between them in their order. */
+function aligned(left, right, key) {
+  const pairs = [];
+  let a = 0, b = 0, from = 0;
+  const level = () => {
+    // Between two equal pairs, a turn stands beside a turn and a message beside a message, in their order.
+    const gone = pairs.slice(from).filter((pair) => pair.right === NONE).map((pair) => pair.left);
+    const made = pairs.slice(from).filter((pair) => pair.left === NONE).map((pair) => pair.right);
+    pairs.length = from;
+    while (gone.length || made.length) {
+      const other = gone.length && made.length && gone[0] < NONE !== made[0] < NONE;
+      const left = (other && made[0] < NONE ? undefined : gone.shift()) ?? NONE;
+      const right = (other && left < NONE ? undefined : made.shift()) ?? NONE;
+      pairs.push({ left, right, same: false });
+    }
+  };
+  for (const [sign] of changes(left.map(key), right.map(key))) {
+    if (sign === "-") pairs.push({ left: left[a++], right: NONE, same: false });
+    else if (sign === "+") pairs.push({ left: NONE, right: right[b++], same: false });
+    else {
+      level();
+      pairs.push({ left: left[a++], right: right[b++], same: true });
+      from = pairs.length;
+    }
+  }
+  level();
+  return pairs;
+}
+
+/** The messages of two casts. */
+function messages(left, right) {
+  const [a, b] = [left, right].map((cast) => cast?.start?.intent ?? "");
+  return [h("h3", {}, "Message"), a === b ? h("pre", { class: "same-text" }, visible(a.slice(0, 20_000))) : split(a, b)];
 }
 
 function sides(left, right) {

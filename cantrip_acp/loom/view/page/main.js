@@ -150,8 +150,7 @@ class App {
     if (id) await this.goTo(id);
     if (this.selected === null && this.count) this.select(this.columns.answer() ?? this.refAt(0), { quiet: true });
     if (!this.count) this.frame.show([h("p", { class: "nothing" }, "This loom holds no turn yet.")]);
-    const sides = await Promise.all(this.address.compare.map((each) => this.source.find(each))).catch((error) => this.frame.say(error.message));
-    if (sides?.length === 2) this.openCompare(...sides);
+    if (this.growing.about.ends && !id) this.compareLooms();
     if (this.source.live) this.growing.follow();
   }
 
@@ -183,6 +182,7 @@ class App {
       if (this.following) this.select(total - 1);
     }
     this.before = total;
+    this.compare.grown();
     // A reward that was given elsewhere; not while one is being typed here.
     const given = this.columns.given.get(this.shown)?.length ?? 0;
     if (this.turn && given !== this.rewarded && !this.frame.details.querySelector("form")?.contains(document.activeElement)) this.read(this.shown);
@@ -298,10 +298,17 @@ class App {
     if (this.selected !== null) this.select(this.selected, { read: false });
   }
 
-  openCompare(n, other = -1) {
+  openCompare(n) {
+    if (this.view.about.ends) return this.compareLooms();
     if (n === undefined || n < 0) return this.frame.say("choose a turn first");
     this.frame.main.classList.add("comparing");
-    return this.compare.open(n, other);
+    return this.compare.open(n);
+  }
+
+  /** Show the threads side by side that the two looms end with. */
+  compareLooms() {
+    this.frame.main.classList.add("comparing");
+    this.compare.openEnds();
   }
 
   closeCompare() {
@@ -333,7 +340,7 @@ class App {
     rewardBefore: () => this.jump(-1, (n) => this.columns.rewards.has(n), "reward"),
     giveReward: () => this.frame.details.querySelector("form.reward input")?.focus() ?? this.frame.say("this view gives no rewards here"),
     compare: () => this.openCompare(this.selected !== null && !isCast(this.selected) ? this.selected : this.rows.refs.find((ref) => !isCast(ref) && castRef(this.columns.cast[ref]) === this.selected)),
-    copyFork: () => (this.turn ? this.frame.copy(forkCommand(this.view.about.location, this.turn.id), "The command") : this.frame.say("choose a turn first")),
+    copyFork: () => (this.turn ? this.frame.copy(forkCommand(this.turn.location ?? this.view.about.location, this.turn.id), "The command") : this.frame.say("choose a turn first")),
     copyLink: () => (this.turn ? this.frame.copy(this.address.link(this.turn.id), "The link") : this.frame.say("choose a turn first")),
     follow: () => this.frame.follow((this.following = !this.following)),
     closeAll: () => this.foldAll(true),

@@ -69,7 +69,7 @@ function turnHead(turn, told, view) {
       { class: "actions" },
       button(turn.id, null, () => view.copy(turn.id, "The turn's id"), { class: "id", "aria-label": plain(`copy the id ${turn.id}`) }),
       button("Copy a link to this turn", "link", () => view.copy(view.link(turn.id), "The link")),
-      button("Copy a command that forks this turn (x)", "fork", () => view.copy(forkCommand(view.about.location, turn.id), "The command")),
+      button("Copy a command that forks this turn (x)", "fork", () => view.copy(forkCommand(turn.location ?? view.about.location, turn.id), "The command")),
       button("Compare this thread with another (c)", "compare", () => view.compare(turn.n)),
     ),
     turn.role === "call"

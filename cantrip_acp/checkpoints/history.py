@@ -1,8 +1,9 @@
 """The history of an entity's files: where a restore to a turn begins, what ``/undo`` undoes, and what is to be reviewed.
 
-The chain of checkpoints has the changes of the user (``user``), of the entity (``turn``) and of restores (``restore``). To
-restore the files of a turn, everything later that is not the user's is undone, newest first. So what the user changed
-meanwhile stays, and a restore is undone like any other change.
+The chain of checkpoints has the changes of the user (``user``), of the entity (``turn``), of one or the other (``unsure``,
+see `ownership`) and of restores (``restore``). To restore the files of a turn, everything later that is not the user's is
+undone, newest first. So what the user changed meanwhile stays, and a restore is undone like any other change. Files with
+unsure changes are undone only if the user says so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from difflib import SequenceMatcher
 
 from cantrip_acp.checkpoints.merge import without
 from cantrip_acp.checkpoints.restore import combine, look_at
-from cantrip_acp.checkpoints.store import Change, Checkpoint, Entry, Store
+from cantrip_acp.checkpoints.store import IGNORED, Change, Checkpoint, Entry, Store
 from cantrip_acp.core.errors import CheckpointError
 
 _CONTEXT = 3
@@ -42,11 +43,16 @@ _GENERATED_FOLDERS = (
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a restore undoes: the changes of each path, newest first, and the checkpoint whose files result. For a redo also
-    the restore that it takes back."""
+    the restore that it takes back. ``unsure``: the paths that perhaps the user changed."""
 
     undone: Mapping[str, Sequence[Change]]
     to: str
     takes_back: str = ""
+    unsure: frozenset[str] = frozenset()
+
+
+_OF_TURNS = ("turn", "unsure")
+_NOT_THE_USERS = ("turn", "unsure", "restore")
 
 
 class FileHistory:
@@ -67,7 +73,7 @@ class FileHistory:
         thread; None for a turn of another thread, which counts as earlier."""
         place = 0
         for number, each in enumerate(self.chain):
-            if each.by == "turn":
+            if each.by in _OF_TURNS:
                 at = index_of(each.turn)
                 if at is None or at <= index:
                     place = number
@@ -105,7 +111,7 @@ class FileHistory:
         redone: dict[str, set[str]] = {}
         for number in range(len(self.chain) - 1, -1, -1):
             each = self.chain[number]
-            if each.by == "turn":
+            if each.by in _OF_TURNS:
                 break
             if each.by != "restore":
                 continue
@@ -129,7 +135,7 @@ class FileHistory:
         """The latest of these turns at each place, and the one before each turn."""
         at: int | None = None
         for number, each in enumerate(self.chain[: last + 1]):
-            if each.by == "turn":
+            if each.by in _OF_TURNS:
                 earlier[number], at = at, number
             elif each.by == "restore" and (place := self._place.get(each.to, number)) < number:
                 at = latest[place]
@@ -142,15 +148,15 @@ class FileHistory:
 
     def _target(self, place: int) -> Target:
         place = max(place, 0)
-        later = [each for each in self.chain[place + 1 :] if each.by in ("turn", "restore")]
+        later = [each for each in self.chain[place + 1 :] if each.by in _NOT_THE_USERS]
         to = self.chain[place].id if self.chain else ""
-        return Target(combine(each.changes for each in reversed(later)), to)
+        return Target(combine(each.changes for each in reversed(later)), to, unsure=_unsure(later))
 
     # --- review
 
     def casts(self) -> list[str]:
         """The casts that changed files, in order."""
-        return list(dict.fromkeys(each.cast for each in self.chain if each.by == "turn"))
+        return list(dict.fromkeys(each.cast for each in self.chain if each.by in _OF_TURNS))
 
     def review(self, since: str | None = None, *, everything: bool = False) -> list[FileReview]:
         """What the entity changed and the user has not kept yet, by path.
@@ -162,13 +168,13 @@ class FileHistory:
         start = 0
         if since is not None:
             start = (
-                next((n for n, each in enumerate(self.chain) if each.by == "turn" and each.cast == since), None) or 0
+                next((n for n, each in enumerate(self.chain) if each.by in _OF_TURNS and each.cast == since), None) or 0
             )
             if not start:
                 raise CheckpointError(f"the prompt {since!r} changed no file in this session")
         found: dict[str, list[Checkpoint]] = {}
         for number, each in enumerate(self.chain):
-            if number < start or each.by not in ("turn", "restore"):
+            if number < start or each.by not in _NOT_THE_USERS:
                 continue
             for path in each.changes:
                 mark = kept.get(path)
@@ -185,8 +191,13 @@ class FileHistory:
             after = look_at(self.store, path)
             if after == partly:
                 continue
+            if before is not None and before.why == IGNORED and after is not None:
+                # It is there again.
+                continue
             base = self._base(undone, partly if partly != before else None, after)
-            review = FileReview(self.store, path, before, partly, after, tuple(undone), steps[-1].turn, base)
+            unsure = path in _unsure(steps)
+            turn = next((each.turn for each in reversed(steps) if each.turn), "")
+            review = FileReview(self.store, path, before, partly, after, tuple(undone), turn, base, unsure)
             if (
                 base is None
                 or partly is None
@@ -230,6 +241,17 @@ class FileHistory:
         self.store.review(self.loom, self.entity, {review.path: (at, entry, True)})
 
 
+def _unsure(steps: Iterable[Checkpoint]) -> frozenset[str]:
+    """The paths that perhaps the user changed. A later restore of a path settled that: the user chose it."""
+    found: set[str] = set()
+    for each in steps:
+        if each.by == "unsure":
+            found.update(each.changes)
+        elif each.by == "restore":
+            found.difference_update(each.changes)
+    return frozenset(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Hunk:
     """Changed lines with unchanged ones around them. ``first`` and ``new_first`` are line numbers from 0, of the earlier
@@ -261,11 +283,15 @@ class FileReview:
     turn: str
     base: bytes | None = None
     """What the present text is compared with, if the user changed the file too: ``before`` with the user's changes."""
+    unsure: bool = False
+    """Whether perhaps the user changed it, while a command ran."""
 
     @property
     def generated(self) -> bool:
         """Whether a program made the file for itself, such as a cache: nobody reviews it."""
         folders = self.path.split("/")[:-1]
+        if self.before is not None and self.before.why == IGNORED and self.path.endswith(_GENERATED_FOLDERS):
+            return True
         if self.path.endswith(_GENERATED_FILES) or any(each.endswith(_GENERATED_FOLDERS) for each in folders):
             return True
         # Programs mark folders that they can make again (bford.info/cachedir).

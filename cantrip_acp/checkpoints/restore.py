@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cantrip_acp.checkpoints.merge import merge
-from cantrip_acp.checkpoints.store import Change, Changes, Checkpoint, Entry, Store, content_hash
+from cantrip_acp.checkpoints.store import IGNORED, Change, Changes, Checkpoint, Entry, Store, content_hash
 from cantrip_acp.checkpoints.watcher import SKIPPED, entry_of, open_folder
 from cantrip_acp.core.errors import CheckpointError
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+UNSURE = "it changed while a command ran, perhaps by you"
+"""Why a file is a conflict that nobody is known to have changed but the command."""
 
 Write = Callable[[str, bytes], bool]
 """Writes an absolute path through the editor. False if the editor could not."""
@@ -121,9 +124,11 @@ def make_plan(
     to: str = "",
     takes_back: str = "",
     unsaved: Mapping[str, bytes] | None = None,
+    unsure: Set[str] = frozenset(),
     force: bool = False,
 ) -> Plan:
-    """Plan to undo changes (of `combine`). ``unsaved`` are texts in the editor that differ from the disk.
+    """Plan to undo changes (of `combine`). ``unsaved`` are texts in the editor that differ from the disk. ``unsure`` are
+    paths that perhaps the user changed, so that the user must say whether they are undone.
 
     With ``force`` conflicts are decided for the earlier state. What can be merged is merged all the same.
     """
@@ -151,6 +156,8 @@ def make_plan(
         if wanted == now:
             continue
         step = Step(now, wanted, merged, now != disk, disk)
+        if not conflict and path in unsure:
+            conflict = UNSURE
         if conflict:
             conflicts[path], over[path] = conflict, step
         else:
@@ -170,6 +177,9 @@ def _undo(store: Store, now: Entry | None, pairs: Sequence[Change]) -> tuple[Ent
     at = now
     for before, after in pairs:
         if at == before:
+            continue
+        if before is not None and before.why == IGNORED and at is not None:
+            # It is there again.
             continue
         if before is not None and not before.kept:
             return at, merged, f"its earlier content was not kept: {before.why}", ""

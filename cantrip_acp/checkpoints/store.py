@@ -38,8 +38,11 @@ MOST_FILES = 200_000
 MOST_BYTES = 2 * 1024 * 1024 * 1024
 """The most files, and the most bytes, of a workspace. In a larger one no checkpoints are kept."""
 
-By = Literal["start", "user", "turn", "restore"]
-"""Who made the differences of a checkpoint: nobody (the first one), the user, a turn of the entity, or a restore."""
+By = Literal["start", "user", "turn", "unsure", "restore"]
+"""Who made the differences of a checkpoint: nobody (the first one), the user, a turn of the entity, a turn or perhaps the
+user while it ran, or a restore."""
+IGNORED = "ignored by git, so no copy was kept"
+"""Why the content of a file is not kept that an ignore rule covers. Only its loss is noticed."""
 
 _BUSY = 60.0
 """Seconds to wait for another process that writes to the store."""

@@ -7,7 +7,7 @@ their times. No link is followed, also not in the folders above a file, because 
 Which files are kept: all below the folders, except ``.git`` and its like, and new files that ``.gitignore`` (or
 ``.git/info/exclude``) ignores. A file that was kept once is kept on, so that an ignore rule cannot hide a change. The
 content of files that are hidden from entities, larger than `LARGEST` or not readable is not stored, nor that of sockets and
-other special files. Their changes are noticed, and named as left out.
+other special files. Their changes are noticed, and named as left out. Of ignored names only the loss is noticed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from contextlib import suppress
 
 import msgspec
 
-from cantrip_acp.checkpoints.store import LARGEST, MOST_BYTES, MOST_FILES, Change, Entry, Store, content_hash
+from cantrip_acp.checkpoints.store import IGNORED, LARGEST, MOST_BYTES, MOST_FILES, Change, Entry, Store, content_hash
 from cantrip_acp.core.errors import CheckpointError
 from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.files.ignore_files import Level, Rules, level_of_folder
@@ -48,12 +48,16 @@ Signature = tuple[int, int, int, int, int]
 class _Folder:
     """A folder and what is in it. ``path`` is "" for the workspace, relative inside of it, absolute elsewhere."""
 
-    __slots__ = ("files", "folders", "level", "path", "watch")
+    __slots__ = ("files", "folders", "ignored", "level", "path", "revealed", "watch")
 
-    def __init__(self, path: str, level: Level) -> None:
+    def __init__(self, path: str, level: Level, *, revealed: bool = False) -> None:
         self.path = path
         self.level = level
         self.watch = -1
+        self.ignored: set[str] = set()
+        """The names in it that are there and ignored."""
+        self.revealed = revealed
+        """Whether it was ignored until now, and was not read since."""
         self.files: dict[str, tuple[Entry, Signature | None]] = {}
         self.folders: dict[str, _Folder] = {}
 
@@ -85,6 +89,9 @@ class Watcher:
         self._new: list[tuple[bytes, bytes]] = []
         self._new_bytes = 0
         self._changes: dict[str, Change] = {}
+        self.revealed: set[str] = set()
+        """Those of the last `changes` that were there before, and only stopped being ignored."""
+        self._revealed: set[str] = set()
         self._count = self._bytes = 0
         self._unread: list[tuple[_Folder, str]] | None = []
         """While all files are found for the first time: those whose content is read afterwards."""
@@ -107,6 +114,7 @@ class Watcher:
             self.close()
             raise
         self._changes.clear()
+        self._revealed.clear()
         self._cache = {}
 
     def close(self) -> None:
@@ -144,6 +152,7 @@ class Watcher:
             self._look_at_events(self._inotify)
         self._add_new()
         found, self._changes = self._changes, {}
+        self.revealed, self._revealed = self._revealed, set()
         return {path: pair for path, pair in found.items() if pair[0] != pair[1]}
 
     def cache(self) -> bytes:
@@ -169,7 +178,8 @@ class Watcher:
             folder = self._by_watch.get(watch)
             if folder is not None and name:
                 dirty[folder.path, name] = (folder, name)
-        for path, name in sorted(dirty):
+        # The rules come first: a command may make a project with its rules and all that they ignore.
+        for path, name in sorted(dirty, key=lambda each: (each[1] != ".gitignore", each)):
             folder, name = dirty[path, name]
             if self._by_watch.get(folder.watch) is not folder or name in SKIPPED:
                 continue
@@ -221,9 +231,10 @@ class Watcher:
         for name in names:
             if name not in SKIPPED:
                 self._look_at(folder, fd, name, enter=False)
-        gone = (folder.files.keys() | folder.folders.keys()) - set(names)
+        gone = (folder.files.keys() | folder.folders.keys() | folder.ignored) - set(names)
         for name in gone:
             self._remove(folder, name)
+        folder.revealed = False
         return list(folder.folders.values())
 
     def _look_at(self, folder: _Folder, fd: int, name: str, *, enter: bool = True) -> None:
@@ -240,9 +251,11 @@ class Watcher:
             self._forget_file(folder, name)
             child = folder.folders.get(name)
             if child is None:
-                if self._ignored(folder, name, path, True) or self._skip(self._absolute(path)):
+                if self._left_out(folder, name, path, True):
                     return
                 child = folder.folders[name] = self._enter(folder, fd, name, path)
+                child.revealed = folder.revealed or name in folder.ignored
+                folder.ignored.discard(name)
             elif not enter:
                 self._refresh_level(folder, child, fd, name)
             if enter:
@@ -254,8 +267,11 @@ class Watcher:
         signature: Signature | None = _signature(status)
         if known is not None and known[1] == signature:
             return
-        if known is None and (self._ignored(folder, name, path, False) or self._skip(self._absolute(path))):
+        if known is None and self._left_out(folder, name, path, False):
             return
+        if known is None and (folder.revealed or name in folder.ignored):
+            folder.ignored.discard(name)
+            self._revealed.add(path)
         entry = self._entry(fd, name, path, status)
         if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) < _FRESH:
             signature = None
@@ -310,6 +326,9 @@ class Watcher:
 
     def _remove(self, folder: _Folder, name: str) -> None:
         self._forget_file(folder, name)
+        if name in folder.ignored:
+            folder.ignored.discard(name)
+            self._note(_join(folder.path, name), Entry(0, b"", 0, IGNORED), None)
         if (lost := folder.folders.pop(name, None)) is not None:
             self._lose(lost)
 
@@ -326,8 +345,8 @@ class Watcher:
             if self._inotify is not None:
                 self._inotify.remove(folder.watch)
         folder.watch = -1
-        for name in tuple(folder.files):
-            self._forget_file(folder, name)
+        for name in (*folder.files, *folder.ignored):
+            self._remove(folder, name)
         for child in folder.folders.values():
             self._lose(child)
         folder.folders.clear()
@@ -358,6 +377,14 @@ class Watcher:
             folder.level = level_of_folder(self._absolute(folder.path))
         elif above is not None:
             folder.level = above.enter(folder.level.name, fd)
+
+    def _left_out(self, folder: _Folder, name: str, path: str, is_folder: bool) -> bool:
+        if self._skip(self._absolute(path)):
+            return True
+        if not self._ignored(folder, name, path, is_folder):
+            return False
+        folder.ignored.add(name)
+        return True
 
     def _ignored(self, folder: _Folder, name: str, path: str, is_folder: bool) -> bool:
         if path in self._known or (is_folder and path in self._known_folders):

@@ -118,6 +118,7 @@ class Entity(Generic[Value]):
         self.checkpoints = _checkpoints(self.state) if above is None else None
         """Keeps the files of a root and of its children; None for a child, and if they are not kept."""
         self.state.checkpoints = self.checkpoints if above is None else above.checkpoints
+        self.executor.checkpoints = self.state.checkpoints
         self._sources = SourceConnections(cantrip.sources if parent is None else ())
         self._remarked: Crystal | None = None
         """The crystal whose remarks were already reported."""

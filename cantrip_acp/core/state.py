@@ -19,7 +19,8 @@ from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.context import Context
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.core.definition.wards import Wards
-    from cantrip_acp.core.events import EventHub
+    from cantrip_acp.core.events import EventHub, Location
     from cantrip_acp.core.folding.policy import Folding
-    from cantrip_acp.crystals.contract import Crystal, RequestParameters, ToolCall
+    from cantrip_acp.crystals.contract import Crystal, RequestParameters
     from cantrip_acp.crystals.retry import RetryPolicy
+    from cantrip_acp.gates.contract import Gate
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.records.turn import Turn, VoidedAttempt
     from cantrip_acp.telemetry.tracing import Trace
@@ -80,7 +82,11 @@ class ChildEntity(Protocol):
 class FileCheckpoints(Protocol):
     """Keeps the files of each turn (`core.lifecycle.checkpoints`)."""
 
-    async def before_calls(self, calls: tuple[ToolCall, ...], entity: EntityState) -> None: ...
+    def call(
+        self, gate: Gate, circle: Circle, locations: Iterable[Location]
+    ) -> AbstractAsyncContextManager[Callable[[Iterable[str]], None]]: ...
+
+    def program(self, text: str, circle: Circle) -> AbstractAsyncContextManager[None]: ...
 
     async def store(self, turn: Turn, circle: Circle) -> None: ...
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.core.events import EventHub
     from cantrip_acp.core.ports import TurnContext
+    from cantrip_acp.core.state import FileCheckpoints
     from cantrip_acp.gates.contract import CircleView, GateRegistrar, GateSession, ProgramCall
     from cantrip_acp.text.redaction import Redactor
 
@@ -65,6 +66,8 @@ class GateExecutor:
         running: RunningCalls | None = None,
     ) -> None:
         self._running = running or RunningCalls()
+        self.checkpoints: FileCheckpoints | None = None
+        """Who keeps the files, and must know what changes them."""
         self._circle = circle
         self._gates = circle.gates
         self.dynamic_gates = DynamicGates(circle)
@@ -267,7 +270,14 @@ class GateExecutor:
                 gate=invocation.gate.name,
             )
             await self._hub.send(started)
-        return await _run(invocation)
+        if self.checkpoints is None:
+            return await _run(invocation)
+        called = self._open_calls.get(invocation.call_id)
+        locations = called.locations if called is not None else ()
+        async with self.checkpoints.call(invocation.gate, self._circle, locations) as wrote:
+            reply = await _run(invocation)
+            wrote(os.fspath(each.path) for each in reply.diffs)
+        return reply
 
     def _with_session(self, gate: Gate, opens: Callable[[GateRegistrar, CircleView], GateSession]) -> Gate:
         """Return the gate with the handler of its session for this entity."""

@@ -431,7 +431,7 @@ def _needs_permission(call: ProgramCall) -> bool:
     """
     if call.tool != "bash":
         return bool(call.circle.wards.code_writable_paths)
-    from cantrip_acp.acp.permissions import shell_parse
+    from cantrip_acp.text import shell_parse
 
     words = shell_parse.plain_words(call.text)
     if words is None:

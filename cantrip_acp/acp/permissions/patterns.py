@@ -71,7 +71,7 @@ def paths_match(paths: Sequence[str], pattern: str) -> bool:
 
 def pattern_of_command(text: str) -> tuple[str, str]:
     """The pattern for a command as a whole, and its description."""
-    from cantrip_acp.acp.permissions import shell_parse
+    from cantrip_acp.text import shell_parse
 
     prefix = shell_parse.command_prefix(text)
     if prefix is None:
@@ -82,7 +82,7 @@ def pattern_of_command(text: str) -> tuple[str, str]:
 def patterns_of_parts(text: str) -> list[str]:
     """The patterns of the parts of a command with ``&&``, ``||``, ``;`` or ``|``. Together they cover it. Empty if it has no
     parts that a pattern may cover alone."""
-    from cantrip_acp.acp.permissions import shell_parse
+    from cantrip_acp.text import shell_parse
 
     return [f"{words} {ALL}" if is_prefix else f"={words}" for words, is_prefix in shell_parse.rules(text) or ()]
 
@@ -103,7 +103,7 @@ def command_matches(text: str, pattern: str) -> bool:
     """Whether a pattern covers a command. A pattern of an older version that this version would not make covers nothing."""
     if pattern.startswith("="):
         return pattern[1:] == text
-    from cantrip_acp.acp.permissions import shell_parse
+    from cantrip_acp.text import shell_parse
 
     prefix = shell_parse.command_prefix(text)
     return prefix is not None and pattern == f"{prefix} {ALL}"

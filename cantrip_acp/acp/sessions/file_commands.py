@@ -108,6 +108,7 @@ async def _ask_about_conflicts(session: Session, plan: Plan) -> str | None:
     from cantrip_acp.acp import protocol as acp
     from cantrip_acp.acp.permissions.request import choose
     from cantrip_acp.acp.render.formatting import text_content
+    from cantrip_acp.checkpoints.restore import UNSURE
     from cantrip_acp.loom.records.turn import new_id
     from cantrip_acp.text.redaction import shared
 
@@ -120,10 +121,14 @@ async def _ask_about_conflicts(session: Session, plan: Plan) -> str | None:
         if not any(b"\0" in each or len(each) > _LONGEST_DIFF for each in texts):
             old, new = (mask(each.decode("utf-8", "replace")) for each in texts)
             content.append(acp.Diff(os.path.join(str(workspace), _readable(path)), old, new))
-    count = len(rows)
+    count, unsure = len(rows), all(why == UNSURE for why in plan.conflicts.values())
+    these = "this file" if count == 1 else f"these {count} files"
+    title = f"You changed {these} too. Restore over your changes?"
+    if unsure:
+        title = f"{these.capitalize()} changed while a command ran, perhaps by you. Restore {'it' if count == 1 else 'them'} too?"
     call = acp.PermissionToolCall(
         tool_call_id=new_id("restore"),
-        title=f"You changed {'this file' if count == 1 else f'these {count} files'} too. Restore over your changes?",
+        title=title,
         kind="edit",
         name="restore",
         status="pending",
@@ -131,8 +136,12 @@ async def _ask_about_conflicts(session: Session, plan: Plan) -> str | None:
     )
     # The first option is the harmless one, for clients that answer by themselves.
     options = [
-        acp.PermissionOption(_KEEP, "Keep mine, restore the other files", "allow_once"),
-        acp.PermissionOption(_OVERWRITE, "Restore over my changes", "allow_once"),
+        acp.PermissionOption(
+            _KEEP,
+            "Leave them, restore the other files" if unsure else "Keep mine, restore the other files",
+            "allow_once",
+        ),
+        acp.PermissionOption(_OVERWRITE, "Restore them too" if unsure else "Restore over my changes", "allow_once"),
         acp.PermissionOption(_CANCEL, "Restore nothing", "reject_once"),
     ]
     session.send_now(
@@ -270,7 +279,9 @@ async def undo_data(session: Session, params: acp.FileRequest) -> dict[str, Any]
     if params.path is None and params.since is not None:
         listed = await _reviews(session, history, params.since)
         # One restore, so that one redo takes it back.
-        return await _restore_as_asked(session, Target({each.path: each.undo() for each in listed}, ""), params)
+        unsure = frozenset(each.path for each in listed if each.unsure)
+        undone = {each.path: each.undo() for each in listed}
+        return await _restore_as_asked(session, Target(undone, "", unsure=unsure), params)
     if params.path is None:
         return await _restore_as_asked(session, history.undo(), params)
     review = await _find_review(session, history, params)
@@ -369,6 +380,7 @@ def _review_data(history: FileHistory, review: FileReview, *, texts: bool) -> di
         "removed": removed,
         "version": review.version,
         "turn": review.turn,
+        "perhapsYours": review.unsure,
         "hunks": [{"number": n, "header": h.header, "lines": list(h.lines)} for n, h in enumerate(review.hunks(), 1)],
     }
     if texts:
@@ -441,7 +453,11 @@ async def changes_command(session: Session, rest: str) -> str:
     reviews = _listed(await _reviews(session, history, since))
     if not reviews:
         return "No file was changed" + (" that you have not kept." if since is None else ".")
+    reviews.sort(key=lambda each: each.unsure)
     rows = await anyio.to_thread.run_sync(lambda: [_row(each) for each in reviews])
+    unsure = sum(each.unsure for each in reviews)
+    if unsure:
+        rows.insert(len(rows) - unsure, "| *changed while a command ran, perhaps by you:* | | | |")
     prompts = await _prompts(session, history)
     return "\n".join(
         (
@@ -490,6 +506,8 @@ def _of(review: FileReview, hunk: int | None) -> str:
 
 def report(done: dict[str, Any], again: str, *, back: str = "/redo") -> str:
     """What a restore did, for people. ``back`` is the command that takes it back, if there is one."""
+    from cantrip_acp.checkpoints.restore import UNSURE
+
     restored, conflicts, left = done["restored"], done["conflicts"], done["left"]
     answer = done.get("answer")
     if answer == _CANCEL:
@@ -505,7 +523,9 @@ def report(done: dict[str, Any], again: str, *, back: str = "/redo") -> str:
             lines.append(f"- and {len(restored) - _MOST_NAMED} more")
     if conflicts:
         force = "" if answer else f" `{again} --force` restores them all the same"
-        lines.append(f"\nLeft as they are, because you changed them too{'.' if force else ''}{force}:")
+        unsure = all(each["reason"] == UNSURE for each in conflicts)
+        why = "because they may be yours" if unsure else "because you changed them too"
+        lines.append(f"\nLeft as they are, {why}{'.' if force else ''}{force}:")
         lines += [f"- `{_shown(each['path'])}`: {each['reason']}" for each in conflicts[:_MOST_NAMED]]
     if left:
         lines.append("\nNot restored:")

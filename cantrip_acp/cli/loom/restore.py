@@ -121,7 +121,7 @@ def restore_files(
         if not dry_run:
             finish_restores(store, *key)
         target = target_of_turn(FileHistory(store, *key), loom, last_turn, turn_id)
-        plan = make_plan(store, target.undone, to=target.to, force=force)
+        plan = make_plan(store, target.undone, to=target.to, unsure=target.unsure, force=force)
         if asks:
             from cantrip_acp.cli.render.terminal import Screen
             from cantrip_acp.cli.session.file_changes import decide_conflicts

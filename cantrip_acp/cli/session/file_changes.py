@@ -47,9 +47,13 @@ def decide_conflicts(plan: Plan, show: Callable[[str, str], None], ask: Callable
     is to be restored."""
     if not plan.conflicts:
         return plan
+    from cantrip_acp.checkpoints.restore import UNSURE
+
     for path, why in plan.conflicts.items():
         show(f"conflict {clean_line(path)}: {why}", "yellow")
-    answer = _choice(ask, "keep yours (k), overwrite them (o), restore nothing (c)? ", "koc", "c")
+    unsure = all(why == UNSURE for why in plan.conflicts.values())
+    keep, over = ("leave them", "restore them too") if unsure else ("keep yours", "overwrite them")
+    answer = _choice(ask, f"{keep} (k), {over} (o), restore nothing (c)? ", "koc", "c")
     return None if answer == "c" else plan.overwriting(plan.over) if answer == "o" else plan
 
 
@@ -154,7 +158,12 @@ class _Files:
             self._show(back, "dim")
 
     def _list(self, reviews: list[FileReview]) -> None:
+        reviews = sorted((each for each in reviews if not each.generated), key=lambda each: each.unsure)
+        named = False
         for each in reviews:
+            if each.unsure and not named:
+                self._show("changed while a command ran, perhaps by you:", "bold")
+                named = True
             added, removed = each.lines()
             self._show(f"{each.status:<8} {clean_line(each.path)}  +{added} -{removed}", "")
         self._show("/changes -p goes through them" if reviews else "no file was changed that you have not kept", "dim")

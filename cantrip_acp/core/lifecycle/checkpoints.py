@@ -8,27 +8,31 @@ keeps them for all, because children work in the same files. A failure is record
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
+import msgspec
 from msgspec import UNSET
 
 from cantrip_acp.core.errors import CantripError, CheckpointError, GitError
 from cantrip_acp.files import paths
+from cantrip_acp.gates.registry import BUILT_IN, CHILD_FUNCTIONS
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, new_id, now
 from cantrip_acp.loom.stores.address import is_address
 
 if TYPE_CHECKING:
     from cantrip_acp.checkpoints.history import FileHistory, Target
+    from cantrip_acp.checkpoints.ownership import Attribution, Owner, Writer
     from cantrip_acp.checkpoints.restore import Outcome, Plan, Step, Write
     from cantrip_acp.checkpoints.store import Checkpoint, Store
     from cantrip_acp.checkpoints.watcher import Watcher
     from cantrip_acp.core.definition.circle import Circle
+    from cantrip_acp.core.events import Location
     from cantrip_acp.core.state import EntityState
-    from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.git.repository import Repository
     from cantrip_acp.loom.loom import Loom
@@ -49,8 +53,13 @@ class Checkpoints:
         self._lock = anyio.Lock()
         self._closed = False
         self._begun = False
-        self._working: set[str] = set()
-        """The entities whose calls run and may change files."""
+        self._writers: list[Writer] = []
+        """The calls and programs that run now and may change files."""
+        self._recent: list[Writer] = []
+        """These, and those that ended since the last look at the files."""
+        self._worked = False
+        """Whether one of them has run since a turn was stored."""
+        self._attribution: Attribution | None = None
         self._first: Checkpoint | None = None
         """The first checkpoint of a fork or a new entity, until one of its turns records it."""
         self.problem: str | None = None
@@ -67,33 +76,81 @@ class Checkpoints:
         if can_change_files(self._entity.circle):
             await self._run(self._watch)
 
-    async def before_calls(self, calls: tuple[ToolCall, ...], entity: EntityState) -> None:
-        """Keep what the user changed since the last turn, before calls that may change files.
+    @asynccontextmanager
+    async def call(
+        self, gate: Gate, circle: Circle, locations: Iterable[Location]
+    ) -> AsyncIterator[Callable[[Iterable[str]], None]]:
+        """While a gate call runs, after it was allowed. The result takes the absolute paths that it wrote."""
+        writer = self._writer_of(gate, circle, locations) if _gate_changes(gate) else None
 
-        While another child is in its calls, a change may be that child's work in progress. It is then kept with the next
-        turn, so that an undo reaches it.
-        """
-        if not any(_may_change(call.gate, entity.circle) for call in calls):
+        def wrote(found: Iterable[str]) -> None:
+            if writer is not None:
+                writer.paths.update(self._names_of(found))
+
+        async with self._writing(writer):
+            yield wrote
+
+    @asynccontextmanager
+    async def program(self, text: str, circle: Circle) -> AsyncIterator[None]:
+        """While a command or a cell runs, after it was allowed."""
+        from cantrip_acp.checkpoints.ownership import of_program
+
+        shell = circle.medium.name == "bash"
+        folders = circle.wards.bash_writable_paths if shell else circle.wards.code_writable_paths
+        writer = of_program(text, self._folders(folders), shell=shell)
+        # Where a text names a path from the root.
+        writer.says = tuple(self._name_of(each) if os.path.isabs(each) else each for each in writer.says)
+        async with self._writing(writer):
+            yield
+
+    def _writer_of(self, gate: Gate, circle: Circle, locations: Iterable[Location]) -> Writer:
+        from cantrip_acp.checkpoints.ownership import Writer, of_anything
+
+        if gate.name == "run_tests":
+            return Writer(folders=self._folders(circle.wards.bash_writable_paths))
+        if gate.name in BUILT_IN.keys() - {"client_terminal"} or gate.name in CHILD_FUNCTIONS:
+            writes = gate.kind == "edit" and gate.proposes is not None
+            return Writer(paths=self._names_of(each.path for each in locations) if writes else ())
+        return of_anything()
+
+    @asynccontextmanager
+    async def _writing(self, writer: Writer | None) -> AsyncIterator[None]:
+        """While something runs that may change files. What changed before it began is known then, and so whose it is."""
+        if writer is None or not writer.writes or self._off():
+            yield
             return
-        if entity.parent is None:
-            # None of its children runs now. One whose loom could not be written has left its id.
-            self._working.clear()
-        others = self._working - _line_of(entity)
-        self._working.add(entity.id)
-        if not others and not self._unchanged():
-            self._append_first(await self._run(self._save_users))
+        self._append_first(await self._run(self._open))
+        await self._look()
+        self._writers.append(writer)
+        self._recent.append(writer)
+        self._worked = True
+        try:
+            yield
+        finally:
+            writer.end()
+            self._writers.remove(writer)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Find out whose the changes until now are. Where a look at all files is slow, only a turn's end does that."""
+        if self._recent and self._watcher is not None and not self._watcher.cheap:
+            return
+        if self._unchanged():
+            self._recent = list(self._writers)
+        else:
+            await self._run(self._attribute)
 
     async def store(self, turn: Turn, circle: Circle) -> None:
         """Keep the files as a turn leaves them, if it changed any. This also happens while a cast is being cancelled."""
-        self._working.discard(turn.entity_id)
-        if turn.observation.output is None and not any(_may_change(name, circle) for name in turn.gate_calls):
+        if not self._worked:
             if not self._begun and self._entity.cantrip.loom_settings.get("files") is True:
                 # With ``files: true`` in the recipe, the user wants files for every turn, also for one that changed nothing.
                 first = await self._run(self._open)
                 if first is not None:
                     self._append(first, turn.id, turn.entity_id)
             return
-        made = None if self._unchanged() else await self._run(lambda: self._save_turn(turn.id))
+        self._worked = bool(self._writers)
+        made = await self._run(lambda: self._save_turn(turn.id))
         made, self._first = made or self._first, None
         if made is not None:
             self._append(made, turn.id, turn.entity_id)
@@ -251,25 +308,72 @@ class Checkpoints:
         begun = self._begun
         first = self._open()
         if begun:
-            self._save_changes("user")
+            self._save_turn("")
         return first
 
     def _save_turn(self, turn_id: str) -> Checkpoint | None:
+        """Store what changed since the last checkpoint, by owner. Returns what the loom records of the turn; None if neither
+        it nor perhaps it changed a file."""
         self._open()
-        return self._save_changes("turn", turn_id)
-
-    def _save_changes(self, by: str, turn_id: str = "") -> Checkpoint | None:
-        watcher, store = self._watcher, self._store
+        self._attribute()
+        store, attribution = self._store, self._attribution
         assert store is not None, "_watch opened it"
-        assert watcher is not None, "_watch made it"
-        changes = watcher.changes()
-        if not changes:
-            return None
+        assert attribution is not None, "_attribute made it"
         loom, name = self._key()
         cast = self._entity.cast.id if self._entity.cast is not None else self._entity.last_cast
-        return store.save(
-            loom, name, store.last(loom, name), "turn" if by == "turn" else "user", changes, turn=turn_id, cast=cast
+        made: Checkpoint | None = None
+        for by, changes in attribution.take():
+            turn = "" if by == "user" else turn_id
+            saved = store.save(loom, name, store.last(loom, name), by, changes, turn=turn, cast=cast)
+            if by != "user":
+                earlier = made.changes if made is not None else {}
+                made = msgspec.structs.replace(saved, changes={**earlier, **changes})
+        return made
+
+    def _attribute(self) -> None:
+        """Note whose the changes since the last look are."""
+        from cantrip_acp.checkpoints.ownership import Attribution
+        from cantrip_acp.checkpoints.store import IGNORED
+
+        watcher, recent = self._watcher, self._recent
+        if watcher is None:
+            return
+        if self._attribution is None:
+            self._attribution = Attribution()
+        changes, self._recent = watcher.changes(), list(self._writers)
+        revealed = watcher.revealed
+
+        def owner(path: str) -> Owner:
+            found = set() if path in revealed else {each.owner(path) for each in recent}
+            return "turn" if "turn" in found else "unsure" if "unsure" in found else "user"
+
+        # What the user deletes of ignored files is nobody's concern.
+        self._attribution.add(
+            {p: each for p, each in changes.items() if each[0] is None or each[0].why != IGNORED or owner(p) != "user"},
+            owner,
         )
+
+    def _names_of(self, found: Iterable[str]) -> set[str]:
+        """Absolute paths as the store names them, and the targets of links among them."""
+        names = set()
+        for path in found:
+            folder, name = os.path.split(path)
+            # The folder's real path, because the watcher follows no link.
+            names |= {
+                self._name_of(os.path.join(os.path.realpath(folder), name)),
+                self._name_of(os.path.realpath(path)),
+            }
+        return names
+
+    def _name_of(self, path: str) -> str:
+        workspace = os.path.realpath(str(self._entity.circle.workspace))
+        return os.path.relpath(path, workspace) if path.startswith(workspace.rstrip("/") + "/") else path
+
+    def _folders(self, found: Iterable[str]) -> list[str]:
+        """Folders of a ward as the store names them."""
+        workspace = os.path.realpath(str(self._entity.circle.workspace))
+        real = [os.path.realpath(os.path.join(workspace, "" if each == "workspace" else each)) for each in found]
+        return ["" if each == workspace else self._name_of(each) for each in real]
 
     def _append_first(self, first: Checkpoint | None) -> None:
         """Record the first checkpoint of a chain at the last turn, so that a fork of it finds its files too.
@@ -323,7 +427,13 @@ class Checkpoints:
         async with self._lock:
             return await anyio.to_thread.run_sync(
                 lambda: make_plan(
-                    store, target.undone, to=target.to, takes_back=target.takes_back, unsaved=unsaved, force=force
+                    store,
+                    target.undone,
+                    to=target.to,
+                    takes_back=target.takes_back,
+                    unsaved=unsaved,
+                    unsure=target.unsure,
+                    force=force,
                 )
             )
 
@@ -345,6 +455,7 @@ class Checkpoints:
         store, (loom, name) = self._opened_store(), self._key()
 
         def work() -> Outcome:
+            self._save_turn("")
             outcome = run_plan(store, loom, name, plan, write=write)
             watcher = self._watcher
             if watcher is not None:
@@ -431,28 +542,12 @@ def files_record(
     )
 
 
-def _line_of(entity: EntityState) -> set[str]:
-    """The ids of an entity and of all above it, which wait for it."""
-    line = {entity.id}
-    while (link := entity.parent) is not None:
-        entity = link.cast.entity
-        line.add(entity.id)
-    return line
-
-
 def can_change_files(circle: Circle) -> bool:
     """Whether an entity with this circle may change a file of its workspace."""
     if any(_gate_changes(gate) for gate in circle.gates.values()):
         return True
     wards = circle.wards
     return bool(wards.bash_writable_paths if circle.medium.name == "bash" else wards.code_writable_paths)
-
-
-def _may_change(name: str, circle: Circle) -> bool:
-    if circle.medium.tool is not None and name == circle.medium.tool:
-        return True
-    gate = circle.gates.get(circle.tool_names.get(name, name))
-    return gate is None or _gate_changes(gate)
 
 
 def _gate_changes(gate: Gate) -> bool:

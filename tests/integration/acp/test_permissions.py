@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.acp.permissions import shell_parse
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.text import shell_parse
 from tests.support.acp_client import PATIENCE, SOON, RawClient
 from tests.support.fixtures.acp import Start
 

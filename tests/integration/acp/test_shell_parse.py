@@ -1,4 +1,4 @@
-"""The tests of `tests/unit/acp/test_shell_parse.py` that start processes."""
+"""The tests of `tests/unit/text/test_shell_parse.py` that start processes."""
 
 import itertools
 import random
@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from cantrip_acp.acp.permissions import shell_parse
+from cantrip_acp.text import shell_parse
 
 PIECES = [
     "ls", "cat", "echo", "git", "status", "log", "sort", "find", "touch", "-n", "-o", "--output=x", "-exec", " ", "  ", "\t", "\n",

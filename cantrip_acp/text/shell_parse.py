@@ -26,7 +26,7 @@ _SAFE_PROGRAMS = frozenset(
     {
         "arch", "basename", "cat", "cksum", "cmp", "comm", "cut", "df", "dirname", "du", "echo", "egrep",
         "expand", "false", "fgrep", "fold", "free", "grep", "groups", "head", "hexdump", "id", "jq", "ls",
-        "md5sum", "mkdir", "nl", "nproc", "od", "paste", "pwd", "readlink", "realpath", "rev", "rmdir", "seq",
+        "md5sum", "mkdir", "nl", "nproc", "od", "paste", "pwd", "readlink", "realpath", "rev", "rmdir", "seq", "sleep",
         "sha1sum", "sha256sum", "sha512sum", "stat", "tac", "tail", "touch", "tr", "true", "uname", "unexpand", "uptime",
         "wc", "whoami",
     }

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.acp.permissions import patterns, shell_parse
+from cantrip_acp.acp.permissions import patterns
+from cantrip_acp.text import shell_parse
 
 SAME = {
     "ls": ["ls", "ls -la src", "ls *.py", "l's' \"a b\"", "ls -I'*.pyc' .", " ls\t-1 ", "ls ü"],

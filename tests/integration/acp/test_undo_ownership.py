@@ -1,0 +1,301 @@
+"""Whose a change is: undo takes back what the entity did, and leaves what the user saved while it worked."""
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.acp.test_files import END, call
+from tests.integration.acp.test_undo import says
+from tests.support.fixtures.acp import Start
+
+GATES = ["done", "read_file", "write_file", "edit_file", "run_tests"]
+OPEN = [{"max_turns": 20}, {"bash_writable_paths": ["workspace"]}]
+
+
+def bash(command: str) -> dict[str, Any]:
+    return call("bash", command=command)
+
+
+def python(code: str) -> dict[str, Any]:
+    return call("python", code=code)
+
+
+def when(seen: Path, act: Callable[[], None]) -> threading.Thread:
+    """Do something as soon as a file is there, as a person who works beside the agent."""
+
+    def wait() -> None:
+        until = time.monotonic() + 30
+        while not seen.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+class Person:
+    """A person who saves a file of their own and makes another one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "mine.txt").write_text("before\n")
+
+    def save(self) -> None:
+        (self.folder / "mine.txt").write_text("my work\n")
+        (self.folder / "new_mine.txt").write_text("my new file\n")
+
+    def check(self) -> None:
+        assert (self.folder / "mine.txt").read_text() == "my work\n"
+        assert (self.folder / "new_mine.txt").read_text() == "my new file\n"
+
+
+def listed(agent: Any, session: str) -> dict[str, bool]:
+    """The files that the entity changed, each with whether perhaps the user did."""
+    return {
+        each["path"]: each["perhapsYours"] for each in agent.call("_cantrip/changes", {"sessionId": session})["files"]
+    }
+
+
+# --- ignore rules that go away
+
+
+RULES = {
+    "an edit": [call("edit_file", path=".gitignore", old_text="data.csv\nkeep/\n", new_text="*.tmp\n")],
+    "an empty file": [call("write_file", path=".gitignore", content="")],
+    "an exception": [call("edit_file", path=".gitignore", old_text="keep/\n", new_text="!data.csv\n")],
+    "rm": [bash("rm .gitignore")],
+    "sed": [bash("sed -i '/data.csv/d; /keep/d' .gitignore")],
+    "rm, slow": [bash("sleep 0.5; rm .gitignore; echo made > made.txt")],
+}
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("git", [True, False], ids=["git", "no git"])
+@pytest.mark.parametrize("by", RULES)
+def test_files_that_stop_being_ignored_are_nobodys(start: Start, folder: Path, by: str, git: bool) -> None:
+    if git:
+        subprocess.run(["git", "init", "-q", folder], check=True)
+    (folder / ".gitignore").write_text("data.csv\nkeep/\n")
+    (folder / "data.csv").write_text("irreplaceable\n")
+    (folder / "keep" / "sub").mkdir(parents=True)
+    for name in ("one", "sub/two"):
+        (folder / "keep" / name).write_text(name)
+    shell = "command" in str(RULES[by])
+    agent = start([*RULES[by], END], gates=GATES, medium="bash" if shell else "conversation", wards=OPEN)
+    session = agent.session(folder, mode="sandboxed")
+    agent.prompt(session, "Tidy the ignore file.")
+    assert (folder / ".gitignore").exists() != by.startswith("rm")
+    assert set(listed(agent, session)) == {".gitignore"} | ({"made.txt"} if "slow" in by else set())
+    says(agent, session, "/undo --force")
+    assert (folder / ".gitignore").read_text() == "data.csv\nkeep/\n"
+    assert (folder / "data.csv").read_text() == "irreplaceable\n"
+    assert [(folder / "keep" / name).read_text() for name in ("one", "sub/two")] == ["one", "sub/two"]
+    assert not (folder / "made.txt").exists()
+    says(agent, session, "/redo")
+    says(agent, session, "/restore 0 --force")
+    assert (folder / "data.csv").exists()
+
+
+def test_an_ignored_file_that_the_user_made_meanwhile_stays(start: Start, folder: Path) -> None:
+    (folder / ".gitignore").write_text("data.csv\n")
+    steps = [call("write_file", path="a.txt", content="a"), END, call("write_file", path=".gitignore", content=""), END]
+    agent = start(steps, gates=GATES)
+    session = agent.session(folder, mode="sandboxed")
+    agent.prompt(session, "First.")
+    (folder / "data.csv").write_text("mine\n")
+    agent.prompt(session, "Second.")
+    says(agent, session, "/undo")
+    assert (folder / "data.csv").read_text() == "mine\n"
+
+
+def test_a_file_made_before_its_own_rule_goes_with_the_undo(start: Start, folder: Path) -> None:
+    steps = [
+        call("write_file", path="new.txt", content="a"),
+        call("write_file", path=".gitignore", content="new.txt\n"),
+    ]
+    agent = start([*steps, END], gates=GATES)
+    session = agent.session(folder, mode="sandboxed")
+    agent.prompt(session, "Go.")
+    says(agent, session, "/undo")
+    assert not (folder / "new.txt").exists()
+    assert not (folder / ".gitignore").exists()
+
+
+# --- what the user saves while a call is open
+
+
+def test_what_the_user_saves_while_a_question_is_open_stays(start: Start, folder: Path) -> None:
+    person = Person(folder)
+    agent = start([call("write_file", path="a.txt", content="a"), END], gates=GATES)
+
+    def answer(params: dict[str, Any]) -> Any:
+        person.save()
+        return {"outcome": {"outcome": "selected", "optionId": params["options"][0]["optionId"]}}
+
+    agent.services["session/request_permission"] = answer
+    session = agent.session(folder, mode="ask")
+    agent.prompt(session, "Go.")
+    assert set(listed(agent, session)) == {"a.txt"}
+    says(agent, session, "/undo")
+    assert not (folder / "a.txt").exists()
+    person.check()
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("command", ["sleep 1; cat a.txt", "touch a.txt", "echo a > a.txt"])
+def test_what_the_user_saves_while_the_question_for_a_command_is_open_stays(
+    start: Start, folder: Path, command: str
+) -> None:
+    person = Person(folder)
+    agent = start([bash(command), END], gates=["done"], medium="bash", wards=OPEN)
+
+    def answer(params: dict[str, Any]) -> Any:
+        person.save()
+        return {"outcome": {"outcome": "selected", "optionId": params["options"][0]["optionId"]}}
+
+    agent.services["session/request_permission"] = answer
+    session = agent.session(folder, mode="ask")
+    agent.prompt(session, "Go.")
+    assert set(listed(agent, session)) <= {"a.txt"}
+    says(agent, session, "/undo --force")
+    person.check()
+
+
+WITHOUT_WRITING = {
+    "a cell": ("code", python("import time\nprint(open('/dev/null').read(), flush=True)\ntime.sleep(1)\nwrite_file('a.txt', 'a')")),
+    "a cell with tests": ("code", python("write_file('test_x.py', 'import time\\ndef test_x(): time.sleep(1)')\nrun_tests()")),
+    "a command": ("bash", bash("sleep 1; cantrip_write_file a.txt a || write_file a.txt a")),
+    "a command that reads": ("bash-open", bash("sleep 1; cat mine.txt; ls | wc -l")),
+    "a call of a gate": ("conversation", call("run_tests")),
+}  # fmt: skip
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("by", WITHOUT_WRITING)
+def test_what_the_user_saves_while_something_runs_that_cannot_write_stays(start: Start, folder: Path, by: str) -> None:
+    person = Person(folder)
+    medium, step = WITHOUT_WRITING[by]
+    (folder / "test_it.py").write_text("import time\ndef test_it(): time.sleep(1)\n")
+    wards = OPEN if medium == "bash-open" else [{"max_turns": 20}]
+    agent = start([step, END], gates=GATES, medium=medium.removesuffix("-open"), wards=wards)
+    session = agent.session(folder, mode="sandboxed")
+    thread = threading.Timer(0.7, person.save)
+    running = agent.start_prompt(session, "Go.")
+    thread.start()
+    agent.answer(running)
+    thread.join()
+    assert not {"mine.txt", "new_mine.txt"} & set(listed(agent, session))
+    says(agent, session, "/undo")
+    person.check()
+    assert not (folder / "a.txt").exists()
+
+
+# --- what nobody can know
+
+
+@pytest.fixture
+def unsure(start: Start, folder: Path) -> tuple[Any, str, Person]:
+    """A session in which the user saved files while a slow command wrote others. What it says that it writes is known."""
+    person = Person(folder)
+    (folder / "old.txt").write_text("old\n")
+    (folder / "tool.py").write_text("open('made.txt', 'w').write('made')\n")
+    command = "touch /tmp/x; echo go > began.txt; sleep 1; python3 tool.py; echo new > old.txt; rm began.txt"
+    agent = start([bash(command), END], gates=["done"], medium="bash", wards=OPEN)
+    session = agent.session(folder, mode="sandboxed")
+    thread = when(folder / "began.txt", person.save)
+    agent.prompt(session, "Go.")
+    thread.join()
+    assert listed(agent, session) == {"old.txt": False, "made.txt": True, "mine.txt": True, "new_mine.txt": True}
+    return agent, session, person
+
+
+@pytest.mark.sandbox
+def test_files_that_perhaps_the_user_changed_are_listed_apart_and_asked_about(
+    unsure: tuple[Any, str, Person], folder: Path
+) -> None:
+    agent, session, person = unsure
+    rows = says(agent, session, "/changes").split("\n")
+    apart = next(n for n, row in enumerate(rows) if "perhaps by you" in row)
+    assert next(n for n, row in enumerate(rows) if "old.txt" in row) < apart
+    assert all(next(n for n, row in enumerate(rows) if name in row) > apart for name in ("made.txt", "`mine.txt"))
+    asked: list[Any] = []
+
+    def answer(params: dict[str, Any]) -> Any:
+        asked.append(params)
+        return {"outcome": {"outcome": "selected", "optionId": params["options"][0]["optionId"]}}
+
+    agent.services["session/request_permission"] = answer
+    told = says(agent, session, "/undo")
+    assert asked[0]["toolCall"]["title"].startswith("These 3 files changed while a command ran, perhaps by you.")
+    assert "Left as they are, because they may be yours" in told
+    assert (folder / "old.txt").read_text() == "old\n"
+    assert (folder / "made.txt").exists()
+    person.check()
+
+
+@pytest.mark.sandbox
+def test_without_an_answer_they_are_left_and_with_force_or_by_name_restored(
+    unsure: tuple[Any, str, Person], folder: Path
+) -> None:
+    agent, session, person = unsure
+    agent.services["session/request_permission"] = lambda params: {"outcome": {"outcome": "cancelled"}}
+    done = agent.call("_cantrip/undo", {"sessionId": session, "ask": False})
+    assert {each["path"] for each in done["conflicts"]} == {"made.txt", "mine.txt", "new_mine.txt"}
+    assert {each["path"] for each in done["restored"]} == {"old.txt"}
+    person.check()
+    # A person who names a file has answered.
+    says(agent, session, "/undo made.txt")
+    assert not (folder / "made.txt").exists()
+    person.check()
+    says(agent, session, "/restore 0 --force")
+    assert (folder / "mine.txt").read_text() == "before\n"
+    assert not (folder / "new_mine.txt").exists()
+    says(agent, session, "/redo")
+    person.check()
+
+
+@pytest.mark.sandbox
+def test_undo_all_of_the_list_leaves_them_too(unsure: tuple[Any, str, Person], folder: Path) -> None:
+    agent, session, person = unsure
+    done = agent.call("_cantrip/undo", {"sessionId": session, "since": "start", "ask": False})
+    assert {each["path"] for each in done["restored"]} == {"old.txt"}
+    person.check()
+
+
+# --- what cannot come back
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("command", ["rm -rf build keep.log", "rm -rf ./*", "mv build keep.log /tmp"])
+def test_an_undo_names_the_ignored_files_that_stay_lost(start: Start, folder: Path, command: str) -> None:
+    (folder / ".gitignore").write_text("build/\n*.log\n")
+    (folder / "build").mkdir()
+    (folder / "build" / "out").write_text("x")
+    (folder / "keep.log").write_text("x")
+    agent = start([bash(command), END], gates=["done"], medium="bash", wards=OPEN)
+    session = agent.session(folder, mode="sandboxed")
+    agent.prompt(session, "Clean.")
+    told = says(agent, session, "/undo")
+    assert "nothing to undo" not in told
+    for name in ("build", "keep.log"):
+        assert f"`{name}`: its earlier content was not kept: ignored by git, so no copy was kept" in told
+    assert os.path.exists(folder / ".gitignore")
+
+
+@pytest.mark.sandbox
+def test_an_ignored_file_that_is_there_again_is_not_named(start: Start, folder: Path) -> None:
+    (folder / ".gitignore").write_text("*.log\n")
+    (folder / "a.log").write_text("x")
+    steps = [bash("rm a.log"), bash("echo again > a.log; echo b > b.txt")]
+    agent = start([*steps, END], gates=["done"], medium="bash", wards=OPEN)
+    session = agent.session(folder, mode="sandboxed")
+    agent.prompt(session, "Go.")
+    assert set(listed(agent, session)) == {"b.txt"}
+    assert "a.log" not in says(agent, session, "/undo")

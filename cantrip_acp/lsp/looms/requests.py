@@ -152,17 +152,42 @@ def _looms(folders: list[Path]) -> list[tuple[float, int, Path]]:
 
 
 def _list(found: list[tuple[float, int, Path]], page: slice) -> dict[str, Any]:
-    looms = [
-        {
-            "uri": from_fs_path(str(path)),
-            "name": path.name.removesuffix(ENDING),
-            "title": _title(path),
-            "size": size,
-            "modified": round(modified * 1000),
-        }
-        for modified, size, path in found[page]
-    ]
+    looms = [_about(path, modified, size) for modified, size, path in found[page]]
     return {"total": len(found), "offset": page.start, "looms": looms}
+
+
+def _about(path: Path, modified: float, size: int) -> dict[str, Any]:
+    return {
+        "uri": from_fs_path(str(path)),
+        "name": path.name.removesuffix(ENDING),
+        "title": _title(path),
+        "size": size,
+        "modified": round(modified * 1000),
+    }
+
+
+async def forks(ls: Server, params: object) -> dict[str, Any]:
+    """The looms of the sessions that were forked from that of a loom, or that it was forked from, the last written first, each
+    with the first message that differs."""
+    path = RequestParams(params).path()
+    return await asyncio.to_thread(_forks, path)
+
+
+def _forks(path: Path) -> dict[str, Any]:
+    from cantrip_acp.lsp.looms import forks
+
+    looms = []
+    for other in forks.related(path):
+        try:
+            about = other.stat()
+        except OSError:  # the file was removed meanwhile
+            continue
+        found = {
+            name: None if text is None else labels.plain(without_links(text))
+            for name, text in forks.difference(path, other).items()
+        }
+        looms.append(_about(other, about.st_mtime, about.st_size) | found)
+    return {"looms": sorted(looms, key=lambda each: each["modified"], reverse=True)}
 
 
 def _title(path: Path) -> str:
@@ -193,6 +218,7 @@ def _turn(book: LoomDocument, name: str) -> int:
 
 REQUESTS: dict[str, Callable[[Server, object], Any]] = {
     "list": list_looms,
+    "forks": forks,
     "casts": casts,
     "turns": turns,
 }

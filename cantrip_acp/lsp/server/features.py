@@ -114,7 +114,7 @@ def make_server() -> Server:
     return made
 
 
-LOOM_REQUESTS = ("list", "casts", "turns")
+LOOM_REQUESTS = ("list", "forks", "casts", "turns")
 """Requests of a tree view of looms, each a function in `looms.requests`."""
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from cantrip_acp import Loom
+from cantrip_acp.loom.records.turn import CastRecord
 from tests.support.lsp_client import Client
 from tests.support.lsp_looms import family, large
 
@@ -265,3 +267,41 @@ def test_a_large_loom_holds_nobody_up(client: Client) -> None:
     assert client.ask("cantrip/loom/turns", {"uri": uri, "limit": 1})["total"] == page["total"]
     (said,) = client.diagnostics(client.open("b.cantrip.yaml", "name: a\n" + "# long\n" * 600_000))
     assert "a recipe may have at most" in said["message"]
+
+
+def test_forks_with_the_first_message_that_differs(client: Client) -> None:
+    folder = client.root / "looms"
+    folder.mkdir()
+
+    def session(name: str, *casts: str, of: str | None = None) -> None:
+        with Loom.open(folder / f"{name}.loom.jsonl") as loom:
+            for number, intent in enumerate(casts):
+                loom.append(CastRecord(f"k-{intent}", "start", "e1", "c", None, f"2026-01-01T00:0{number}:00Z", intent))
+                loom.append(
+                    CastRecord(f"child-{intent}-{name}", "start", "e2", "c", None, "", "Help.", parent_turn_id="t")
+                )
+        note = {"id": name, "cwd": "/"} | (
+            {} if of is None else {"forked_from": {"sessionId": of, "turn": 0, "at": ""}}
+        )
+        (folder / f"{name}.session.json").write_text(json.dumps(note))
+
+    session("first", "Begin.", "Go on.")
+    session("second", "Begin.", "Stop.", of="first")
+    session("third", "Begin.", "Stop.", "Rest.", of="second")
+    session("early", "Begin.", of="gone")
+    session("late", "Begin.", of="gone")
+    session("other", "Begin.")
+    (folder / "damaged.session.json").write_text("{")
+    for name, when in (("second", 20), ("third", 10)):
+        os.utime(folder / f"{name}.loom.jsonl", (when, when))
+
+    def forks(name: str) -> list[tuple[str, str | None, str | None]]:
+        found = client.ask("cantrip/loom/forks", {"uri": (folder / f"{name}.loom.jsonl").as_uri()})["looms"]
+        return [(each["name"], each["message"], each["instead"]) for each in found]
+
+    assert forks("first") == [("second", "Stop.", "Go on."), ("third", "Stop.", "Go on.")]
+    # Of two looms of which one ends first, one has no message that the other has not.
+    assert sorted(forks("third")) == [("first", "Go on.", "Stop."), ("second", None, "Rest.")]
+    # The session that both were forked from may be deleted.
+    assert forks("early") == [("late", None, None)]
+    assert forks("other") == []

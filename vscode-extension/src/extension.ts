@@ -5,6 +5,7 @@ import { activateChat } from "./chat";
 import { Environment } from "./environment/environment";
 import { Setup } from "./environment/setup";
 import { KnowledgeTree } from "./knowledge/tree";
+import { Comparisons } from "./loom/comparison";
 import { LoomCommands } from "./loom/commands";
 import { LoomEditor } from "./loom/editor";
 import { LoomTree } from "./loom/tree";
@@ -17,12 +18,14 @@ export function activate(context: vscode.ExtensionContext): void {
   const server = new Server(environment);
   const editor = new LoomEditor(environment);
   const setup = new Setup(environment);
-  const looms = new LoomCommands(environment, server, editor);
+  const comparisons = new Comparisons(environment, server);
+  const looms = new LoomCommands(environment, server, editor, comparisons);
   context.subscriptions.push(
     environment,
     setup,
     server,
     editor,
+    comparisons,
     looms,
     new CastCommand(environment, server, looms),
     new LoomTree(server, (message) => {
@@ -31,6 +34,6 @@ export function activate(context: vscode.ExtensionContext): void {
     showStatus(environment, server),
     newRecipeCommand(),
   );
-  context.subscriptions.push(new KnowledgeTree(server, activateChat(context, environment, setup)));
+  context.subscriptions.push(new KnowledgeTree(server, activateChat(context, environment, setup, (compared) => { comparisons.show(compared); })));
   void server.start();
 }

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { FORMATS, preselected, recipeChoices, rewardOf, rewardProblem } from "../src/loom/choices";
-import type { CastData, TurnData } from "../src/loom/data";
+import type { CastData, ForkData, TurnData } from "../src/loom/data";
 import * as words from "../src/loom/words";
 
 const cast: CastData = {
@@ -70,4 +70,19 @@ test("a reward has decimals, by a point or a comma", () => {
 
 test("formats are named once", () => {
   assert.equal(new Set(FORMATS.map(([name]) => name)).size, FORMATS.length);
+});
+
+test("a fork to compare with is its first message that differs", () => {
+  const fork: ForkData = { uri: "file:///b", name: "b", title: "Begin.", size: 1, modified: 0, message: "Stop.", sent: "1970-01-01T01:00:00Z", instead: "Go on." };
+  const hours = 3_600_000;
+  assert.deepEqual(words.forkChoice(fork, 3 * hours), { label: "Stop.", description: "2 h ago", detail: "In place of: Go on.", uri: "file:///b" });
+  assert.equal(words.forkChoice({ ...fork, instead: null }, hours).detail, "No message is in its place here.");
+  const shorter = words.forkChoice({ ...fork, message: null, sent: null }, 5 * hours);
+  assert.deepEqual([shorter.label, shorter.description, shorter.detail], ["Nothing else", "5 h ago", "It ends before: Go on."]);
+  assert.equal(words.forkChoice({ ...fork, message: null, sent: null, instead: null }, 0).detail, "It has the same messages.");
+});
+
+test("the title of a comparison is short", () => {
+  assert.equal(words.comparisonTitle("Make greet return its text, please.", "Stop."), "Make greet return its t… ↔ Stop.");
+  assert.equal(words.comparisonTitle("", "Stop."), "Compare: Stop.");
 });

@@ -7,12 +7,16 @@ import re
 import subprocess
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.vscode.chat_project import BETTER, EDITING, GREET, REST, Chat, Project, call, done
 from tests.e2e.vscode.workbench import Window
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Frame
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode")]
 
@@ -288,6 +292,62 @@ def test_a_message_is_edited_an_answer_copied_and_tried_again(window: Window, ch
     window.command("Cantrip Chat: Show Sessions")
     frame.locator(".session .title", has_text=re.compile("^First$")).click()
     frame.locator(".user-item", has_text="Third.").wait_for()
+
+
+def test_versions_of_a_message_are_compared_side_by_side(window: Window, chat: Chat, project: Project) -> None:
+    frame = chat.frame
+    for number, text in enumerate(("Begin.", "Go on with tea.")):
+        chat.say(text)
+        chat.ended(number + 1)
+    frame.get_by_role("button", name="Edit and send again").nth(1).click()
+    chat.input.fill("Go on with coffee.")
+    chat.input.press("Enter")
+    expect(frame.locator(".versions")).to_have_text(["2/2"])
+    chat.ended(2)
+    frame.get_by_role("button", name="Compare both versions side by side").click()
+    tab = window.page.locator('.tab.active[aria-label^="Versions 1 and 2 of “Go on with coffee.”"]')
+    tab.wait_for()
+
+    def differs() -> Frame:
+        # The first difference is in view: the message.
+        page = window.frame(".pair.selected .message:has-text('Go on with coffee.')")
+        assert page.locator(".pair.selected .message").all_inner_texts() == ["Go on with tea.", "Go on with coffee."]
+        assert page.locator(".compared-turns .removed").inner_text() == "Go on with tea.\n"
+        return page
+
+    page = differs()
+    # The answers are equal.
+    expect(page.locator(".pair.shared")).to_have_count(3)
+    # The page follows the session.
+    chat.say("And then with milk.")
+    page.locator(".pair .message", has_text="And then with milk.").wait_for()
+    chat.ended(3)
+    expect(page.locator(".pair")).to_have_count(6)
+    window.shot("compare-versions")
+    # A second time the same tab is shown.
+    frame.get_by_role("button", name="Compare both versions side by side").click()
+    expect(window.page.locator('.tab[aria-label^="Versions 1 and 2"]')).to_have_count(1)
+    window.page.wait_for_timeout(1_500)
+    window.page.reload()
+    window.page.wait_for_selector(".monaco-workbench")
+    tab.wait_for()
+    differs()
+
+    # From the viewer of a record, its forks come first, by their message.
+    window.command("View: Close All Editors")
+    window.view("Cantrip")
+    window.row_button(window.rows("Begin.").first, "Open in the Viewer", window.page.locator(".tab.active"))
+    window.frame(".row.selected")
+    window.page.get_by_role("button", name="Compare with…").first.click()
+    rows = window.page.locator(".quick-input-list .monaco-list-row")
+    expect(rows.first).to_contain_text("Forks of this session, by the first message that differs")
+    expect(rows.first).to_contain_text(
+        re.compile("Go on with (tea|coffee).*In place of: Go on with (tea|coffee)", re.S)
+    )
+    window.shot("compare-with")
+    window.pick("Go on with")
+    window.frame(".pair.selected .message:has-text('Go on with coffee.')")
+    window.view("Cantrip Chat")
 
 
 def test_messages_wait_are_edited_removed_and_sent_into_the_answer(

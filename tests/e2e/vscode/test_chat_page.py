@@ -552,8 +552,11 @@ def test_the_versions_of_a_message_are_buttons_that_lead_to_the_same_place(page:
     assert page.locator(".versions").count() == 1
     group.scroll_into_view_if_needed()
     top = page.locator("[data-id=u40]").bounding_box()["y"]
+    group.get_by_role("button", name="Compare this version with another one, side by side").click()
+    assert page.evaluate("said.at(-1)") == {"type": "compareVersions", "item": "u40"}
     # With the keyboard, from the message's own buttons.
     page.locator("[data-id=u40]").get_by_role("button", name="Edit and send again").focus()
+    page.keyboard.press("Shift+Tab")
     page.keyboard.press("Shift+Tab")
     assert page.evaluate("document.activeElement.title") == "Later version of this message: 3 of 3"
     page.keyboard.press("Enter")

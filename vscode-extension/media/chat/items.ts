@@ -163,7 +163,7 @@ function user(item: UserItem): HTMLElement {
   )
 }
 
-/** Buttons to the versions of a message in other sessions: `‹ 2/3 ›`. */
+/** Buttons to the versions of a message in other sessions: `‹ 2/3 ›`, and one to compare them. */
 function versions(item: string, { at, sessions }: Versions): HTMLElement {
   const button = (step: -1 | 1, name: string, label: string): HTMLButtonElement => {
     const to = at + step + 1
@@ -179,6 +179,7 @@ function versions(item: string, { at, sessions }: Versions): HTMLElement {
     button(-1, 'chevron-left', 'Earlier'),
     el('span', { class: 'count' }, `${at + 1}/${sessions.length}`),
     button(1, 'chevron-right', 'Later'),
+    iconButton('compare-changes', sessions.length > 2 ? 'Compare this version with another one, side by side' : 'Compare both versions side by side', () => { host.postMessage({ type: 'compareVersions', item }) }),
   )
 }
 

@@ -94,7 +94,7 @@ export class Log {
     window.addEventListener('pointerup', () => { this.dragging = false })
     scroller.addEventListener('click', (event) => { if (event.target instanceof Element && event.target.closest('summary, .output-fold, .run-head')) this.hold = performance.now() + HOLD_MS })
     scroller.addEventListener('click', (event) => {
-      const item = event.target instanceof Element && event.target.closest('.versions button')?.closest('.item')
+      const item = event.target instanceof Element && event.target.closest('.versions button[data-step]')?.closest('.item')
       if (item) this.pressed = item.getBoundingClientRect().top - scroller.getBoundingClientRect().top
     })
     // If the focus moves through the conversation, the view follows it.
@@ -267,7 +267,7 @@ export class Log {
       const element = this.views.get(item)?.view.element
       if (element === undefined) return
       this.element.scrollTop += element.getBoundingClientRect().top - this.element.getBoundingClientRect().top - pressed
-      const buttons = [...element.querySelectorAll<HTMLButtonElement>('.versions button')].filter((each) => !each.disabled)
+      const buttons = [...element.querySelectorAll<HTMLButtonElement>('.versions button[data-step]')].filter((each) => !each.disabled)
       const focus = buttons.find((each) => each.dataset['step'] === String(step)) ?? buttons[0] ?? element
       focus.focus({ preventScroll: true })
       this.lastTop = this.element.scrollTop

@@ -6,6 +6,7 @@ import { words } from "../acp/errors";
 import type { TraceLevel } from "../acp/trace";
 import { Environment, isFound } from "../environment/environment";
 import type { Setup } from "../environment/setup";
+import type { Compared } from "../loom/comparison";
 import { Approvals } from "./approvals";
 import { fileAttached, selectionAttached } from "./attachments";
 import type { Conversation } from "./conversation";
@@ -28,7 +29,7 @@ import { EditorTerminals } from "./terminals";
 import { describeCharacter } from "./visible";
 
 /** Register the chat. The agent process starts with the first session. */
-export function activateChat(context: vscode.ExtensionContext, environment: Environment, setup: Setup): ChatService {
+export function activateChat(context: vscode.ExtensionContext, environment: Environment, setup: Setup, compare: (compared: Compared) => void): ChatService {
   const trace = vscode.window.createOutputChannel("Cantrip Agent Trace");
   const permissions = new Permissions();
   const forms = new Forms();
@@ -70,6 +71,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
   const panelOf = (shown: ChatService): ChatPanel =>
     new ChatPanel(context.extensionUri, shown, approvals, mentions, {
       setup,
+      compare,
       signIn: () => signInFor(shown),
     });
   const panel = panelOf(service);

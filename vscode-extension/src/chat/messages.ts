@@ -96,6 +96,8 @@ export type WebviewMessage =
   | { readonly type: "resend"; readonly item: string; readonly text: string; readonly attachments: readonly Attachment[] }
   /** Open the session with the version before or after that of a message. */
   | { readonly type: "version"; readonly item: string; readonly step: -1 | 1 }
+  /** Show the session beside the one with another version of a message. */
+  | { readonly type: "compareVersions"; readonly item: string }
   | { readonly type: "stop" | "new" | "sessions" | "servers" | "openServerSettings" | "restart" | "retry" | "signIn" | "setUp" | "cancelSetUp" | "otherSetUp" | "trust" | "openFolder" | "redoChange" }
   /** The place of the server in the list. */
   | { readonly type: "restartServer"; readonly server: number }
@@ -178,6 +180,7 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
     case "restore":
     case "openOutput":
     case "stopCall":
+    case "compareVersions":
       return texts("item") ? (fields as unknown as WebviewMessage) : undefined;
     case "version":
       return texts("item") && (fields.step === 1 || fields.step === -1) ? (fields as unknown as WebviewMessage) : undefined;

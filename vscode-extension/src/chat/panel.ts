@@ -17,6 +17,7 @@ import { type ChatService, place } from "./service";
 import type { AnswerNote } from "./permissions";
 import type { RestoreOptions, Review } from "./review";
 import type { Setup } from "../environment/setup";
+import type { Compared } from "../loom/comparison";
 import { choices, formatUsage } from "./state";
 
 const AT_ONCE = 120;
@@ -26,6 +27,8 @@ const MOST_ASKED = 400;
 export interface PanelActions {
   readonly setup: Setup;
   readonly signIn: () => Promise<unknown>;
+  /** Show two sessions side by side. */
+  readonly compare: (compared: Compared) => void;
 }
 
 /** The kind of the editor tabs with the chat. */
@@ -284,6 +287,8 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         return service.resend(message.item);
       case "version":
         return this.showVersion(message.item, message.step).catch(showError);
+      case "compareVersions":
+        return this.compareVersions(current, message.item);
       case "continue":
         return service.continueAnswer(message.item);
       case "stop":
@@ -383,6 +388,24 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     this.send(found === undefined ? { type: "focus" } : { type: "reveal", item: found.id, index: found.index, step });
   }
 
+  /** Show the session side by side with one that has another version of a message. */
+  private async compareVersions({ transcript }: Conversation, itemId: string): Promise<void> {
+    const item = transcript.items.find((each) => each.id === itemId);
+    if (item?.type !== "user" || item.versions === undefined) return;
+    const { at, sessions } = item.versions;
+    const others = [...sessions.keys()].filter((each) => each !== at);
+    let [other] = others;
+    if (others.length > 1) {
+      const titles = new Map((await this.service.list()).map(({ sessionId, title }) => [sessionId, title ?? ""]));
+      const choices = others.map((place) => ({ label: `Version ${place + 1} of ${sessions.length}`, description: titles.get(sessions[place] ?? "") ?? "", place }));
+      other = (await vscode.window.showQuickPick(choices, { title: `Compare version ${at + 1} of this message with…` }))?.place;
+    }
+    if (other === undefined) return;
+    const [first, second] = [Math.min(at, other), Math.max(at, other)];
+    const [left, right] = [sessions[first], sessions[second]];
+    if (left !== undefined && right !== undefined) this.actions.compare({ left, right, title: `Versions ${first + 1} and ${second + 1} of “${firstWords(item.text)}”` });
+  }
+
   /** Take the last restore of the conversation that is shown back. */
   redo(): Promise<void> {
     const { current } = this.service;
@@ -480,6 +503,12 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       else showError(problem);
     }
   }
+}
+
+/** The first words of a message, for a title. */
+function firstWords(text: string): string {
+  const [line = ""] = text.trim().split("\n");
+  return line.length > 24 ? `${line.slice(0, 23).trimEnd()}…` : line;
 }
 
 /** Insert text at the cursor of the last active editor, replacing the selection; in a new file if there is no editor. */

@@ -4,7 +4,8 @@ import * as os from "node:os";
 import * as vscode from "vscode";
 import type { Environment } from "../environment/environment";
 import { failure, type Server } from "../server/server";
-import type { LoomEditor } from "./editor";
+import type { Comparisons } from "./comparison";
+import { type LoomEditor, VIEW_TYPE } from "./editor";
 import type { Node } from "./tree";
 import { outcomeSummary, withTrust, type Outcome } from "../outcome";
 import { FORMATS, preselected, recipeChoices, rewardOf, rewardProblem } from "./choices";
@@ -24,6 +25,7 @@ export class LoomCommands implements vscode.Disposable {
     private readonly environment: Environment,
     private readonly server: Server,
     private readonly editor: LoomEditor,
+    comparisons: Comparisons,
   ) {
     for (const name of ["fork", "reward", "replay", "export"] as const) {
       this.parts.push(vscode.commands.registerCommand(`cantrip.looms.${name}`, (node?: Node) => this.guarded(() => this.act(name, target(node)))));
@@ -34,6 +36,13 @@ export class LoomCommands implements vscode.Disposable {
           const meant = what instanceof vscode.Uri ? { uri: what } : (target(what) ?? opened());
           if (meant === undefined) throw new Error("Open a record (NAME.loom.jsonl) and try again.");
           await this.view(meant.uri, "turn" in meant ? meant.turn : undefined);
+        }),
+      ),
+      vscode.commands.registerCommand("cantrip.looms.compare", (what?: Node | vscode.Uri) =>
+        this.guarded(async () => {
+          const meant = what instanceof vscode.Uri ? { uri: what } : (target(what) ?? opened());
+          if (meant === undefined) throw new Error("Open a record (NAME.loom.jsonl) and try again.");
+          await comparisons.choose(meant.uri);
         }),
       ),
       vscode.commands.registerCommand("cantrip.looms.openText", (node?: Node) =>
@@ -225,6 +234,7 @@ function target(node: Node | undefined): Target | undefined {
 }
 
 function opened(): Target | undefined {
-  const uri = vscode.window.activeTextEditor?.document.uri;
+  const input = vscode.window.tabGroups.activeTabGroup.activeTab?.input;
+  const uri = input instanceof vscode.TabInputCustom && input.viewType === VIEW_TYPE ? input.uri : vscode.window.activeTextEditor?.document.uri;
   return uri?.path.endsWith(".loom.jsonl") === true ? { uri } : undefined;
 }

@@ -9,6 +9,16 @@ export interface LoomData {
   readonly modified: number;
 }
 
+/** The loom of a session that was forked from another one's, or the other way round. */
+export interface ForkData extends LoomData {
+  /** The first message that the other loom has not; null if it has all. */
+  readonly message: string | null;
+  /** When it was sent (ISO 8601). */
+  readonly sent: string | null;
+  /** The message that the other loom has instead. */
+  readonly instead: string | null;
+}
+
 export interface Tokens {
   /** Null if it is unknown. */
   readonly prompt: number | null;

@@ -22,15 +22,15 @@ export class Viewer implements vscode.Disposable {
     readonly ended: Promise<string>,
   ) {}
 
-  /** Serve a loom. Rejects with a message that says what failed and what to do. */
-  static async open(environment: Environment, file: string, token: vscode.CancellationToken): Promise<Viewer> {
+  /** Serve a loom, or two side by side; each is a path or the id of a session. Rejects with a message that says what failed and what to do. */
+  static async open(environment: Environment, looms: readonly string[], token: vscode.CancellationToken): Promise<Viewer> {
     const program = await environment.need();
     if (program === undefined) throw new Error("The viewer is a part of Cantrip, which is not set up here.");
     const port = await freePort();
     const inside = vscode.Uri.parse(`http://127.0.0.1:${port}/`);
     // The window may reach this machine directly, through a tunnel or through a proxy.
     const outside = await vscode.env.asExternalUri(inside);
-    const args = ["loom", "view", file, "--no-browser", "--port", String(port)];
+    const args = ["loom", "view", ...looms, "--no-browser", "--port", String(port)];
     for (const frame of FRAMES) args.push("--frame", frame);
     if (outside.authority !== inside.authority) {
       args.push("--host", outside.authority, "--frame", `${outside.scheme}://${outside.authority}`);

@@ -1,5 +1,5 @@
 /** Labels and descriptions of looms, casts and turns. Does not use the VS Code API. */
-import type { CastData, LoomData, Tokens, TurnData } from "./data";
+import type { CastData, ForkData, LoomData, Tokens, TurnData } from "./data";
 
 export function many(count: number, what: string): string {
   return `${count} ${what}${count === 1 ? "" : "s"}`;
@@ -42,6 +42,32 @@ export function loomLabel(loom: LoomData): string {
 
 export function loomDescription(loom: LoomData, now: number): string {
   return ago(loom.modified, now);
+}
+
+/** A loom to compare with. */
+export interface LoomChoice {
+  readonly label: string;
+  readonly description: string;
+  readonly detail?: string;
+  readonly uri: string;
+}
+
+/** A fork by the first message that differs, and when it was sent. */
+export function forkChoice(fork: ForkData, now: number): LoomChoice {
+  const sent = Date.parse(fork.sent ?? "");
+  const instead = fork.instead === null ? "No message is in its place here." : `In place of: ${fork.instead}`;
+  if (fork.message === null) return { label: "Nothing else", description: ago(fork.modified, now), detail: fork.instead === null ? "It has the same messages." : `It ends before: ${fork.instead}`, uri: fork.uri };
+  return { label: fork.message, description: ago(Number.isNaN(sent) ? fork.modified : sent, now), detail: instead, uri: fork.uri };
+}
+
+export function recordChoice(loom: LoomData, now: number): LoomChoice {
+  return { label: loomLabel(loom), description: ago(loom.modified, now), uri: loom.uri };
+}
+
+/** The title of a tab with two looms. */
+export function comparisonTitle(left: string, right: string): string {
+  const short = (text: string) => (text.length > 24 ? `${text.slice(0, 23).trimEnd()}…` : text);
+  return left === "" ? `Compare: ${short(right)}` : `${short(left)} ↔ ${short(right)}`;
 }
 
 export function castLabel(cast: CastData): string {

@@ -40,7 +40,8 @@ export class Compare {
     this.opened = new Set();
     this.element.hidden = false;
     this.build();
-    this.list.frame.focus();
+    // In a frame of an editor, the focus may be elsewhere in its window.
+    if (document.hasFocus()) this.list.frame.focus();
   }
 
   build() {
@@ -159,7 +160,8 @@ export class Compare {
     // A first difference is shown when it comes; else the list stays where it was.
     if (!differed) return;
     this.list.frame.scrollTop = place;
-    const again = pair ? this.rows.findIndex((row) => row.pair && (row.pair.left === pair.left || pair.left < 0) && (row.pair.right === pair.right || pair.right < 0)) : -1;
+    const has = (row, side) => pair?.[side] !== NONE && row.pair?.[side] === pair?.[side];
+    const again = this.rows.findIndex((row) => has(row, "left") || has(row, "right"));
     if (again >= 0) this.choose(again);
   }
 
@@ -232,29 +234,47 @@ const NONE = -1;
 const messageOf = (cast) => -2 - cast;
 const castAt = (step) => -2 - step;
 
-/** Pairs of steps: those with the same content beside each other, those between them in their order. */
+/** Pairs of steps. Casts with the same message stand beside each other, and so do their turns with the same content; those
+ * between them in their order. */
 function aligned(left, right, key) {
+  let shared = 0;
+  while (shared < Math.min(left.length, right.length) && key(left[shared]) === key(right[shared])) shared += 1;
+  const pairs = left.slice(0, shared).map((step, i) => [step, right[i]]);
+  for (const [a, b] of besides(casts(left.slice(shared)), casts(right.slice(shared)), ([step]) => key(step))) {
+    const messages = [a, b].map((cast) => (cast?.[0] < NONE ? cast[0] : NONE));
+    if (messages.some((step) => step !== NONE)) pairs.push(messages);
+    pairs.push(...besides(turnsOf(a), turnsOf(b), key).map((pair) => pair.map((step) => step ?? NONE)));
+  }
+  return pairs.map(([l, r]) => ({ left: l, right: r, same: l !== NONE && r !== NONE && key(l) === key(r) }));
+}
+
+/** The steps of each cast; its message is the first, except where the steps begin within a cast. */
+function casts(steps) {
+  const found = [];
+  for (const step of steps) {
+    if (step < NONE || !found.length) found.push([]);
+    found.at(-1).push(step);
+  }
+  return found;
+}
+
+const turnsOf = (cast = []) => cast.filter((step) => step >= 0);
+
+/** Pairs of what two lists have: equal ones together, and between two such pairs the n-th beside the n-th. */
+function besides(left, right, key) {
   const pairs = [];
-  let a = 0, b = 0, from = 0;
+  let gone = [], made = [], a = 0, b = 0;
   const level = () => {
-    // Between two equal pairs, a turn stands beside a turn and a message beside a message, in their order.
-    const gone = pairs.slice(from).filter((pair) => pair.right === NONE).map((pair) => pair.left);
-    const made = pairs.slice(from).filter((pair) => pair.left === NONE).map((pair) => pair.right);
-    pairs.length = from;
-    while (gone.length || made.length) {
-      const other = gone.length && made.length && gone[0] < NONE !== made[0] < NONE;
-      const left = (other && made[0] < NONE ? undefined : gone.shift()) ?? NONE;
-      const right = (other && left < NONE ? undefined : made.shift()) ?? NONE;
-      pairs.push({ left, right, same: false });
-    }
+    for (let i = 0; i < Math.max(gone.length, made.length); i += 1) pairs.push([gone[i], made[i]]);
+    gone = [];
+    made = [];
   };
   for (const [sign] of changes(left.map(key), right.map(key))) {
-    if (sign === "-") pairs.push({ left: left[a++], right: NONE, same: false });
-    else if (sign === "+") pairs.push({ left: NONE, right: right[b++], same: false });
+    if (sign === "-") gone.push(left[a++]);
+    else if (sign === "+") made.push(right[b++]);
     else {
       level();
-      pairs.push({ left: left[a++], right: right[b++], same: true });
-      from = pairs.length;
+      pairs.push([left[a++], right[b++]]);
     }
   }
   level();

@@ -67,6 +67,8 @@ def plan_entries(args: Mapping[str, Any]) -> tuple[PlanEntry, ...]:
 
 ASKED_IN_CHAT = "asked_in_chat"
 """The annotation of a call of ``ask_user`` whose question was sent as a message of the chat: its text."""
+QUESTION = "question"
+"""The annotation of a call of ``ask_user`` that the user saw: ``answered``, ``skipped`` or ``unanswered``."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):

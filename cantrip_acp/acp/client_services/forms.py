@@ -140,22 +140,26 @@ def form_schema(title: str, choices: Sequence[tuple[str, str]] = (), *, default:
 
 async def ask_with_form(connection: Connection, form: Form) -> str | None:
     """Show a form and return the user's answer. None if the user gave no valid answer, or the form could not be shown."""
+    return (await _action_and_answer(connection, form))[1]
+
+
+async def _action_and_answer(connection: Connection, form: Form) -> tuple[str, str | None]:
     try:
         result: FormResult = await connection.request(METHOD, form, FormResult)
     except RpcError as problem:
         log.warning("the client did not show a form: %s", problem)
-        return None
+        return "cancel", None
     except Disconnected:
-        return None
+        return "cancel", None
     if result.action != "accept" or result.content is None:
-        return None
+        return result.action, None
     answer = result.content.get(_FIELD)
     if not isinstance(answer, str) or not answer.strip():
-        return None
+        return result.action, None
     choices = form.requested_schema["properties"][_FIELD].get("oneOf")
     if choices is not None and answer not in {choice["const"] for choice in choices}:
-        return None
-    return answer[:MAX_ANSWER]
+        return result.action, None
+    return result.action, answer[:MAX_ANSWER]
 
 
 class UserQuestions:
@@ -167,7 +171,7 @@ class UserQuestions:
         self._forms = forms
 
     async def ask(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
-        """The gate's handler. Raises `GateError` if there is no answer."""
+        """The gate's handler. A question without an answer is an error that says whether the user skipped it."""
         question, choices = args["question"], args.get("choices", ())
         direct = context.turn is not None and context.turn.depth == 0 and context.turn.listening
         if not self._forms:
@@ -193,7 +197,11 @@ class UserQuestions:
             session_id=self._session_id,
             tool_call_id=context.call_id if direct else None,
         )
-        answer = await ask_with_form(self._connection, form)
+        action, answer = await _action_and_answer(self._connection, form)
         if answer is None:
-            raise GateError("the user gave no answer", "Decide by what you know, or end and say what you need")
-        return GateReply(answer, title=title(question))
+            skipped = action == "decline"
+            why = "the user skipped the question" if skipped else "the user gave no answer"
+            notes = {"error": why, events.QUESTION: "skipped" if skipped else "unanswered"}
+            advice = "Decide by what you know, or end and say what you need"
+            return GateReply(f"{why}. {advice}", is_error=True, title=title(question), annotations=notes)
+        return GateReply(answer, title=title(question), annotations={events.QUESTION: "answered"})

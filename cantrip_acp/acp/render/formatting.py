@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.acp import protocol as acp
+from cantrip_acp.core.events import QUESTION
 
 if TYPE_CHECKING:
     from cantrip_acp.core import events
@@ -168,8 +169,8 @@ def failure_text(text: str, annotations: Mapping[str, Any]) -> str:
 
 
 def call_meta(annotations: Mapping[str, Any], **more: Any) -> dict[str, Any] | None:
-    """The ``_meta`` of a tool call. It says if the call was not allowed or was stopped. None if there is nothing to say."""
-    found = {key: annotations[key] for key in ("permission", "stopped") if key in annotations}
+    """The ``_meta`` of a tool call. It says if the call was not allowed or was stopped, and how a question ended."""
+    found = {key: annotations[key] for key in ("permission", "stopped", QUESTION) if key in annotations}
     found |= {key: value for key, value in more.items() if value}
     return {"cantrip": found} if found else None
 

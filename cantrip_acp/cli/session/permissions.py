@@ -344,6 +344,7 @@ class TerminalAnswers:
     async def _ask(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         from cantrip_acp.acp.permissions.request import escape_invisible
         from cantrip_acp.core.errors import CrystalError, GateError
+        from cantrip_acp.core.events import QUESTION
         from cantrip_acp.crystals.human import terminal
         from cantrip_acp.gates.contract import GateReply
         from cantrip_acp.gates.interaction.ask_user import title
@@ -365,7 +366,7 @@ class TerminalAnswers:
                         words = (await typed.line("    answer: ")).strip()
                         chosen = _choice(words, choices) if choices else words
                         if chosen:
-                            return GateReply(chosen, title=title(question))
+                            return GateReply(chosen, title=title(question), annotations={QUESTION: "answered"})
                         if not words and not choices:
                             break
                         self._screen.line((f"type a number from 1 to {len(choices)}", "dim"), indent=4)

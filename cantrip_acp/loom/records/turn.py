@@ -103,6 +103,7 @@ class GateRecord(msgspec.Struct, frozen=True, gc=False):
     - ``error``, a text for people, where ``result`` gives the entity more details.
     - ``reason``, why the user refused the call, in the user's words;
     - ``asked_in_chat``, the question that a call of ``ask_user`` sent as a message of the chat.
+    - ``question``, how a question of ``ask_user`` ended that the user saw: ``answered``, ``skipped`` or ``unanswered``.
 
     ``via`` is the index (from 0), among the utterance's tool calls, of the program that made this call. The key is
     absent if the utterance has one program.

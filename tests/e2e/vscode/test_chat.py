@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.vscode.chat_project import BETTER, EDITING, GREET, REST, Chat, Project, call, done
-from tests.e2e.vscode.workbench import Window
+from tests.e2e.vscode.workbench import Window, Workbench
 
 if TYPE_CHECKING:
     from playwright.sync_api import Frame
@@ -55,6 +55,24 @@ PLANNING = [
     done("# Plan\n\n1. Change `greet`.\n2. Run it.", when="Plan it"),
     done("Carried out.", when="3. Check it."),
 ]
+ASKING = [
+    {
+        "when": "Ask me twice",
+        "content": "One thing.",
+        "tool_calls": [
+            call("ask_user", question="Which **way** in `greet.py`?", choices=["Left", "The **right** one"])
+        ],
+    },
+    {"when": "Ask me twice", "tool_calls": [call("ask_user", question="And why?")]},
+    done("Thanks.", when="Ask me twice"),
+    {"when": "Ask me and stop", "repeat": True, "tool_calls": [call("ask_user", question="Shall I go on?")]},
+]
+SLOW = "".join(f"Piece {n}. " for n in range(1, 21))
+CUT = [
+    {"when": "Slowly", "chunks": SLOW.replace(". ", ". |").split("|"), "delay_ms": 200, "repeat": True},
+    *({"when": "Look often", "tool_calls": [call("read_file", path="notes.md")]} for _ in range(20)),
+    done("That is all.", when="Look often"),
+]
 FAILING = [
     {"error": {"status": 401, "message": "invalid x-api-key"}},
     {"error": {"message": "no connection, or it was lost: refused"}},
@@ -75,7 +93,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     failing = ({"when": "Hello", **each} for each in FAILING)
     project = Project.make(
         tmp_path_factory.mktemp("chat"),
-        (*EDITING, *WRITING, *work, *failing, *WAITING, *BOTH, *PLANNING, STREAMING, *REST),
+        (*EDITING, *WRITING, *work, *failing, *WAITING, *BOTH, *PLANNING, *ASKING, *CUT, STREAMING, *REST),
     )
     (project.folder / "long.txt").write_text(LONG)
     (project.folder / "broken.cantrip.yaml").write_text("name: broken\ncristal: {provider: human}\n")
@@ -649,6 +667,97 @@ def test_a_plan_is_edited_and_approved_and_a_rejection_has_a_reason(
     chat.ended(2)
     frame.locator(".answered", has_text="You rejected this command.").wait_for()
     assert any("Count in your head." in loom.read_text() for loom in project.looms())
+
+
+def test_a_question_is_a_card_and_its_answer_stays(window: Window, chat: Chat, workbench: Workbench) -> None:
+    frame = chat.frame
+    chat.say("Ask me twice.")
+    frame.locator(".form-question").wait_for()
+    # The focus stays where one types, and no input of the editor opens.
+    chat.input.press_sequentially("my own")
+    expect(chat.input).to_have_value("my own")
+    assert window.page.locator(".quick-input-widget:visible").count() == 0
+    assert frame.locator(".form-question .subject strong").inner_text() == "way"
+    window.shot("chat-ask")
+    asks = window.page.locator(".statusbar-item").filter(has_text="Cantrip asks")
+    expect(asks).to_be_visible()
+    # From another session, the status bar leads to the question, and the list says where it is.
+    window.command("Cantrip Chat: New Session")
+    expect(frame.locator(".question")).to_have_count(0)
+    window.command("Cantrip Chat: Show Sessions")
+    expect(frame.locator(".session", has_text="Ask me twice")).to_contain_text("asks you")
+    frame.locator(".sessions input").press("Escape")
+    asks.click()
+    frame.locator(".form-question").wait_for()
+    chat.input.press("Alt+a")
+    expect(frame.locator(".form-choice").first).to_be_focused()
+    chat.page.keyboard.press("2")
+    expect(frame.locator(".answered")).to_have_text("You answered: The right one")
+    area = frame.locator(".form-question textarea")
+    area.fill("Because\nof that.")
+    area.press("Enter")
+    chat.ended()
+    said = ["You answered: The right one", "You answered: Because of that."]
+    expect(frame.locator(".answered")).to_have_text(said)
+    assert frame.locator(".tool-item:visible").count() == 0
+    expect(asks).to_have_count(0)
+    window.shot("chat-asked")
+
+    # A stop takes the question away.
+    chat.say("Ask me and stop.")
+    frame.locator(".form-question").wait_for()
+    frame.click(".send.stop")
+    expect(frame.locator(".answered").last).to_have_text("Stopped by you.")
+    assert frame.locator(".question").count() == 0
+    # So does the end of the agent.
+    chat.say("Ask me and stop, please.")
+    frame.locator(".form-question").wait_for()
+    workbench.kill_agent()
+    expect(frame.locator(".answered").last).to_have_text("Not answered. Ask again?")
+    assert frame.locator(".question").count() == 0
+    expect(asks).to_have_count(0)
+    # A reload keeps the questions and their answers, and one without an answer says so.
+    chat.say("Ask me and stop, again.")
+    frame.locator(".form-question").wait_for()
+    window.page.wait_for_timeout(1_500)
+    window.page.reload()
+    window.page.wait_for_selector(".monaco-workbench")
+    chat.find()
+    frame = chat.frame
+    frame.locator(".answered", has_text="Not answered. Ask again?").wait_for()
+    assert frame.locator(".answered").all_inner_texts()[:2] == said
+    assert frame.locator(".form-item .asked-words strong").first.inner_text() == "way"
+    window.shot("chat-asked-reloaded")
+    frame.get_by_role("button", name="Ask again?").click()
+    frame.locator(".user-item", has_text="Ask me again.").wait_for()
+    frame.locator("body:not(.running)").wait_for()
+
+
+def test_an_answer_goes_on_after_the_agent_is_killed(window: Window, chat: Chat, workbench: Workbench) -> None:
+    frame = chat.frame
+    chat.say("Slowly.")
+    frame.locator(".agent-item", has_text="Piece 3.").wait_for()
+    workbench.kill_agent()
+    frame.locator(".error", has_text="Cantrip stopped unexpectedly").wait_for()
+    assert "Piece 20." not in chat.words()
+    window.shot("chat-killed")
+    frame.get_by_role("button", name="Continue", exact=True).click()
+    frame.locator(".agent-item", has_text="Piece 20.").wait_for()
+    chat.ended()
+    assert frame.locator(".user-item").count() == 1
+    expect(frame.get_by_role("button", name="Continue", exact=True)).to_have_count(0)
+
+
+def test_an_answer_goes_on_after_the_limit_of_turns(window: Window, chat: Chat) -> None:
+    frame = chat.frame
+    chat.say("Look often.")
+    frame.locator(".end", has_text="Incomplete: the limit of turns is reached.").wait_for()
+    window.shot("chat-limit")
+    frame.get_by_role("button", name="Continue", exact=True).click()
+    frame.locator(".agent-item", has_text="That is all.").wait_for()
+    chat.ended(2)
+    assert frame.locator(".user-item").count() == 1
+    expect(frame.get_by_role("button", name="Continue", exact=True)).to_have_count(0)
 
 
 def test_a_mode_a_crystal_and_what_it_cost(window: Window, project: Project, chat: Chat) -> None:

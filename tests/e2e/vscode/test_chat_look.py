@@ -95,7 +95,8 @@ def faults(chat: Chat) -> list[str]:
     )
     unnamed = chat.frame.evaluate(
         """() => [...document.querySelectorAll('[tabindex="0"], button, input, textarea, select, a, summary')]
-          .filter((e) => e.checkVisibility() && !e.getAttribute('aria-label') && !e.textContent.trim() && !e.title)
+          .filter((e) => e.checkVisibility() && !e.ariaLabel && !e.ariaLabelledByElements?.length && !e.labels?.length)
+          .filter((e) => !e.textContent.trim() && !e.title)
           .map((e) => `no name: ${e.outerHTML.slice(0, 160)}`)"""
     )
     return [*found, *unnamed]

@@ -162,6 +162,16 @@ class Workbench:
         self.process.wait(30)
         self.log.close()
 
+    def kill_agent(self) -> None:
+        """Kill the agents of its windows, as a machine that runs out of memory does."""
+        import psutil
+
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        agents = [each for each in below if str(BIN / "cantrip") in each.cmdline() and "acp" in each.cmdline()]
+        assert agents, "no agent runs"
+        for each in agents:
+            each.kill()
+
     def open(
         self, browser: Browser, folder: Path, *, width: int = 1400, height: int = 860, developing: Path | None = None
     ) -> Window:

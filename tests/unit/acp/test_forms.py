@@ -57,7 +57,11 @@ def test_no_answer_is_said(start: Start, folder: Path, answer: Any) -> None:
 
     agent.services = {"elicitation/create": fill}
     assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
-    assert results(agent) == ["the user gave no answer. Decide by what you know, or end and say what you need"]
+    skipped = answer == {"action": "decline"}
+    why = "the user skipped the question" if skipped else "the user gave no answer"
+    assert results(agent) == [f"{why}. Decide by what you know, or end and say what you need"]
+    said = [u["_meta"]["cantrip"]["question"] for u in agent.updates("tool_call_update") if "_meta" in u]
+    assert said == ["skipped" if skipped else "unanswered"]
 
 
 def test_without_forms_it_stands_in_the_chat(start: Start, folder: Path) -> None:

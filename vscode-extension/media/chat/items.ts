@@ -1,6 +1,7 @@
-import type { Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, ToolItem, UserItem, WordsItem } from '../../src/chat/items'
+import type { Attachment, EndItem, ErrorItem, FoldItem, FormItem, Item, NoticeItem, ToolItem, UserItem, WordsItem } from '../../src/chat/items'
 import type { Versions } from '../../src/chat/versions'
 import { copyButton, el, icon, iconButton } from './dom'
+import { FormView } from './form'
 import { host } from './host'
 import { MarkdownView } from './markdown'
 import { picture, ToolView } from './tool'
@@ -23,6 +24,10 @@ export function viewOf(item: Item, streaming: boolean): ItemView {
     case 'tool': {
       const view = new ToolView(item)
       return plain(view.element, (now) => { view.set(now as ToolItem) }, (text) => { view.output(text) })
+    }
+    case 'form': {
+      const view = new FormView(item)
+      return plain(view.element, (now) => { view.set(now as FormItem) })
     }
     case 'user':
       return rebuildOnUpdate(item, (now) => user(now as UserItem))

@@ -306,7 +306,7 @@ export class Log {
   }
 
   private ask(item: Item): void {
-    if (item.type !== 'tool') return
+    if (item.type !== 'tool' && item.type !== 'form') return
     if (item.question) this.asking.add(item.id)
     else this.asking.delete(item.id)
   }

@@ -4,6 +4,7 @@ import { questionText } from '../../src/chat/questions'
 import { ChangedFiles } from './changed'
 import { Composer } from './composer'
 import { el, icon } from './dom'
+import { afterForm, enterForm, plainQuestion } from './form'
 import { host } from './host'
 import { editing, error } from './items'
 import { Log } from './log'
@@ -20,6 +21,7 @@ const sessions = new Sessions(() => { composer.focus() })
 const servers = new Servers(() => { composer.focus() }, announce)
 const queue = new Queue((message) => { composer.editQueued(message) }, () => { composer.focus() }, announce)
 const changed = new ChangedFiles(() => { composer.focus() }, announce)
+afterForm.focus = () => { composer.focus() }
 editing.edit = (item) => { composer.edit(item) }
 const plan = el('details', { class: 'plan', hidden: true, open: true })
 let running = false
@@ -138,6 +140,7 @@ window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
     case 'ops':
       for (const op of message.ops) {
         log.apply(op)
+        if (op.op === 'add' && op.item.type === 'form' && op.item.question) announce(`Cantrip asks: ${plainQuestion(op.item)} Alt A goes to the question, Alt R skips it.`)
         if (op.op !== 'set' || op.item.type !== 'tool' || !op.item.question) continue
         const { id } = op.item.question
         // A call may be updated while its question is open.
@@ -191,8 +194,14 @@ window.addEventListener('keydown', (event) => {
     log.showQuestion()
     return
   }
-  const button = kind && document.querySelector<HTMLButtonElement>(`.question button[data-kind="${kind}"]:not(:disabled)`)
-  if (button) {
+  // The first question that has no answer yet.
+  const question = kind === undefined ? undefined : [...document.querySelectorAll<HTMLElement>('.question')].find((each) => each.querySelector('button[data-kind]:not(:disabled)'))
+  const button = question?.querySelector<HTMLButtonElement>(`button[data-kind="${kind}"]:not(:disabled)`)
+  if (kind === 'allow_once' && question?.matches('.form-question') === true) {
+    event.preventDefault()
+    log.showQuestion()
+    enterForm(question)
+  } else if (button) {
     event.preventDefault()
     // The first key press shows a question that is out of sight, because nobody answers what they do not see.
     if (!log.showQuestion()) return

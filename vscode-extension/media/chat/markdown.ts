@@ -1,4 +1,4 @@
-import { marked, type Token, type Tokens } from 'marked'
+import { Lexer, marked, type Token, type Tokens } from 'marked'
 import { copyButton, el, iconButton } from './dom'
 import { highlighted } from './highlight'
 import { host } from './host'
@@ -197,6 +197,27 @@ function inline(tokens: readonly Token[] | undefined, inLink = false): (Node | s
         return token.raw
     }
   })
+}
+
+/** A short text in which only emphasis and code count: for buttons and labels, which can hold no links. */
+export function inlineWords(text: string): (Node | string)[] {
+  const made = (tokens: readonly Token[] | undefined): (Node | string)[] =>
+    (tokens ?? []).map((token): Node | string => {
+      switch (token.type) {
+        case 'strong':
+          return el('strong', {}, ...made((token as Tokens.Strong).tokens))
+        case 'em':
+          return el('em', {}, ...made((token as Tokens.Em).tokens))
+        case 'codespan':
+          return el('code', {}, (token as Tokens.Codespan).text)
+        case 'escape':
+        case 'text':
+          return decoded((token as Tokens.Text).text)
+        default:
+          return token.raw
+      }
+    })
+  return made(Lexer.lexInline(text))
 }
 
 // A file with a line, such as `src/app.py:12` or `Makefile:3:1`, but not a time or an address with a port.

@@ -2,7 +2,7 @@ import type { Question, TestReport, ToolItem, ToolPart } from '../../src/chat/it
 import { answered, questionText } from '../../src/chat/questions'
 import { isMarked, pieces } from '../../src/chat/visible'
 import { change } from './change'
-import { timeOf } from '../../src/chat/runs'
+import { isHidden, timeOf } from '../../src/chat/runs'
 import { ChildrenView } from './children'
 import { el, icon, iconButton, withVisibleCharacters } from './dom'
 import { host } from './host'
@@ -82,8 +82,8 @@ export class ToolView {
     this.element.classList.toggle('nested', item.parent !== undefined)
     this.element.classList.toggle('live', state === 'in_progress')
     if (state !== 'in_progress') this.stop.disabled = false
-    // The results of these calls are shown elsewhere: the answer as text, the plan above the input.
-    this.element.hidden = (item.name === 'done' || item.name === 'plan') && item.status !== 'failed' && !item.question
+    // The results of these calls are shown elsewhere: the answer as text, the plan above the input, a question as a card.
+    this.element.hidden = isHidden(item)
     this.element.setAttribute('aria-label', `${item.title}, ${words}`)
     // An open question already shows the subject of the call.
     this.details.hidden = item.question !== undefined

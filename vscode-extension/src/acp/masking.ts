@@ -46,6 +46,6 @@ export function masked(value: unknown, name = ""): unknown {
   return value;
 }
 
-function isSecret(name: string): boolean {
+export function isSecret(name: string): boolean {
   return NAMES.test(name.replace(/([a-z])([A-Z])/g, "$1_$2")) && !HARMLESS.test(name);
 }

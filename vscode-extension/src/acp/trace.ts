@@ -10,6 +10,7 @@ export function traceStreams(stream: Stream, level: () => TraceLevel, write: (li
     const now = level();
     const fields = message as { id?: unknown; method?: string; params?: unknown; result?: unknown; error?: unknown };
     let what: string;
+    let hides = false;
     if (fields.method !== undefined) {
       const asks = fields.id !== undefined;
       what = `${fields.method}${asks ? ` (request ${String(fields.id)})` : ""}`;
@@ -18,11 +19,13 @@ export function traceStreams(stream: Stream, level: () => TraceLevel, write: (li
       const key = `${sent ? "in" : "out"}:${String(fields.id)}`;
       const asked = open.get(key);
       open.delete(key);
+      // What the user typed into a form may be secret.
+      hides = asked?.method === "elicitation/create" && fields.error === undefined;
       const took = asked ? `, ${Date.now() - asked.at} ms` : "";
       what = `${fields.error === undefined ? "answer" : "error"} to ${asked?.method ?? "?"} (request ${String(fields.id)}${took})`;
     }
     if (now === "off") return;
-    const body = now === "verbose" ? `\n${JSON.stringify(masked(fields.params ?? fields.result ?? fields.error ?? null), null, 2)}` : "";
+    const body = hides ? "" : now === "verbose" ? `\n${JSON.stringify(masked(fields.params ?? fields.result ?? fields.error ?? null), null, 2)}` : "";
     write(`${sent ? "→" : "←"} ${what}${body}`);
   };
   return {

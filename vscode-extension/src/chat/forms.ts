@@ -1,111 +1,139 @@
 import type * as acp from "@agentclientprotocol/sdk/unstable";
+import { randomUUID } from "node:crypto";
 import * as vscode from "vscode";
+import { Signal } from "../acp/signal";
+import { checked, type Content, type FormField, fieldsOf, problemOf, typed, type Value } from "./formfields";
 
-type Fields = Record<string, string | number | boolean | string[]>;
+/** A form of the agent that waits for the user's answer in the chat. */
+export interface OpenForm {
+  readonly id: string;
+  readonly session: string;
+  /** The call that asks, if the client knows it. */
+  readonly call: string | undefined;
+  readonly message: string;
+  readonly fields: readonly FormField[];
+}
 
-/** Forms of the agent (ACP, Elicitation): asks for one field after the other with the editor's pickers and inputs. */
+/** How a form was closed: with the answer, skipped by the user, or by something else. */
+export type FormResult = { readonly how: "answered"; readonly content: Content } | { readonly how: "skipped" | "closed" };
+
+/**
+ * Forms and pages of the agent (ACP, Elicitation). A form of a session that the chat shows is a card in its conversation. Any
+ * other asks with the editor's inputs: one of the editor's own chat, whose messages have no fields, and one without a session.
+ */
 export class Forms {
+  readonly asked = new Signal<OpenForm>();
+  readonly settled = new Signal<{ readonly form: OpenForm; readonly result: FormResult }>();
+  private readonly open = new Map<string, { readonly form: OpenForm; readonly settle: (result: FormResult) => void }>();
   private readonly pages = new Map<string, vscode.CancellationTokenSource>();
 
+  constructor(private readonly hasChat: (session: string) => boolean) {}
+
   async show(request: acp.CreateElicitationRequest, signal: AbortSignal): Promise<acp.CreateElicitationResponse> {
+    const { mode, message, requestedSchema, sessionId, toolCallId } = request as acp.CreateElicitationRequest & Readonly<Record<string, unknown>>;
+    const fields = mode === "form" ? fieldsOf(requestedSchema) : undefined;
+    if (fields !== undefined && typeof sessionId === "string" && this.hasChat(sessionId)) {
+      return this.ask({ id: randomUUID(), session: sessionId, call: typeof toolCallId === "string" ? toolCallId : undefined, message, fields }, signal);
+    }
     const source = new vscode.CancellationTokenSource();
     signal.addEventListener("abort", () => source.cancel(), { once: true });
     try {
-      if (request.mode === "url") return await this.visit(request, source);
-      if (request.mode !== "form") return { action: "decline" };
-      const schema = (request as { requestedSchema?: acp.ElicitationSchema }).requestedSchema;
-      const properties = Object.entries(schema?.properties ?? {});
-      const content: Fields = {};
-      for (const [index, [name, field]] of properties.entries()) {
-        const required = schema?.required?.includes(name) ?? false;
-        const step = properties.length > 1 ? ` (${index + 1} of ${properties.length})` : "";
-        const answer = await ask(request.message, `${(field as { title?: string | null }).title ?? name}${step}`, field as Field, required, source.token);
-        if (answer === undefined) return { action: "cancel" };
-        if (answer !== null) content[name] = answer;
-      }
-      return { action: "accept", content };
+      if (mode === "url") return await this.visit(request, source);
+      return fields === undefined ? { action: "decline" } : await pick(message, fields, source.token);
     } finally {
       source.dispose();
     }
   }
 
+  /** The agent says that what was to be done on a page is done. */
   complete(id: string): void {
     this.pages.get(id)?.cancel();
   }
 
+  /** Answer a form. Returns false if it is not open, or if the answer does not fit it. */
+  answer(id: string, given: Readonly<Record<string, unknown>>): boolean {
+    const entry = this.open.get(id);
+    const content = entry && checked(entry.form.fields, given);
+    if (entry === undefined || content === undefined) return false;
+    entry.settle({ how: "answered", content });
+    return true;
+  }
+
+  skip(id: string): void {
+    this.open.get(id)?.settle({ how: "skipped" });
+  }
+
+  cancel(session: string): void {
+    for (const { form, settle } of [...this.open.values()]) if (form.session === session) settle({ how: "closed" });
+  }
+
+  of(session: string): OpenForm[] {
+    return [...this.open.values()].flatMap(({ form }) => (form.session === session ? [form] : []));
+  }
+
+  private ask(form: OpenForm, signal: AbortSignal): Promise<acp.CreateElicitationResponse> {
+    return new Promise((resolve) => {
+      const settle = (result: FormResult): void => {
+        if (!this.open.delete(form.id)) return;
+        signal.removeEventListener("abort", taken);
+        resolve(result.how === "answered" ? { action: "accept", content: mutable(result.content) } : { action: result.how === "skipped" ? "decline" : "cancel" });
+        this.settled.fire({ form, result });
+      };
+      const taken = (): void => { settle({ how: "closed" }); };
+      this.open.set(form.id, { form, settle });
+      signal.addEventListener("abort", taken, { once: true });
+      if (signal.aborted) return taken();
+      this.asked.fire(form);
+    });
+  }
+
   private async visit(request: { url?: unknown; message: string; elicitationId?: unknown }, source: vscode.CancellationTokenSource): Promise<acp.CreateElicitationResponse> {
-    const url = typeof request.url === "string" ? request.url : "";
-    if (!/^https?:\/\//i.test(url)) return { action: "decline" };
+    const url = typeof request.url === "string" && URL.canParse(request.url) ? new URL(request.url) : undefined;
+    if (url?.protocol !== "https:" && url?.protocol !== "http:") return { action: "decline" };
     const open = "Open the page";
     const id = typeof request.elicitationId === "string" ? request.elicitationId : "";
     this.pages.set(id, source);
     try {
-      // The whole address is shown, because the user's trust depends on it.
-      const chosen = await vscode.window.showInformationMessage(request.message, { modal: true, detail: url }, open);
+      // The whole address is shown, because the user's trust depends on it; letters that look like others as their codes.
+      const chosen = await vscode.window.showInformationMessage(request.message, { modal: true, detail: url.href }, open);
       if (chosen !== open) return { action: "decline" };
-      return (await vscode.env.openExternal(vscode.Uri.parse(url, true))) ? { action: "accept" } : { action: "cancel" };
+      return (await vscode.env.openExternal(vscode.Uri.parse(url.href, true))) ? { action: "accept" } : { action: "cancel" };
     } finally {
       this.pages.delete(id);
     }
   }
 }
 
-interface Field {
-  readonly type: string;
-  readonly description?: string | null;
-  readonly default?: string | number | boolean | readonly string[] | null;
-  readonly enum?: readonly string[] | null;
-  readonly oneOf?: readonly { const: string; title: string }[] | null;
-  readonly minLength?: number | null;
-  readonly maxLength?: number | null;
-  readonly pattern?: string | null;
-  readonly minimum?: number | null;
-  readonly maximum?: number | null;
-  readonly items?: { readonly enum?: readonly string[]; readonly anyOf?: readonly { const: string; title: string }[]; readonly oneOf?: readonly { const: string; title: string }[] };
+/** Ask for one field after the other with the editor's inputs. */
+async function pick(message: string, fields: readonly FormField[], token: vscode.CancellationToken): Promise<acp.CreateElicitationResponse> {
+  const given: Record<string, Value> = {};
+  for (const [index, field] of fields.entries()) {
+    const step = fields.length > 1 ? ` (${index + 1} of ${fields.length})` : "";
+    const settings = { title: message, ignoreFocusOut: true };
+    const about = `${field.about || field.label}${step}`;
+    const choices = field.kind === "boolean" ? [{ label: "Yes", value: "true" }, { label: "No", value: "false" }] : field.choices.map((each) => ({ label: each.title, description: each.about, value: each.value }));
+    let value: Value | undefined;
+    if (field.kind === "choices") {
+      value = (await vscode.window.showQuickPick(choices, { ...settings, placeHolder: about, canPickMany: true }, token))?.map((each) => each.value);
+    } else if (field.kind === "choice" || field.kind === "boolean") {
+      const chosen = (await vscode.window.showQuickPick(choices, { ...settings, placeHolder: about }, token))?.value;
+      value = field.kind === "boolean" && chosen !== undefined ? chosen === "true" : chosen;
+    } else {
+      const words = await vscode.window.showInputBox(
+        { ...settings, prompt: about, value: String(field.preset ?? ""), password: field.kind === "secret", validateInput: (now) => problemOf(field, typed(field, now)) || undefined },
+        token,
+      );
+      if (words === undefined) return { action: "cancel" };
+      given[field.name] = typed(field, words) ?? "";
+      continue;
+    }
+    if (value === undefined) return { action: "cancel" };
+    given[field.name] = value;
+  }
+  const content = checked(fields, given);
+  return content === undefined ? { action: "cancel" } : { action: "accept", content: mutable(content) };
 }
 
-/** The answer for one field; null if it was left out, undefined if the user cancelled. */
-async function ask(message: string, title: string, field: Field, required: boolean, token: vscode.CancellationToken): Promise<string | number | boolean | string[] | null | undefined> {
-  const choices = field.oneOf?.map((each) => ({ label: each.title, value: each.const })) ?? field.enum?.map((each) => ({ label: each, value: each }));
-  const settings = { title: message, placeHolder: field.description ?? title, ignoreFocusOut: true };
-  if (field.type === "boolean") {
-    const chosen = await vscode.window.showQuickPick([{ label: "Yes", value: true }, { label: "No", value: false }], { ...settings, placeHolder: title }, token);
-    return chosen?.value;
-  }
-  if (field.type === "array") {
-    const offered = field.items?.anyOf ?? field.items?.oneOf ?? field.items?.enum?.map((each) => ({ const: each, title: each })) ?? [];
-    const chosen = await vscode.window.showQuickPick(offered.map((each) => ({ label: each.title, value: each.const })), { ...settings, canPickMany: true }, token);
-    return chosen?.map((each) => each.value);
-  }
-  if (choices) {
-    const chosen = await vscode.window.showQuickPick(choices, settings, token);
-    return chosen?.value;
-  }
-  const given = await vscode.window.showInputBox(
-    {
-      title: message,
-      prompt: field.description ?? title,
-      value: field.default === undefined || field.default === null ? "" : String(field.default),
-      ignoreFocusOut: true,
-      validateInput: (text) => validationError(text, field, required),
-    },
-    token,
-  );
-  if (given === undefined) return undefined;
-  if (given === "" && !required) return null;
-  return field.type === "number" || field.type === "integer" ? Number(given) : given;
-}
-
-function validationError(text: string, field: Field, required: boolean): string | undefined {
-  if (text === "") return required ? "Enter an answer." : undefined;
-  if (field.type === "number" || field.type === "integer") {
-    const value = Number(text);
-    if (!Number.isFinite(value) || (field.type === "integer" && !Number.isInteger(value))) return field.type === "integer" ? "Enter a whole number." : "Enter a number.";
-    if (field.minimum != null && value < field.minimum) return `At least ${field.minimum}.`;
-    if (field.maximum != null && value > field.maximum) return `At most ${field.maximum}.`;
-    return undefined;
-  }
-  if (field.minLength != null && text.length < field.minLength) return `At least ${field.minLength} characters.`;
-  if (field.maxLength != null && text.length > field.maxLength) return `At most ${field.maxLength} characters.`;
-  return undefined;
+function mutable(content: Content): Record<string, string | number | boolean | string[]> {
+  return Object.fromEntries(Object.entries(content).map(([name, value]) => [name, typeof value === "object" ? [...value] : value]));
 }

@@ -32,7 +32,7 @@ import { describeCharacter } from "./visible";
 export function activateChat(context: vscode.ExtensionContext, environment: Environment, setup: Setup, compare: (compared: Compared) => void): ChatService {
   const trace = vscode.window.createOutputChannel("Cantrip Agent Trace");
   const permissions = new Permissions();
-  const forms = new Forms();
+  const forms = new Forms((session) => service.of(session) !== undefined);
   const files = new EditorFiles();
   const diffs = new Diffs();
   const approvals = new Approvals(permissions, diffs);
@@ -61,7 +61,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     environment.output.warn(problem.message);
     terminals.dispose();
   });
-  const service: ChatService = new ChatService(agent, permissions, context.workspaceState, async () => (await chooseModel()) !== undefined);
+  const service: ChatService = new ChatService(agent, permissions, forms, context.workspaceState, async () => (await chooseModel()) !== undefined);
   const chooseModel = (): Promise<string | undefined> => signIn(agent, () => agentCommand(environment));
   /** Let the user choose a model, and use it in the conversation of a view. */
   const signInFor = async (shown: ChatService): Promise<void> => {
@@ -87,6 +87,16 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     await (there?.[0] ?? panel).compose([]);
     if (there === undefined && conversation.session !== undefined) await service.open(conversation.session.id);
   };
+  /** Tell of a question that no visible chat shows. */
+  const tellOfQuestion = (session: string, question: string): void => {
+    const conversation = service.of(session);
+    if (conversation === undefined) return;
+    const shown = [[panel, service] as const, ...tabs.all].filter(([, each]) => each.current === conversation).map(([each]) => each);
+    if (shown.some((each) => each.visible)) return;
+    void vscode.window.showInformationMessage(`Cantrip asks: ${describeCharacter(question, "command").slice(0, 120)}`, "Show").then(async (chosen) => {
+      if (chosen === "Show") await showConversation(conversation);
+    });
+  };
   const review = new EditorReview(() => service.reviews, (of, path) => panel.openChangeOf(of, path));
   service.reviewed.on(() => void review.refresh());
   context.subscriptions.push(
@@ -103,15 +113,8 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     new Status(service),
     new Participant(agent, permissions, approvals, vscode.Uri.joinPath(context.extensionUri, "media", "icon.png"), async () => (await chooseModel()) !== undefined),
     service.onUpdate.on((update) => { along.onUpdate(update); }),
-    permissions.asked.on(({ request }) => {
-      const conversation = service.of(request.sessionId);
-      if (conversation === undefined) return;
-      const shown = [[panel, service] as const, ...tabs.all].filter(([, each]) => each.current === conversation).map(([each]) => each);
-      if (shown.some((each) => each.visible)) return;
-      void vscode.window.showInformationMessage(`Cantrip asks: ${describeCharacter(request.toolCall.title ?? "may it go on?", "command").slice(0, 120)}`, "Show").then(async (chosen) => {
-        if (chosen === "Show") await showConversation(conversation);
-      });
-    }),
+    permissions.asked.on(({ request }) => { tellOfQuestion(request.sessionId, request.toolCall.title ?? "may it go on?"); }),
+    forms.asked.on(({ session, message }) => { tellOfQuestion(session, message); }),
     // The program or its environment changed, so the running agent is outdated, and so is an error that there is none.
     environment.onDidChange(() => {
       if (service.busy.length === 0) void agent.restart();

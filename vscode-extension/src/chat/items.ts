@@ -1,7 +1,8 @@
 /** The items of a conversation. They are plain data, because the extension host sends them to the webview. */
+import type { FormField } from "./formfields";
 import type { Versions } from "./versions";
 
-export type Item = UserItem | WordsItem | ToolItem | NoticeItem | FoldItem | ErrorItem | EndItem;
+export type Item = UserItem | WordsItem | ToolItem | FormItem | NoticeItem | FoldItem | ErrorItem | EndItem;
 
 export interface UserItem {
   readonly type: "user";
@@ -79,7 +80,29 @@ export interface ToolItem {
   planText?: string;
   question?: Question;
   answer?: Answer;
+  /** Whether it asks the user with a form, which is an item of its own. */
+  asked?: boolean;
 }
+
+/** A question of the agent that is not about a permission, with the fields for the answer. */
+export interface FormItem {
+  readonly type: "form";
+  readonly id: string;
+  /** The id of the form; absent in a replay. */
+  readonly form?: string;
+  /** The call that asks, if it is known. */
+  readonly callId?: string | undefined;
+  /** The question, in Markdown. */
+  readonly message: string;
+  readonly fields: readonly FormField[];
+  /** Its id while it is open. */
+  question?: string | undefined;
+  answer?: FormAnswer;
+  /** The answer in one line. */
+  said?: string;
+}
+
+export type FormAnswer = "answered" | "skipped" | "stopped" | "unanswered" | "passed";
 
 /** A child: an agent that does a part of the work, with a task of its own. */
 export interface Child {

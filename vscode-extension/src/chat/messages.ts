@@ -105,6 +105,9 @@ export type WebviewMessage =
   | { readonly type: "open" | "delete"; readonly id: string; readonly cwd?: string }
   | { readonly type: "option"; readonly id: string; readonly value: string | boolean }
   | { readonly type: "answer"; readonly question: string; readonly option: string; readonly reason?: string; readonly plan?: string }
+  /** Answer the form with this id, by the names of its fields. */
+  | { readonly type: "answerForm"; readonly form: string; readonly content: Readonly<Record<string, unknown>> }
+  | { readonly type: "skipForm"; readonly form: string }
   | { readonly type: "fork"; readonly turn: string }
   | { readonly type: "location"; readonly path: string; readonly line?: number }
   | { readonly type: "diff"; readonly item: string; readonly path: string }
@@ -161,6 +164,10 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
       return texts("id") && (texts("value") || typeof fields.value === "boolean") ? (fields as unknown as WebviewMessage) : undefined;
     case "answer":
       return texts("question", "option") && ["reason", "plan"].every((name) => fields[name] === undefined || texts(name)) ? (fields as unknown as WebviewMessage) : undefined;
+    case "answerForm":
+      return texts("form") && fields.content !== null && typeof fields.content === "object" && !Array.isArray(fields.content) ? (fields as unknown as WebviewMessage) : undefined;
+    case "skipForm":
+      return texts("form") ? (fields as unknown as WebviewMessage) : undefined;
     case "fork":
       return texts("turn") ? (fields as unknown as WebviewMessage) : undefined;
     case "location":

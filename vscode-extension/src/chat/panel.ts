@@ -315,6 +315,12 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       case "answer":
         service.permissions.answer(message.question, message.option, noteOf(message));
         return;
+      case "answerForm":
+        service.forms.answer(message.form, message.content);
+        return;
+      case "skipForm":
+        service.forms.skip(message.form);
+        return;
       case "fork":
         return this.fork(current, message.turn).catch(showError);
       case "location":

@@ -39,7 +39,8 @@ function folds(item: ToolItem): boolean {
 }
 
 /** Calls whose result is shown elsewhere. */
-export function isHidden({ name, status, question }: ToolItem): boolean {
+export function isHidden({ name, status, question, asked }: ToolItem): boolean {
+  if (asked === true || (name === "ask_user" && (status === "pending" || status === "in_progress"))) return true;
   return (name === "done" || name === "plan") && status !== "failed" && question === undefined;
 }
 

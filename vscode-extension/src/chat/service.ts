@@ -7,14 +7,16 @@ import type { Place, Session } from "../acp/session";
 import { Signal, type Subscription } from "../acp/signal";
 import { contentOf } from "./attachments";
 import { Conversation, type Wanted } from "./conversation";
-import type { Attachment, ToolItem } from "./items";
+import { answerLine } from "./formfields";
+import type { Forms } from "./forms";
+import type { Attachment, FormItem, ToolItem } from "./items";
 import type { Review } from "./review";
 import type { Pending, Permissions } from "./permissions";
 import { readsImages, REUSE } from "./state";
 import { listed, type Listed, versionsOf } from "./versions";
 
 const LAST = "cantrip.chat.session";
-/** The stored open questions with their calls. If the window closes before an answer, they are shown again. */
+/** The stored open questions: calls that need a permission, and forms. If the window closes before an answer, they are shown again. */
 const WAITING = "cantrip.chat.waiting";
 const MOST_WAITING = 20;
 /** After a reload, the agent of the window that closed may still need a moment to release its session. */
@@ -23,7 +25,7 @@ const RELEASE_STEP_MS = 250;
 
 interface Waiting {
   readonly session: string;
-  readonly item: ToolItem;
+  readonly item: ToolItem | FormItem;
 }
 
 const ASK = "ask";
@@ -62,6 +64,7 @@ export class ChatService implements vscode.Disposable {
   constructor(
     readonly agent: Agent,
     readonly permissions: Permissions,
+    readonly forms: Forms,
     private readonly memory: vscode.Memento,
     /** Lets the user choose a model. Resolves to false if they do not. */
     private readonly signIn: () => Promise<boolean>,
@@ -86,15 +89,25 @@ export class ChatService implements vscode.Disposable {
       // A closing window answers nothing. The question is shown again when the session is reopened.
       if (answer !== "unanswered") this.forget(sessionId, toolCall.toolCallId);
     });
+    forms.asked.on((form) => {
+      const item = this.of(form.session)?.transcript.addForm(form);
+      if (item !== undefined) this.keepQuestion({ session: form.session, item: { ...item, question: undefined } });
+    });
+    forms.settled.on(({ form, result }) => {
+      const conversation = this.of(form.session);
+      const answer = result.how === "closed" ? (conversation?.stopped === true ? "stopped" : "unanswered") : result.how;
+      conversation?.transcript.closeForm(form.id, answer, result.how === "answered" ? answerLine(form.fields, result.content) : undefined);
+      if (answer !== "unanswered") this.forget(form.session, form.call ?? form.id);
+    });
     agent.ended.on(() => {
-      for (const conversation of this.running) this.permissions.cancel(conversation.session?.id ?? "");
+      for (const conversation of this.running) this.cancelQuestions(conversation.session?.id ?? "");
       if (this.running.size === 0 && this.conversation?.attached === true) this.conversation.transcript.addNotice("warning", "Cantrip stopped", "It starts again with your next message. Nothing of this conversation is lost.");
     });
   }
 
   /** The service of another view, with the same conversations. `session` is the one that it shows first. */
   another(session: Wanted | undefined): ChatService {
-    return new ChatService(this.agent, this.permissions, this.memory, this.signIn, this.shared, { session });
+    return new ChatService(this.agent, this.permissions, this.forms, this.memory, this.signIn, this.shared, { session });
   }
 
   /** The conversation that is shown. The first one is that from before the window was loaded, which is not open yet, or else a new one. */
@@ -120,7 +133,10 @@ export class ChatService implements vscode.Disposable {
 
   /** The conversations in which the agent waits for an answer of the user, in the order in which their prompts began. */
   get waiting(): readonly Conversation[] {
-    return this.busy.filter((each) => this.permissions.of(each.session?.id ?? "").length > 0);
+    return this.busy.filter((each) => {
+      const id = each.session?.id ?? "";
+      return this.permissions.of(id).length > 0 || this.forms.of(id).length > 0;
+    });
   }
 
   /** Send a message. During an answer it waits for its end, or with `now` for the next query. */
@@ -234,7 +250,12 @@ export class ChatService implements vscode.Disposable {
     const conversation = this.current;
     const id = conversation.session?.id;
     await conversation.stop();
-    if (id !== undefined) this.permissions.cancel(id);
+    if (id !== undefined) this.cancelQuestions(id);
+  }
+
+  private cancelQuestions(session: string): void {
+    this.permissions.cancel(session);
+    this.forms.cancel(session);
   }
 
   newConversation(): void {
@@ -502,7 +523,10 @@ export class ChatService implements vscode.Disposable {
     transcript?.question({ id: pending.id, options }, request.toolCall);
     const item = transcript?.call(request.toolCall.toolCallId);
     if (item === undefined) return;
-    const kept: Waiting = { session: request.sessionId, item: { ...item, question: undefined } };
+    this.keepQuestion({ session: request.sessionId, item: { ...item, question: undefined } });
+  }
+
+  private keepQuestion(kept: Waiting): void {
     void this.memory.update(WAITING, [...this.pendingQuestions(), kept].slice(-MOST_WAITING));
   }
 
@@ -510,10 +534,10 @@ export class ChatService implements vscode.Disposable {
     return this.memory.get<Waiting[]>(WAITING, []);
   }
 
-  /** Forget the open questions of a call, or of a whole session. */
-  private forget(session: string, callId?: string): void {
+  /** Forget the open question of a call or a form, or all of a session. */
+  private forget(session: string, id?: string): void {
     const all = this.pendingQuestions();
-    const left = all.filter((each) => each.session !== session || (callId !== undefined && each.item.callId !== callId));
+    const left = all.filter(({ session: of, item }) => of !== session || (id !== undefined && (item.callId ?? (item.type === "form" && item.form)) !== id));
     if (left.length !== all.length) void this.memory.update(WAITING, left);
   }
 

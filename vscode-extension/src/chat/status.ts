@@ -12,7 +12,7 @@ export class Status implements vscode.Disposable {
   constructor(private readonly service: ChatService) {
     this.item.name = "Cantrip Chat";
     const show = (): void => { this.show(); };
-    this.parts = [service.busyChanged.on(show), service.permissions.asked.on(show), service.permissions.settled.on(show)];
+    this.parts = [service.busyChanged.on(show), service.permissions.asked.on(show), service.permissions.settled.on(show), service.forms.asked.on(show), service.forms.settled.on(show)];
   }
 
   dispose(): void {

@@ -4,7 +4,9 @@ import { fileURLToPath } from "node:url";
 import { Signal } from "../acp/signal";
 import { diffHunks } from "./changes";
 import { atEnd, withActions } from "./children";
-import type { Answer, Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, Op, Question, ToolItem, ToolPart, UserItem, WordsItem } from "./items";
+import { oneLine, withoutMarks } from "./formfields";
+import type { OpenForm } from "./forms";
+import type { Answer, Attachment, EndItem, ErrorItem, FoldItem, FormAnswer, FormItem, Item, NoticeItem, Op, Question, ToolItem, ToolPart, UserItem, WordsItem } from "./items";
 import { contextOf } from "./editorcontext";
 import type { Versions } from "./versions";
 import { exitOf, inputOf, program, programOf, recordedOutput, sentence, testsOf, unfenced } from "./results";
@@ -28,8 +30,11 @@ export class Transcript {
   replaying = false;
   private readonly tools = new Map<string, ToolItem>();
   private readonly open = new Set<ToolItem>();
-  /** The calls whose questions nobody answered: a replay of many messages must not look for them among all items. */
-  private readonly unanswered = new Set<ToolItem>();
+  /** The questions that nobody answered: a replay of many messages must not look for them among all items. */
+  private readonly unanswered = new Set<ToolItem | FormItem>();
+  /** The open forms, and the last form of each call. */
+  private readonly forms = new Map<string, FormItem>();
+  private readonly asking = new Map<string, FormItem>();
   private readonly folds = new Map<string, FoldItem>();
   /** Tool calls by the ids of their terminals. */
   private readonly terminals = new Map<string, ToolItem>();
@@ -51,6 +56,8 @@ export class Transcript {
     this.tools.clear();
     this.open.clear();
     this.unanswered.clear();
+    this.forms.clear();
+    this.asking.clear();
     this.folds.clear();
     this.terminals.clear();
     this.diffs.clear();
@@ -106,7 +113,7 @@ export class Transcript {
 
   /** Mark unanswered questions as passed, because the conversation has continued. */
   private expireUnanswered(): void {
-    for (const item of this.unanswered) this.change(item, { answer: "passed" });
+    for (const item of this.unanswered) this.change<ToolItem | FormItem>(item, { answer: "passed" });
   }
 
   applyUpdate(update: acp.SessionUpdate): void {
@@ -200,8 +207,30 @@ export class Transcript {
     if (item) this.change(item, { question: undefined, answer });
   }
 
-  /** Add a question of an earlier process that was not answered, with its call. */
-  addUnanswered(asked: ToolItem): void {
+  /** Add a form that waits for the user. */
+  addForm({ id, call, message, fields }: OpenForm): FormItem {
+    const asking = call === undefined ? undefined : this.tools.get(call);
+    if (asking?.name === ASK_USER) this.change(asking, { asked: true });
+    const item = this.add<FormItem>("form", { form: id, callId: call, message, fields, question: id });
+    this.forms.set(id, item);
+    return item;
+  }
+
+  /** The form is closed: with the answer in one line, or without one. */
+  closeForm(id: string, answer: FormAnswer, said?: string): void {
+    const item = this.forms.get(id);
+    if (item?.question === undefined) return;
+    this.forms.delete(id);
+    this.change(item, { question: undefined, answer, ...(said === undefined ? {} : { said }) });
+  }
+
+  /** Add a question of an earlier process that was not answered: a call, or a form. */
+  addUnanswered(asked: ToolItem | FormItem): void {
+    if (asked.type === "form") {
+      const { callId, message } = asked;
+      if (callId === undefined || !this.asking.has(callId)) this.add<FormItem>("form", { callId, message, fields: [], answer: "unanswered" });
+      return;
+    }
     const known = this.tools.get(asked.callId);
     // A call that continued was answered elsewhere.
     if (known?.status === "completed" || (known !== undefined && known.answer !== undefined && known.answer !== "unanswered")) return;
@@ -212,9 +241,10 @@ export class Transcript {
     this.tools.set(asked.callId, this.add<ToolItem>("tool", { ...asked, parts, question: undefined, status: "failed", answer: "unanswered" }));
   }
 
-  /** The title for a call whose question was not answered. */
+  /** The title for a question that was not answered. */
   unansweredTitle(itemId: string): string | undefined {
     const item = this.items.find((each) => each.id === itemId);
+    if (item?.type === "form") return item.answer === "unanswered" ? item.message : undefined;
     return item?.type === "tool" && item.answer === "unanswered" ? (item.program?.text ?? item.title) : undefined;
   }
 
@@ -403,9 +433,30 @@ export class Transcript {
     // When the call continues, its question is answered.
     if (update.status && update.status !== "pending" && item.question) change.question = undefined;
     this.change(item, change);
+    if (item.name === ASK_USER && ended) this.questionEnded(item, update, meta);
     if (isOpen(item.status)) this.open.add(item);
     else this.open.delete(item);
     if (typeof data === "string") this.output(item, data);
+  }
+
+  /** A call of `ask_user` has ended. A replay has the question only here. */
+  private questionEnded(call: ToolItem, { rawInput, rawOutput }: acp.ToolCallUpdate, meta: Meta | null | undefined): void {
+    const how = meta?.cantrip?.question;
+    const answer = how === "answered" || how === "skipped" || how === "unanswered" ? how : meta?.cantrip?.stopped === true ? "unanswered" : undefined;
+    if (answer === undefined) return;
+    const { question: message, choices } = (rawInput ?? {}) as { question?: unknown; choices?: unknown };
+    const { output } = (rawOutput ?? {}) as { output?: unknown };
+    const chosen = Array.isArray(choices) && choices.includes(output);
+    const said = answer === "answered" && typeof output === "string" ? { said: oneLine(chosen ? withoutMarks(output) : output) } : {};
+    const known = this.asking.get(call.callId);
+    if (known !== undefined) {
+      // The answer came from elsewhere.
+      if (answer === "answered" && known.answer !== "answered") this.change(known, { question: undefined, answer, ...said });
+      return;
+    }
+    if (typeof message !== "string") return;
+    this.change(call, { asked: true });
+    this.add<FormItem>("form", { callId: call.callId, message, fields: [], answer, ...said });
   }
 
   private newTool(update: acp.ToolCall | acp.ToolCallUpdate): ToolItem {
@@ -469,6 +520,7 @@ export class Transcript {
   /** Close the calls that have not ended. */
   private settle(): void {
     this.speaking = undefined;
+    for (const id of [...this.forms.keys()]) this.closeForm(id, "unanswered");
     for (const item of this.open) {
       // Its question was closed without an answer.
       const answer = item.question === undefined ? item.answer : "unanswered";
@@ -494,7 +546,8 @@ export class Transcript {
   }
 
   private noteAnswer(item: Item): void {
-    if (item.type !== "tool") return;
+    if (item.type === "form" && item.callId !== undefined) this.asking.set(item.callId, item);
+    if (item.type !== "tool" && item.type !== "form") return;
     if (item.answer === "unanswered") this.unanswered.add(item);
     else this.unanswered.delete(item);
   }
@@ -509,8 +562,11 @@ interface Meta {
   readonly terminal_info?: { readonly terminal_id?: string };
   readonly terminal_output?: { readonly data?: unknown };
   readonly terminal_exit?: { readonly exit_code?: number | null; readonly signal?: string | null };
-  readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown; readonly stopped?: unknown; readonly after?: unknown; readonly steering?: unknown; readonly children?: unknown };
+  readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown; readonly stopped?: unknown; readonly after?: unknown; readonly steering?: unknown; readonly children?: unknown; readonly question?: unknown };
 }
+
+/** The gate whose calls are questions to the user. */
+const ASK_USER = "ask_user";
 
 /** The reason of a call that was not allowed. If the session's mode refused it, the text says so. */
 const ANSWERS: Readonly<Record<string, Answer>> = { rejected: "reject_once", rejected_always: "reject_always", unasked: "unanswered" };

@@ -677,6 +677,8 @@ class ClientAbilities(msgspec.Struct, frozen=True):
     boolean_options: bool = False
     plan_updates: bool = False
     subagents: bool = False
+    output_styles: bool = False
+    """A command's result has the colours of its ``rawOutput`` in ``_meta.cantrip.styles``."""
     joins_messages: bool = True
     """Whether the client may show messages with different ids as one text. Not in version 2, where the id is required."""
 
@@ -700,6 +702,7 @@ class ClientAbilities(msgspec.Struct, frozen=True):
             boolean_options=isinstance(_mapping(session.get("configOptions")).get("boolean"), dict),
             plan_updates=isinstance(values.get("plan"), dict),
             subagents=isinstance(values.get("subagents"), dict),
+            output_styles=_mapping(meta.get("cantrip")).get("outputStyles") is True,
         )
 
 

@@ -23,6 +23,7 @@ from cantrip_acp.loom.records.turn import ContextRecord, Output, Turn
 from cantrip_acp.loom.records.turn import Diff as Diff
 from cantrip_acp.loom.records.turn import Location as Location
 from cantrip_acp.text.json_data import freeze_record
+from cantrip_acp.text.styled import Styled, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,22 +185,35 @@ class CommandStarted(Event, frozen=True, kw_only=True, tag="command"):
 class CommandOutput(Event, frozen=True, kw_only=True, tag="command_output"):
     """A piece of output, cleaned for display: valid text without terminal control sequences.
 
-    The value of a cell's last expression is a last line that begins with ``=>``.
+    The value of a cell's last expression is a last line that begins with ``=>``. ``styles``, if the program printed in
+    colours: pairs of a character's number in ``data`` and the style that begins there, as in `Output`.
     """
 
     call_id: str
     stream: Literal["stdout", "stderr"]
     data: str
+    styles: tuple[tuple[int, str], ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def styled(self) -> Styled:
+        """The text with its colours."""
+        return Styled(self.data, self.styles or ())
 
 
 class CommandProgress(Event, frozen=True, kw_only=True, tag="command_progress"):
     """What the line says that a command is writing or rewriting (a progress bar), a few times a second.
 
-    It is not part of the output: when the line is complete, `CommandOutput` has its last state.
+    It is not part of the output: when the line is complete, `CommandOutput` has its last state. ``styles`` are its colours.
     """
 
     call_id: str
     line: str
+    styles: tuple[tuple[int, str], ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def styled(self) -> Styled:
+        """The line with its colours."""
+        return Styled(self.line, self.styles or ())
 
 
 class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
@@ -207,7 +221,7 @@ class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
 
     ``exit_code`` of a cell is 0, or 1 if it failed. ``annotations`` are those of its output. ``output`` is what the record
     has of an output that was too long: its beginning and its end, with the size of the gap. `CommandOutput` had more of
-    its beginning, and samples of the rest.
+    its beginning, and samples of the rest. ``styles`` are the colours of ``output``.
     """
 
     call_id: str
@@ -218,6 +232,12 @@ class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
     error: str | None = None
     annotations: Mapping[str, Any] = {}
     output: str | None = None
+    styles: tuple[tuple[int, str], ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def styled(self) -> Styled | None:
+        """``output`` with its colours."""
+        return None if self.output is None else Styled(self.output, self.styles or ())
 
     @classmethod
     def of(cls, output: Output, tool: str, **ids: Any) -> Self:
@@ -225,6 +245,7 @@ class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
         exit_code = output.exit_code
         if tool == "python":
             exit_code = 0 if output.error is None else 1
+        whole = shown_output(output) if output.truncated else None
         return cls(
             **ids,
             exit_code=exit_code,
@@ -233,8 +254,14 @@ class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
             timed_out=output.timed_out is True,
             error=output.error,
             annotations=output.annotations or {},
-            output=output.printed + value_line(output) if output.truncated else None,
+            output=whole.text if whole is not None else None,
+            styles=(whole.changes if whole is not None else ()) or msgspec.UNSET,
         )
+
+
+def shown_output(output: Output) -> Styled:
+    """What readers see of an output: both streams in their order, and the value of a cell's last expression."""
+    return join([output.styled, Styled(value_line(output))])
 
 
 def value_line(output: Output) -> str:

@@ -25,6 +25,7 @@ from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.records.turn import Output
 from cantrip_acp.mediums.code.prompt import seconds
 from cantrip_acp.mediums.program_events import ProgramEvents
+from cantrip_acp.text.styled import Styled, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -184,9 +185,10 @@ class BashSession:
             raise
         refused = explain_refusals(lambda: running[0].policy, f"{outcome.stdout}\n{outcome.stderr}")
         if refused and not turn.finished:
-            await report.output("stderr", refused)
-            stderr = outcome.stderr if not outcome.stderr or outcome.stderr.endswith("\n") else f"{outcome.stderr}\n"
-            outcome = replace(outcome, stderr=f"{stderr}{refused}")
+            await report.output("stderr", Styled(refused))
+            end = "" if not outcome.stderr or outcome.stderr.endswith("\n") else "\n"
+            stderr = join([Styled(outcome.stderr, outcome.styles[1]), Styled(f"{end}{refused}")])
+            outcome = replace(outcome, stderr=stderr.text, styles=(outcome.styles[0], stderr.changes))
         output = _output(outcome, _why(outcome, turn))
         output = await report.end(output)
         if turn.wards.bash_submit and output.exit_code == 0 and outcome.last_line.startswith(_SUBMIT.rstrip()):
@@ -211,7 +213,7 @@ class BashSession:
         if not self._running:
             return None
         stdout, stderr, truncated = self._running[0].so_far()
-        return Output(stdout=stdout, stderr=stderr, truncated=truncated, unfinished=True)
+        return Output.of(stdout, stderr, truncated=truncated, unfinished=True)
 
     def gates_added(self, gates: Mapping[str, Gate]) -> None:
         """Add gates as commands, also for a command that is already running."""
@@ -353,9 +355,9 @@ def _finished(turn: TurnContext) -> bool:
 
 
 def _output(outcome: Outcome, error: str | None) -> Output:
-    return Output(
-        stdout=outcome.stdout,
-        stderr=outcome.stderr,
+    return Output.of(
+        Styled(outcome.stdout, outcome.styles[0]),
+        Styled(outcome.stderr, outcome.styles[1]),
         exit_code=outcome.exit_code,
         error=error,
         truncated=outcome.truncated,

@@ -12,6 +12,7 @@ import msgspec
 from cantrip_acp.core import events
 from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.styled import Styled, join
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,9 +38,9 @@ class ProgramEvents:
         self._turn = turn
         self._tool = tool
         self._redactor = shared()
-        self._pending = {"stdout": "", "stderr": ""}
+        self._pending = {"stdout": Styled(""), "stderr": Styled("")}
         self._order: list[int] = []
-        self._unsent: list[tuple[str, str]] = []
+        self._unsent: list[tuple[str, Styled]] = []
 
     async def start(self, command: str, circle: CircleView) -> None:
         if self._turn.listening:
@@ -53,39 +54,50 @@ class ProgramEvents:
                 )
             )
 
-    async def output(self, stream: str, text: str) -> None:
+    async def output(self, stream: str, text: Styled) -> None:
         if stream in (UNFINISHED, UNFINISHED_PART):
             # A secret could begin in an unfinished part.
             if self._turn.listening and (stream == UNFINISHED or not self._redactor.active):
-                line = self._redactor.text(text)
-                await self._turn.emit(events.CommandProgress(**self._ids, call_id=self._call.id, line=line))
+                line = self._redactor.styled(text)
+                event = events.CommandProgress(
+                    **self._ids, call_id=self._call.id, line=line.text, styles=line.changes or msgspec.UNSET
+                )
+                await self._turn.emit(event)
             return
         if self._redactor.active:
-            whole = self._pending[stream] + text
-            cut = whole.rfind("\n") + 1
-            if len(whole) - cut > _MAX_HELD_CHARS:
-                cut = len(whole)
-            text, self._pending[stream] = whole[:cut], whole[cut:]
+            whole = join([self._pending[stream], text])
+            length = len(whole.text)
+            cut = whole.text.rfind("\n") + 1
+            if length - cut > _MAX_HELD_CHARS:
+                cut = length
+            text, self._pending[stream] = whole.part(0, cut), whole.part(cut, length)
         await self._send(stream, text)
 
-    async def _send(self, stream: str, text: str) -> None:
-        if text:
+    async def _send(self, stream: str, text: Styled) -> None:
+        if text.text:
             await self._emit(stream, self._ordered_text(stream, text))
 
-    def _ordered_text(self, stream: str, text: str) -> str:
+    def _ordered_text(self, stream: str, text: Styled) -> Styled:
         """The text as readers see it. Its place in the order is kept."""
-        text = self._redactor.text(text)
-        length = len(text) if stream == "stdout" else -len(text)
+        text = self._redactor.styled(text)
+        length = len(text.text) if stream == "stdout" else -len(text.text)
         if self._order and self._order[-1] * length > 0:
             self._order[-1] += length
         elif len(self._order) <= _MAX_PIECES:
             self._order.append(length)
         return text
 
-    async def _emit(self, stream: str, text: str) -> None:
+    async def _emit(self, stream: str, text: Styled) -> None:
         if self._turn.listening:
             name: Any = stream
-            await self._turn.emit(events.CommandOutput(**self._ids, call_id=self._call.id, stream=name, data=text))
+            event = events.CommandOutput(
+                **self._ids,
+                call_id=self._call.id,
+                stream=name,
+                data=text.text,
+                styles=text.changes or msgspec.UNSET,
+            )
+            await self._turn.emit(event)
 
     def ordered(self, output: Output) -> Output:
         """The output with the order in which readers saw its streams, if that is not stdout and then stderr."""
@@ -94,13 +106,14 @@ class ProgramEvents:
             return output
         return msgspec.structs.replace(output, order=tuple(order))
 
-    def interrupted(self, output: Output, rest: Mapping[str, str]) -> None:
+    def interrupted(self, output: Output, rest: Mapping[str, Styled]) -> None:
         """Report what a cancel stopped. ``rest`` is what was printed and is not sent yet, by stream; `end` sends it, after
         the turn was written."""
         for stream, text in rest.items():
-            if text := self._pending[stream] + text:
-                self._unsent.append((stream, self._ordered_text(stream, text)))
-            self._pending[stream] = ""
+            whole = join([self._pending[stream], text])
+            if whole.text:
+                self._unsent.append((stream, self._ordered_text(stream, whole)))
+            self._pending[stream] = Styled("")
         self._turn.interrupted(self.ordered(output), self)
 
     async def end(self, output: Output) -> Output:
@@ -110,10 +123,8 @@ class ProgramEvents:
         for stream, rest in self._pending.items():
             await self._send(stream, rest)
         ordered = self.ordered(output)
-        await self._send("stdout", events.value_line(output))
+        await self._send("stdout", Styled(events.value_line(output)))
         if self._turn.listening:
-            ended = events.CommandFinished.of(output, self._tool, call_id=self._call.id, **self._ids)
-            error = self._redactor.text(output.error) if output.error is not None else None
-            whole = self._redactor.text(ended.output) if ended.output is not None else None
-            await self._turn.emit(msgspec.structs.replace(ended, error=error, output=whole))
+            masked = output.masked(self._redactor) if self._redactor.active else output
+            await self._turn.emit(events.CommandFinished.of(masked, self._tool, call_id=self._call.id, **self._ids))
         return ordered

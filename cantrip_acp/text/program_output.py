@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from cantrip_acp.text.styled import Styled, join
+
 UNFINISHED, UNFINISHED_PART = "unfinished", "unfinished part"
 """The streams under which listeners of a program get what its unfinished line says: a state that the program has finished,
 or what there is of it. Neither is output."""
@@ -28,8 +30,22 @@ def shorten_output(text: str, limit: int) -> str:
 
     What the sandbox has left out in the gap before counts too.
     """
+    cut = _shortened(text, limit)
+    return text if cut is None else text[: cut[0]] + cut[1] + text[cut[2] :]
+
+
+def shorten_styled_output(styled: Styled, limit: int) -> Styled:
+    """Do what `shorten_output` does, and keep the colours."""
+    cut = _shortened(styled.text, limit)
+    if cut is None:
+        return styled
+    return join([styled.part(0, cut[0]), Styled(cut[1]), styled.part(cut[2], len(styled.text))])
+
+
+def _shortened(text: str, limit: int) -> tuple[int, str, int] | None:
+    """Where the beginning ends, the note, and where the end begins. None if the text is short enough."""
     if len(text) <= limit:
-        return text
+        return None
     first = text[: limit // 4]
     first = first[: first.rfind("\n") + 1] or first
     last = text[-(limit - limit // 4) :]
@@ -39,4 +55,4 @@ def shorten_output(text: str, limit: int) -> str:
     for earlier in _GAP.finditer(gap):
         lines += int((earlier[1] or "1").replace(",", "")) - 1
         size += int((earlier[2] or earlier[3]).replace(",", "")) - len(earlier[0])
-    return first + gap_note(lines, size, after=first) + last
+    return len(first), gap_note(lines, size, after=first), len(text) - len(last)

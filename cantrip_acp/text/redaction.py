@@ -12,7 +12,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cantrip_acp.text.styled import Styled
 
 MASK = "[redacted]"
 
@@ -263,6 +266,23 @@ class Redactor:
     def text(self, text: str) -> str:
         """The text with known secrets masked."""
         return text if self._pattern is None else self._pattern.sub(MASK, text)
+
+    def styled(self, styled: Styled) -> Styled:
+        """The text with known secrets masked. A mask has one style, so no change of style tells of what it covers."""
+        from cantrip_acp.text.styled import Styled, join
+
+        if self._pattern is None:
+            return styled
+        if not styled.changes:
+            return Styled(self.text(styled.text))
+        pieces: list[Styled] = []
+        at = 0
+        for found in self._pattern.finditer(styled.text):
+            start, end = found.span()
+            first = styled.part(start, start + 1)
+            pieces += styled.part(at, start), Styled(MASK, first.changes)
+            at = end
+        return join([*pieces, styled.part(at, len(styled.text))]) if pieces else styled
 
     def settled(self, text: str) -> int:
         """How many characters of a text can be masked now, whatever follows: a secret may begin at its end."""

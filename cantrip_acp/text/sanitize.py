@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from cantrip_acp.text.styled import PLAIN, SGR, Styled, after, join, params_of
+
 # All characters that need a closer look: C0 and C1 controls except newline and tab, DEL, line separators, surrogates,
 # bidirectional overrides and isolates, and the invisible tag characters.
 _SUSPECT: Final = re.compile(
@@ -22,6 +24,9 @@ _LONGEST_SEQUENCE: Final = 4096
 
 _MENTION: Final = re.compile(r"\[@((?:(?!\]\()[^\n])*)\]\([^()\s]*\)")
 _LINKS_AT_END: Final = re.compile(r"(?:\s*\[@(?:(?!\]\(|\[@)[^\n])*\]\([^()\s]*\))*\s*\Z")
+
+_LONGEST_CODE: Final = 204
+_BEGUN_CODE: Final = re.compile(r"\x1b(?:\[[0-9;:]*)?\Z")
 
 _TEXT, _ESCAPE, _CSI, _STRING, _STRING_ESCAPE, _INTERMEDIATE = range(6)
 
@@ -125,6 +130,41 @@ class Cleaner:
             out.append("\n")
         elif character > "\x9f" and character < "\U000e0000":
             out.append("\ufffd")
+
+
+class StyledCleaner:
+    """Cleans text that comes in pieces as `Cleaner` does, and keeps its colours beside it."""
+
+    def __init__(self) -> None:
+        self._cleaner = Cleaner()
+        self._style = PLAIN
+        self._begun = ""
+        """A code that is cut at the end of the last piece."""
+
+    def feed(self, text: str) -> Styled:
+        """The printable part of the next piece with its colours."""
+        if not self._begun and "\x1b" not in text:
+            return self._styled(self._cleaner.feed(text))
+        text = self._begun + text
+        begun = _BEGUN_CODE.search(text, max(0, len(text) - _LONGEST_CODE))
+        self._begun = "" if begun is None else begun[0]
+        text = text[: len(text) - len(self._begun)]
+        pieces: list[Styled] = []
+        at = 0
+        for code in SGR.finditer(text):
+            pieces.append(self._styled(self._cleaner.feed(text[at : code.end()])))
+            self._style = after(self._style, code[1])
+            at = code.end()
+        return join([*pieces, self._styled(self._cleaner.feed(text[at:]))])
+
+    def close(self) -> Styled:
+        """What was held back at the end of the text."""
+        begun, self._begun = self._begun, ""
+        return self._styled(self._cleaner.feed(begun) + self._cleaner.close())
+
+    def _styled(self, text: str) -> Styled:
+        params = params_of(self._style)
+        return Styled(text, ((0, params),) if params and text else ())
 
 
 def clean(text: str) -> str:

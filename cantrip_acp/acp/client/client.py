@@ -103,7 +103,7 @@ class AgentClient:
                 "terminal": False,
                 "session": {"notices": {}, "compaction": {}},
                 # Ask for the output of commands while they run (a convention of Zed). Other agents send content instead.
-                "_meta": {"terminal_output": True},
+                "_meta": {"terminal_output": True, "cantrip": {"outputStyles": True}},
             },
         }
         about = await self._ask("initialize", params, timeout=timeout)

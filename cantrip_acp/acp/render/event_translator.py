@@ -37,7 +37,8 @@ from cantrip_acp.acp.render.formatting import (
 from cantrip_acp.acp.render.subagent_view import SubagentView
 from cantrip_acp.core import events
 from cantrip_acp.loom.records.turn import new_id
-from cantrip_acp.text.program_output import shorten_output
+from cantrip_acp.text.program_output import shorten_output, shorten_styled_output
+from cantrip_acp.text.styled import Styled, join
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Question
@@ -112,29 +113,29 @@ class _Call:
         """What the line says that the command is rewriting."""
         self.dirty = False
         self.done = False
-        self._pieces: list[str] = []
+        self._pieces: list[Styled] = []
         self._size = 0
 
-    def add(self, data: str) -> None:
+    def add(self, data: Styled) -> None:
         self._pieces.append(data)
-        self._size += len(data)
+        self._size += len(data.text)
         if self._size > 2 * OUTPUT_LIMIT:
             self._pieces = [self.output()]
-            self._size = len(self._pieces[0])
+            self._size = len(self._pieces[0].text)
 
-    def replace_output(self, whole: str) -> None:
+    def replace_output(self, whole: Styled) -> None:
         """Set the output to what was recorded of it."""
-        self._pieces, self._size = [whole], len(whole)
+        self._pieces, self._size = [whole], len(whole.text)
 
-    def output(self) -> str:
+    def output(self) -> Styled:
         """The output, shortened in the middle if it is longer than `OUTPUT_LIMIT` characters."""
         if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return shorten_output(self._pieces[0], OUTPUT_LIMIT) if self._pieces else ""
+            self._pieces = [join(self._pieces)]
+        return shorten_styled_output(self._pieces[0], OUTPUT_LIMIT).bounded() if self._pieces else Styled("")
 
     def output_content(self) -> list[acp.ToolContent] | None:
         """The output as content of the tool call. None if it is empty."""
-        text = self.output() + self.progress
+        text = self.output().text + self.progress
         if not text:
             return None
         return [text_content(code_block(shorten_output(text, CONTENT_LIMIT)))]
@@ -561,10 +562,10 @@ class Translator:
         call = self._calls.get(event.call_id)
         if call is None or not event.data:
             return []
-        call.add(event.data)
+        call.add(event.styled)
         begin, call.progress = _AGAIN if call.progress else "", ""
         if call.terminal:
-            return [self._terminal_output(event.call_id, call, begin + event.data)]
+            return [self._terminal_output(event.call_id, call, begin + event.styled.coded())]
         call.dirty = self.dirty = True
         return []
 
@@ -574,15 +575,15 @@ class Translator:
             return []
         call.progress = event.line
         if call.terminal:
-            return [self._terminal_output(event.call_id, call, _AGAIN + event.line)]
+            return [self._terminal_output(event.call_id, call, _AGAIN + event.styled.coded())]
         call.dirty = self.dirty = True
         return []
 
     def _command_finished(self, event: events.CommandFinished) -> list[acp.Update]:
         call = self._calls.pop(event.call_id, None) or _Call("execute", "", command=True)
         call.progress = ""
-        if event.output is not None:
-            call.replace_output(event.output)
+        if event.styled is not None:
+            call.replace_output(event.styled)
         succeeded = call.done or (event.exit_code == 0 and not event.timed_out and event.error is None)
         content = None if call.terminal else (call.output_content() or [])
         updates: list[acp.Update] = []
@@ -592,19 +593,22 @@ class Translator:
             text = failure_text(note, event.annotations)
             if content is not None:
                 content.append(text_content(code_block(text) if "\n" in text else text))
-            note = ("" if call.output()[-1:] in ("", "\n") else "\n") + note + "\n"
-            call.add(note)
+            note = ("" if call.output().text[-1:] in ("", "\n") else "\n") + note + "\n"
+            call.add(Styled(note))
             # If `_meta` says that the call was not allowed or was stopped, the client shows that itself.
             if call.terminal and not call.meta_of(event.annotations):
                 updates.append(self._terminal_output(event.call_id, call, note))
+        output = call.output()
         raw = {
-            "output": call.output(),
+            "output": output.text,
             "exit_code": event.exit_code,
             "signal": event.signal,
             "timed_out": event.timed_out,
             "truncated": event.truncated,
         }
         meta = call.meta_of(event.annotations) or {}
+        if output.changes and self._client.output_styles:
+            meta["cantrip"] = {**meta.get("cantrip", {}), "styles": output.changes}
         if call.terminal:
             meta["terminal_exit"] = {
                 "terminal_id": event.call_id,

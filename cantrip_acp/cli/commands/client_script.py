@@ -33,6 +33,7 @@ from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.parse.yaml_text import read
 from cantrip_acp.text.sanitize import clean
+from cantrip_acp.text.styled import SGR
 
 SETTINGS: Final = ("name", "allow", "timeout", "steps")
 STEP: Final = ("prompt", "name", "allow", "timeout", "cancel_after", "expect")
@@ -306,7 +307,7 @@ class TurnObserver:
                 news = {k: v for k, v in update.items() if k not in ("sessionUpdate", "_meta") and v is not None}
                 calls.setdefault(call_id, {}).update(news)
                 piece = get_text(get_mapping(get_mapping(update, "_meta"), "terminal_output"), "data")
-                terminals[call_id] = terminals.get(call_id, "") + piece
+                terminals[call_id] = terminals.get(call_id, "") + SGR.sub("", piece)
         return [_with_output(call, terminals[call_id]) for call_id, call in calls.items()]
 
     async def on_update(self, session_id: str, update: Mapping[str, Any]) -> None:

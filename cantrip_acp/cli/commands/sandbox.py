@@ -251,7 +251,8 @@ def _python(
 
 
 class Printer:
-    """Prints a program's output at once: cleaned text if stdout or stderr is a terminal, else the unchanged bytes.
+    """Prints a program's output at once: cleaned text in its colours if stdout or stderr is a terminal, else the unchanged
+    bytes.
 
     It calls `stop` to end the program after ``most`` bytes, or when no process reads the output.
     """
@@ -263,6 +264,7 @@ class Printer:
         self._most = most
         terminal = sys.stdout.isatty() or sys.stderr.isatty()
         self._cleaners = {1: Cleaner(), 2: Cleaner()} if terminal else None
+        self._colours = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self.stop: Callable[[str], None] = lambda because: None
         self.full = False
         self.reader_left = False
@@ -274,7 +276,10 @@ class Printer:
         self.full = len(data) > self._left
         data = data[: self._left]
         self._left -= len(data)
-        self._write(stream, self._cleaners[stream].feed(data).encode() if self._cleaners is not None else data)
+        if self._cleaners is not None:
+            styled = self._cleaners[stream].separate(data)
+            data = (styled.coded() if self._colours else styled.text).encode()
+        self._write(stream, data)
         if self.full:
             self.stop(f"it printed more than {self._most:,} bytes; the rest was cut off (--max-output-bytes)")
 

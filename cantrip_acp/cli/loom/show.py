@@ -207,7 +207,8 @@ class LoomView:
                 screen.line(("$ " if n == 0 else "  ", "dim"), (line, "bold"), indent=2)
         for output in turn.observation.programs:
             value = "" if output.value is None else f"=> {as_text(output.value)}"
-            for text, style in ((output.stdout, ""), (output.stderr, "red"), (value, ""), (output.error or "", "red")):
+            stdout, stderr = (each.coded() for each in output.streams)
+            for text, style in ((stdout, ""), (stderr, "red"), (value, ""), (output.error or "", "red")):
                 if text:
                     self._block(text, style=style)
             mark, style = (screen.marks.failed, "red") if output.failed else (screen.marks.done, "green")

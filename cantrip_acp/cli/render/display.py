@@ -67,7 +67,8 @@ class ChildAction:
 class ToolCall:
     """News about one tool call. A field that is None has not changed.
 
-    ``output`` is the next piece of output. ``result`` is shown at the end of the call if it had no output and no change.
+    ``output`` is the next piece of output; it may have codes for colours. ``result`` is shown at the end of the call if it
+    had no output and no change.
     ``inner`` is true for a gate that a command called: the command's own output contains its result.
     """
 

@@ -27,6 +27,7 @@ from cantrip_acp.cli.render.display import (
     result_text,
 )
 from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.text.styled import Styled
 
 _FENCE = re.compile(r"\A(?P<fence>`{3,})[^\n`]*\n(?P<body>.*?)(?:\n?(?P=fence)\s*)?\Z", re.DOTALL)
 _CHILD_KINDS = get_args(ChildActionKind)
@@ -113,6 +114,8 @@ class UpdateTranslator:
         ours, ended = get_mapping(meta, "cantrip"), get_mapping(meta, "terminal_exit")
         raw = update.get("rawOutput")
         changes, output = content.update(update)
+        if output:
+            output = _in_colours(output, raw, ours)
         code = get_int(ended, "exit_code") if ended else exit_code_of(raw)
         return ToolCall(
             call_id,
@@ -193,6 +196,19 @@ class _CallContent:
         if text.startswith(before):
             return tuple(changes), text[len(before) :]
         return tuple(changes), "" if before.startswith(text) else ("\n" if before else "") + text
+
+
+def _in_colours(output: str, raw: object, ours: Mapping[str, Any]) -> str:
+    """An output that came whole, as content, in the colours that our own agent gives for the same text in ``rawOutput``."""
+    whole = get_text(raw, "output") if isinstance(raw, Mapping) else ""
+    if whole.rstrip() != output.rstrip():
+        return output
+    styles = tuple(
+        (each[0], each[1])
+        for each in get_list(ours, "styles")
+        if isinstance(each, list) and list(map(type, each)) == [int, str]
+    )
+    return Styled(whole, styles).coded()
 
 
 def _locations(locations: list[Any]) -> tuple[tuple[str, int | None], ...]:

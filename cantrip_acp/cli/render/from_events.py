@@ -65,7 +65,7 @@ class EventTranslator:
                 yield ToolCall(event.call_id, event.tool, "execute", "in_progress", command=event.command)
             case events.CommandOutput():
                 self._half_line = not event.data.endswith("\n")
-                yield ToolCall(event.call_id, output=event.data)
+                yield ToolCall(event.call_id, output=event.styled.coded())
             case events.CommandFinished():
                 yield from self._command_finished(event)
             case events.RetryScheduled():

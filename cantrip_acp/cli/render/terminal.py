@@ -14,15 +14,18 @@ import time
 import unicodedata
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, Final, TextIO, cast
 
-from cantrip_acp.text.sanitize import Cleaner, clean
+from cantrip_acp.text.sanitize import Cleaner, StyledCleaner, clean
+from cantrip_acp.text.styled import Styled, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.markdown import MarkdownElement
+    from rich.text import Text
 
 
 @dataclass(frozen=True)
@@ -128,22 +131,27 @@ class Screen:
                 first = " " * (indent + 2)
             first = " " * indent
 
-    def line_with_bar(self, text: str, style: str = "", *, indent: int = 2) -> None:
+    def line_with_bar(self, text: str | Styled, style: str = "", *, indent: int = 2) -> None:
         """Write one line of output behind a bar. On a terminal, a long line is cut into pieces, and each has the bar."""
-        text = clean(text)
+        styled = text if isinstance(text, Styled) else Styled(text)
+        if (cleaned := clean(styled.text)) != styled.text:
+            styled = Styled(cleaned)
         if self._console is None:
-            self.line(f"{self.marks.bar} {text}" if text else self.marks.bar, indent=indent)
+            self.line(f"{self.marks.bar} {styled.text}" if styled.text else self.marks.bar, indent=indent)
             return
         from rich.cells import chop_cells
         from rich.text import Text
 
-        pieces = [text]
-        if self.width is not None and len(text) > 10:
-            pieces = chop_cells(text.expandtabs(), max(self.width - indent - 2, 20)) or [text]
+        pieces = [styled]
+        if self.width is not None and len(styled.text) > 10:
+            styled = _without_tabs(styled)
+            chopped = chop_cells(styled.text, max(self.width - indent - 2, 20)) or [styled.text]
+            ends = list(accumulate(map(len, chopped)))
+            pieces = [styled.part(end - len(each), end) for each, end in zip(chopped, ends, strict=True)]
         for piece in pieces:
             out = Text(" " * indent)
-            out.append(f"{self.marks.bar} " if piece else self.marks.bar, "dim")
-            out.append(piece, style)
+            out.append(f"{self.marks.bar} " if piece.text else self.marks.bar, "dim")
+            out.append_text(_rich_text(piece, style))
             self._console.print(out, soft_wrap=True)
 
     def raw(self, text: str, style: str = "") -> None:
@@ -247,6 +255,35 @@ class _LiveTerminal(io.TextIOBase):
         # A terminal that has become narrower has wrapped the lines.
         rows, self._shown = sum(max(-(-width // columns), 1) for width in shown), []
         return "" if not rows else "\r\x1b[J" if rows == 1 else f"\r\x1b[{rows - 1}A\x1b[J"
+
+
+def _without_tabs(styled: Styled) -> Styled:
+    """The text with spaces in the place of tabs."""
+    if not styled.changes or "\t" not in styled.text:
+        return Styled(styled.text.expandtabs(), styled.changes)
+    pieces: list[Styled] = []
+    at = column = 0
+    for words in styled.text.split("\t"):
+        end = at + len(words)
+        column += len(words)
+        pieces.append(styled.part(at, end))
+        if end < len(styled.text):
+            tab = styled.part(end, end + 1)
+            pieces.append(Styled(" " * (8 - column % 8), tab.changes))
+            column += 8 - column % 8
+        at = end + 1
+    return join(pieces)
+
+
+def _rich_text(styled: Styled, style: str) -> Text:
+    """The text for rich, in its own colours over ``style``."""
+    from rich.text import Text
+
+    if not styled.changes:
+        return Text(styled.text, style)
+    out = Text.from_ansi(styled.coded())
+    out.stylize_before(style)
+    return out
 
 
 _STYLES: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -432,28 +469,36 @@ class Block:
         self._head = head
         self._tail = tail
         self._style = style
-        self._cleaner = Cleaner()
-        self._partial = ""
+        self._cleaner = StyledCleaner()
+        self._partial = Styled("")
         self._head_lines = 0
-        self._tail_lines: list[str] = []
+        self._tail_lines: list[Styled] = []
         self._left_out = 0
         self.empty = True
 
     def feed(self, text: str) -> None:
-        text = self._partial + self._cleaner.feed(text)
-        *lines, self._partial = text.split("\n")
-        for line in lines:
-            self._add(line)
+        self._feed(self._cleaner.feed(text))
+
+    def _feed(self, styled: Styled) -> None:
+        whole = join([self._partial, styled])
+        at = 0
+        for line in whole.text.split("\n"):
+            end = at + len(line)
+            self._partial = whole.part(at, end)
+            if end < len(whole.text):
+                self._add(self._partial)
+                self._partial = Styled("")
+            at = end + 1
         # A line without an end is shown in slices, so that memory use stays small.
-        while len(self._partial) > 4000:
-            self._add(self._partial[:4000])
-            self._partial = self._partial[4000:]
+        while len(self._partial.text) > 4000:
+            self._add(self._partial.part(0, 4000))
+            self._partial = self._partial.part(4000, len(self._partial.text))
 
     def close(self) -> None:
-        self.feed(self._cleaner.close())
-        if self._partial:
+        self._feed(self._cleaner.close())
+        if self._partial.text:
             self._add(self._partial)
-            self._partial = ""
+            self._partial = Styled("")
         if self._left_out:
             many = "line" if self._left_out == 1 else "lines"
             self._screen.line_with_bar(f"… {self._left_out:,} {many} left out …", "dim italic", indent=self._indent)
@@ -462,7 +507,7 @@ class Block:
         self._tail_lines = []
         self._left_out = 0
 
-    def _add(self, line: str) -> None:
+    def _add(self, line: Styled) -> None:
         self.empty = False
         if self._head is None or self._head_lines < self._head:
             self._head_lines += 1
@@ -473,5 +518,5 @@ class Block:
             self._tail_lines.pop(0)
             self._left_out += 1
 
-    def _print(self, line: str) -> None:
+    def _print(self, line: Styled) -> None:
         self._screen.line_with_bar(line, self._style, indent=self._indent)

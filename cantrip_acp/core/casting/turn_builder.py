@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
@@ -452,7 +452,7 @@ class TurnBuilder:
             return self._close_continuation(reason=reason, parent_id=parent_id, sequence=sequence)
         utterance, masked = self._utterance()
         redactor = self.entity.redactor
-        outputs = [_redacted(o, redactor.text) for o in self.outputs] if redactor.active else self.outputs
+        outputs = [o.masked(redactor) for o in self.outputs] if redactor.active else self.outputs
         return Turn(
             id=self.id,
             parent_id=parent_id,
@@ -472,7 +472,7 @@ class TurnBuilder:
     def _close_continuation(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
         """The record of what an utterance did after a delegation. Its text and usage are in the first part."""
         redactor = self.entity.redactor
-        outputs = [_redacted(o, redactor.text) for o in self.outputs] if redactor.active else self.outputs
+        outputs = [o.masked(redactor) for o in self.outputs] if redactor.active else self.outputs
         return Turn(
             id=self.id,
             parent_id=parent_id,
@@ -506,10 +506,7 @@ class TurnBuilder:
         return freeze_record(kept) if kept is not None else msgspec.UNSET
 
 
-_Said = TypeVar("_Said", Utterance, Output)
-
-
-def _redacted(said: _Said, redact: Callable[[str], str]) -> _Said:
+def _redacted(said: Utterance, redact: Callable[[str], str]) -> Utterance:
     """A copy with every secret masked. Gate records need no masking: the executor has masked them."""
     changes: dict[str, Any] = {}
     for name in said.__struct_fields__:

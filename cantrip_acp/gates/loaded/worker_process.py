@@ -151,7 +151,7 @@ class ModuleWorker:
         answer = self._current_answer()
         if answer is None:
             raise WorkerLost(why)
-        return WorkerAnswer(answer, self._printed.finish(), self._timed_out)
+        return WorkerAnswer(answer, self._printed.finish().text, self._timed_out)
 
     def _current_answer(self) -> Answer | None:
         """Return the answer, which `_on_message` may have set during a wait. (A method, so that mypy does not assume None.)"""

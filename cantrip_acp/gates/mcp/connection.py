@@ -39,6 +39,7 @@ from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView
+    from cantrip_acp.text.styled import Styled
 
 log = logging.getLogger(__name__)
 # The SDK logs failures with tracebacks and data. Callers already get these failures as errors.
@@ -432,8 +433,8 @@ async def install_server(
     wards = replace(circle.wards, bash_network=(*network, *install.hosts(server)), bash_writable_paths=())
     output: list[str] = []
 
-    async def take(stream: str, text: str) -> None:
-        output.append(text)
+    async def take(stream: str, text: Styled) -> None:
+        output.append(text.text)
 
     sandbox = Sandbox(wards, None, home_source=str(home))
     outcome = await sandbox.run(

@@ -322,9 +322,10 @@ def _program_text(call: ToolCall) -> str:
 
 
 def _program_ended(ids: dict[str, Any], call_id: str, tool: str, output: Output) -> Iterator[events.Event]:
-    text = output.printed + events.value_line(output)
-    if text:
-        yield events.CommandOutput(**ids, call_id=call_id, stream="stdout", data=text)
+    shown = events.shown_output(output)
+    if shown.text:
+        styles = shown.changes or msgspec.UNSET
+        yield events.CommandOutput(**ids, call_id=call_id, stream="stdout", data=shown.text, styles=styles)
     yield events.CommandFinished.of(output, tool, call_id=call_id, **ids)
 
 

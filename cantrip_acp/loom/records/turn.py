@@ -10,12 +10,16 @@ import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
 from cantrip_acp.crystals.contract import Attachment, RequestParameters, ToolCall, Usage
 from cantrip_acp.crystals.logprobs import SampledTokens
+from cantrip_acp.text.styled import Styled, join
+
+if TYPE_CHECKING:
+    from cantrip_acp.text.redaction import Redactor
 
 FORMAT = 1
 """The version of the record format; a reader refuses a higher one."""
@@ -143,6 +147,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
       key is absent if the program ended.
     - ``timed_out``, if it is true: the program was stopped because its time was over.
     - ``order``, where output alternates between both streams: the lengths of the parts in order, negative for stderr.
+    - ``stdout_styles`` and ``stderr_styles``, if there are any: where the colours of the text change, as pairs of a
+      character's number and the style that begins there. A style is parameters of SGR (``1;31``), empty for ordinary text.
     - ``annotations``, if there are any: as in `GateRecord`.
     """
 
@@ -156,6 +162,37 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     timed_out: bool | msgspec.UnsetType = msgspec.UNSET
     order: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     annotations: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    stdout_styles: tuple[tuple[int, str], ...] | msgspec.UnsetType = msgspec.UNSET
+    stderr_styles: tuple[tuple[int, str], ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @classmethod
+    def of(cls, stdout: Styled, stderr: Styled, **more: Any) -> Self:
+        """An output with these streams and their colours; ``more`` are its other fields."""
+        return cls(
+            stdout=stdout.text,
+            stderr=stderr.text,
+            stdout_styles=stdout.changes or msgspec.UNSET,
+            stderr_styles=stderr.changes or msgspec.UNSET,
+            **more,
+        )
+
+    @property
+    def streams(self) -> tuple[Styled, Styled]:
+        """Standard output and standard error with their colours."""
+        return Styled(self.stdout, self.stdout_styles or ()), Styled(self.stderr, self.stderr_styles or ())
+
+    def masked(self, redactor: Redactor) -> Self:
+        """A copy with every known secret masked."""
+        stdout, stderr = (redactor.styled(each) for each in self.streams)
+        return msgspec.structs.replace(
+            self,
+            stdout=stdout.text,
+            stderr=stderr.text,
+            stdout_styles=stdout.changes or msgspec.UNSET,
+            stderr_styles=stderr.changes or msgspec.UNSET,
+            value=redactor.text(self.value) if isinstance(self.value, str) else self.value,
+            error=redactor.text(self.error) if self.error is not None else None,
+        )
 
     @property
     def failed(self) -> bool:
@@ -165,18 +202,24 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def printed(self) -> str:
         """The text of both streams, in order if the order is known."""
+        return self.styled.text
+
+    @property
+    def styled(self) -> Styled:
+        """What `printed` is, with its colours."""
         order = self.order or ()
+        stdout, stderr = self.streams
         if sum(n for n in order if n > 0) != len(self.stdout) or -sum(n for n in order if n < 0) != len(self.stderr):
-            return self.stdout + self.stderr
-        pieces, at, error_at = list[str](), 0, 0
+            return join([stdout, stderr])
+        pieces, at, error_at = list[Styled](), 0, 0
         for length in order:
             if length > 0:
-                pieces.append(self.stdout[at : at + length])
+                pieces.append(stdout.part(at, at + length))
                 at += length
             else:
-                pieces.append(self.stderr[error_at : error_at - length])
+                pieces.append(stderr.part(error_at, error_at - length))
                 error_at -= length
-        return "".join(pieces)
+        return join(pieces)
 
 
 class Observation(msgspec.Struct, frozen=True, omit_defaults=False, gc=False):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from cantrip_acp.loom.records.turn import Observation, Output, Turn
+from cantrip_acp.text.styled import join
 
 
 def join_parts(turns: Iterable[Turn]) -> list[Turn]:
@@ -76,9 +77,9 @@ def together(outputs: Sequence[Output]) -> Output | None:
     if len(outputs) < 2:
         return outputs[0] if outputs else None
     last = outputs[-1]
-    return Output(
-        stdout="".join(o.stdout for o in outputs),
-        stderr="".join(o.stderr for o in outputs),
+    return Output.of(
+        join(o.streams[0] for o in outputs),
+        join(o.streams[1] for o in outputs),
         exit_code=last.exit_code,
         value=last.value,
         error=next((o.error for o in reversed(outputs) if o.error), None),
@@ -97,9 +98,12 @@ def _outputs(turn: Turn) -> Sequence[Output]:
 
 def _glued(before: Output, after: Output) -> Output:
     """Join the output of one program before and after a delegation."""
+    stdout, stderr = (join(both) for both in zip(before.streams, after.streams, strict=True))
     return msgspec.structs.replace(
         after,
-        stdout=before.stdout + after.stdout,
-        stderr=before.stderr + after.stderr,
+        stdout=stdout.text,
+        stderr=stderr.text,
+        stdout_styles=stdout.changes or msgspec.UNSET,
+        stderr_styles=stderr.changes or msgspec.UNSET,
         truncated=before.truncated or after.truncated,
     )

@@ -22,6 +22,7 @@ from cantrip_acp.sandbox.launch.output import Collector, part, share
 from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import LARGEST_ANSWER, Worker
 from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
+from cantrip_acp.text.styled import Styled
 
 if TYPE_CHECKING:
     from cantrip_acp.core.ports import TurnContext
@@ -39,7 +40,7 @@ _AT_ONCE = 64
 _LIVE_MOST = 262_144
 _DELAYED = 0.3
 
-Listener = Callable[[str, str], Awaitable[None]]
+Listener = Callable[[str, Styled], Awaitable[None]]
 
 
 class Cell:
@@ -258,15 +259,15 @@ class Cell:
             collector = self._streams[stream]
             if self._listener is None:
                 continue
-            text = collector.finish() if last else collector.read() if collector.waiting else ""
-            if text:
+            text = collector.finish() if last else collector.read() if collector.waiting else Styled("")
+            if text.text:
                 await self._listener(name, text)
             if not last and (state := collector.state()) is not None:
                 await self._listener(UNFINISHED if state[1] else UNFINISHED_PART, state[0])
         if not last:
             self._worker.tree.pause(False)
 
-    def rest(self) -> dict[str, str]:
+    def rest(self) -> dict[str, Styled]:
         """What was printed and not sent on yet, by stream. Call it when the cell has ended."""
         return {"stdout": self._streams[1].finish(), "stderr": self._streams[2].finish()}
 
@@ -276,13 +277,13 @@ class Cell:
         for name in list(self._timers):
             self._drop(name)
 
-    def so_far(self) -> tuple[str, str, bool]:
+    def so_far(self) -> tuple[Styled, Styled, bool]:
         """What was printed since the last call, within the ward's limit; `shown` then gives the rest."""
         self._worker.tree.read_now()
         stdout, stderr, truncated, self._limit = part(self._streams[1], self._streams[2], self._limit)
         return stdout, stderr, truncated
 
-    def shown(self) -> tuple[str, str, bool]:
+    def shown(self) -> tuple[Styled, Styled, bool]:
         """Standard output and error within the ward's limit, and whether something was left out."""
         return share(self._streams[1], self._streams[2], self._limit)
 

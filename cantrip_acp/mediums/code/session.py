@@ -34,6 +34,7 @@ from cantrip_acp.sandbox.policy.policy import MIB, code_paths
 from cantrip_acp.sandbox.policy.refusals import explain_refusals
 from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
+from cantrip_acp.text.styled import Styled, join
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
@@ -298,7 +299,8 @@ class CodeSession:
             self._commands = None
 
     def _output(self, cell: Cell, turn: TurnContext, lost: str | None, why: str | None) -> Output:
-        stdout, stderr, truncated = cell.shown()
+        shown, warned, truncated = cell.shown()
+        stdout, stderr = shown.text, warned.text
         ended = cell.ended
         errors = []
         if ended is not None and ended.error and not turn.finished:
@@ -308,7 +310,8 @@ class CodeSession:
             if refused and errors:
                 errors.append(refused.rstrip())
             elif refused:
-                stderr = f"{stderr.rstrip()}\n{refused}".lstrip()
+                words = warned.part(len(stderr) - len(stderr.lstrip()), len(stderr.rstrip()))
+                warned = join([words, Styled(f"\n{refused}" if words.text else refused)])
         if cell.timed_out and not turn.finished:
             kept = "its state is kept" if lost is None else "it could not be interrupted"
             errors.append(f"timed out after {seconds(turn.wards.code_timeout_ms)} (code_timeout_ms); {kept}")
@@ -321,10 +324,10 @@ class CodeSession:
                 errors.append(lost)
         elif self._note is not None and not turn.finished:
             note, self._note = self._note, None
-            stderr = f"[before this cell {note}]\n{stderr}"
-        return Output(
-            stdout=stdout,
-            stderr=stderr,
+            warned = join([Styled(f"[before this cell {note}]\n"), warned])
+        return Output.of(
+            shown,
+            warned,
             value=clean(ended.value) if ended is not None and ended.value is not None else None,
             error="\n\n".join(errors) or None,
             truncated=truncated,
@@ -336,7 +339,7 @@ class CodeSession:
         if self._cell is None:
             return None
         stdout, stderr, truncated = self._cell.so_far()
-        return Output(stdout=stdout, stderr=stderr, truncated=truncated, unfinished=True)
+        return Output.of(stdout, stderr, truncated=truncated, unfinished=True)
 
     def _worker_context(self, turn: TurnContext) -> dict[str, Any]:
         """What the worker does not know yet: the cast's context, and how many turns are folded."""

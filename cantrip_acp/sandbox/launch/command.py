@@ -38,6 +38,7 @@ from cantrip_acp.sandbox.policy.placeholders import Placeholders
 from cantrip_acp.sandbox.policy.policy import Policy
 from cantrip_acp.sandbox.policy.protected import placeholder_folders
 from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
+from cantrip_acp.text.styled import Changes, Styled
 
 _LONG_COMMAND = 100_000
 """A command with more bytes is passed in a file, because the kernel allows 128 KiB in one argument."""
@@ -51,8 +52,8 @@ letter. The first `_UNPAUSED_PIECES` pieces are sent without a pause.
 _MAX_WAITING_OUTPUT = 262_144
 """Bytes of output that may wait for a slow listener. If more wait, the command must wait too."""
 
-Listener = Callable[[str, str], Awaitable[None]]
-"""Receives output while the command runs: the name of the stream (stdout, stderr) and cleaned text."""
+Listener = Callable[[str, Styled], Awaitable[None]]
+"""Receives output while the command runs: the name of the stream (stdout, stderr), and cleaned text with its colours."""
 
 
 Spawn = Callable[..., object]
@@ -70,6 +71,7 @@ class Outcome:
 
     ``exit_code``: 0 to 255, or None if the command was killed. ``truncated``: whether output was left out.
     ``ended_because``: why the sandbox killed the command. ``last_line``: the last line of standard output.
+    ``styles``: the colours of stdout and of stderr.
     """
 
     exit_code: int | None
@@ -82,6 +84,7 @@ class Outcome:
     duration_ms: float = 0.0
     warning: str | None = None
     """A message about a full disk, for a command that was not killed for that."""
+    styles: tuple[Changes, Changes] = ((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,7 @@ class Running:
                     max(0.001, self._seconds_left), self._on_timeout
                 )
 
-    def so_far(self) -> tuple[str, str, bool]:
+    def so_far(self) -> tuple[Styled, Styled, bool]:
         """The output since the last call: stdout, stderr, and whether output was left out. `partial` returns the rest."""
         if self.tree is not None:
             self.tree.read_now()
@@ -216,7 +219,7 @@ class Running:
             raise SandboxError(self._network_error)
         if status.exit_code is None and status.ended_because is None:
             explain = causes.explain_seatbelt if self._prepared.seatbelt else causes.explain
-            raise explain(self._streams[2].text(4096)).error()
+            raise explain(self._streams[2].text(4096).text).error()
         return self.partial(status)
 
     @property
@@ -376,8 +379,8 @@ class Running:
             collector = self._streams[stream]
             if self._listener is None:
                 continue
-            text = collector.finish() if last else collector.read() if collector.waiting else ""
-            if text:
+            text = collector.finish() if last else collector.read() if collector.waiting else Styled("")
+            if text.text:
                 pieces += 1
                 await self._listener(name, text)
             if not last and (state := collector.state()) is not None:
@@ -408,7 +411,7 @@ class Running:
             self._private.remove()
         return status
 
-    def rest(self) -> dict[str, str]:
+    def rest(self) -> dict[str, Styled]:
         """What was printed and the listener has not got, by stream. Call it when the command has ended."""
         return {"stdout": self._streams[1].finish(), "stderr": self._streams[2].finish()}
 
@@ -419,8 +422,8 @@ class Running:
         out, err, truncated = share(self._streams[1], self._streams[2], self._most)
         return Outcome(
             exit_code=status.exit_code,
-            stdout=out,
-            stderr=err,
+            stdout=out.text,
+            stderr=err.text,
             truncated=truncated,
             timed_out=self._timed_out,
             ended_because=status.ended_because,
@@ -428,6 +431,7 @@ class Running:
             # A short command may have filled the disk before the first check of the watchdog.
             warning=self._watchdog.disks.full_message() if status.ended_because is None else None,
             duration_ms=(time.perf_counter() - self._started_at) * 1000,
+            styles=(out.changes, err.changes),
         )
 
 

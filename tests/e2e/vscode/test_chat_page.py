@@ -89,16 +89,22 @@ def test_a_command_is_shown_in_its_colours(page: Any) -> None:
         "2mok\x1b[0m plain\r\n10 %\r",
         "20 %\r99 %\n\x1b[1;31mred",
         "\x1b[0m\x1b]0;title\x07\x1b[2K.",
+        "\x1b[7;32mback\x1b[0;38;5;9mtable\x1b[0;38;2;1;2;3mrgb\x1b[0m",
     ):
         page.evaluate("(text) => tell({ type: 'ops', ops: [{ op: 'output', id: '1', text }] })", text)
-    assert page.locator(".terminal").inner_text() == "ok plain\n99 %\nred."
+    assert page.locator(".terminal").inner_text() == "ok plain\n99 %\nred.backtablergb"
     colours = page.evaluate(
         "[...document.querySelectorAll('.terminal span[style]')].map((s) => [s.textContent, s.style.color, s.className])"
     )
     assert colours == [
         ["ok", "var(--vscode-terminal-ansiGreen)", ""],
         ["red", "var(--vscode-terminal-ansiRed)", "ansi-bold"],
+        ["back", "var(--vscode-terminal-background, var(--vscode-editor-background))", "ansi-reverse"],
+        ["table", "var(--vscode-terminal-ansiBrightRed)", ""],
+        ["rgb", "rgb(1, 2, 3)", ""],
     ]
+    back = page.evaluate("document.querySelector('.ansi-reverse').style.backgroundColor")
+    assert back == "var(--vscode-terminal-ansiGreen)"
 
 
 def test_a_long_output_says_how_long_it_is_and_where_something_is_missing(page: Any) -> None:

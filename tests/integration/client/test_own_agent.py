@@ -125,3 +125,30 @@ def test_one_key_switches_to_ask_and_a_rejection_has_a_reason(
     assert not (folder / "n.txt").exists()
     [loom] = re.findall(r"/\S+\.loom\.jsonl", at.seen)
     assert "The user's reason: Write Docs/ instead." in Path(loom).read_text()
+
+
+def test_output_in_colours_live_and_loaded(tmp_path: Path, folder: Path) -> None:
+    text = r"\033[31mred\033[0m \033]0;title\007plain\tand \033[1;38;2;1;2;3mmore than one row: "
+    argv = agent(tmp_path, {"bash": f"printf '{text}'; seq -s ' ' 80; cantrip_done x"})
+    truecolor = {"FORCE_COLOR": "1", "COLORTERM": "truecolor"}
+    done = run_client("--allow", "once", "--cwd", str(folder), "--prompt", "one", agent=argv, **truecolor)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\x1b[31mred\x1b[0m plain" in done.stdout
+    assert "\x1b[1;38;2;1;2;3mmore than one row" in done.stdout
+    rows = [line for line in done.stdout.splitlines() if "\x1b[1;38;2;1;2;3m" in line]
+    assert len(rows) > 2
+    assert all(row.endswith("\x1b[0m") for row in rows)
+    assert "title" not in done.stdout.replace("]0;title", "")
+    loaded = run_client("--cwd", str(folder), "--load", "last", agent=argv, stdin="", **truecolor)
+    assert "\x1b[31mred\x1b[0m plain" in loaded.stdout, loaded.stdout + loaded.stderr
+    for more in ({"NO_COLOR": "1", **truecolor}, {}):
+        grey = run_client("--cwd", str(folder), "--load", "last", agent=argv, stdin="", **more)
+        assert "red" in grey.stdout
+        assert "\x1b[31m" not in grey.stdout
+        assert "\x1b[1;38;2" not in grey.stdout
+    loom = next(line.split()[1] for line in done.stdout.splitlines() if "loom " in line and ".jsonl" in line)
+    shown = subprocess.run(
+        [sys.executable, "-m", "cantrip_acp.cli.main", "loom", "thread", re.sub(r"\x1b\[[0-9;]*m", "", loom)],
+        capture_output=True, text=True, check=False, env=environment(**truecolor),
+    )  # fmt: skip
+    assert "\x1b[31mred\x1b[0m plain" in shown.stdout, shown

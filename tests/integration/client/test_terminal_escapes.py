@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.text.sanitize import Cleaner, clean, clean_line
+from cantrip_acp.text.sanitize import Cleaner, StyledCleaner, clean, clean_line
+from cantrip_acp.text.styled import join
 
 CASES = [
     ("plain ünïcödé 🎉\ttab\n", "plain ünïcödé 🎉\ttab\n"),
@@ -63,3 +64,26 @@ def test_nothing_that_a_terminal_obeys(pieces: list[str]) -> None:
 def test_a_line_is_one_line() -> None:
     assert clean_line("a\nb\t c\x1b[2K\rd") == "a b c d"
     assert clean_line("x" * 500, 10) == "x" * 9 + "…"
+
+
+@given(
+    st.lists(
+        st.sampled_from(["\x1b[31m", "\x1b[0m", "\x1b[1;4m", "\x1b[2J", "\x1b]0;t", "\x07", "a", "é\n", "\r", "\x1b"]),
+        max_size=20,
+    ),
+    st.integers(1, 6),
+)
+def test_colours_are_kept_beside_the_text(parts: list[str], size: int) -> None:
+    whole = "".join(parts)
+    cut, once = StyledCleaner(), StyledCleaner()
+    pieces = join([*(cut.feed(whole[at : at + size]) for at in range(0, len(whole), size)), cut.close()])
+    assert pieces.text == clean(whole)
+    assert pieces == join([once.feed(whole), once.close()])
+    assert re.sub(r"\x1b\[[0-9;]*m", "", pieces.coded()) == pieces.text
+
+
+def test_a_red_word_between_other_codes() -> None:
+    cleaner = StyledCleaner()
+    assert cleaner.feed("\x1b[2Ka \x1b[3") == ("a ", ())
+    assert cleaner.feed("1mred\x1b]0;t\x07") == ("red", ((0, "31"),))
+    assert cleaner.feed(" on\x1b[m off") == (" on off", ((0, "31"), (3, "")))

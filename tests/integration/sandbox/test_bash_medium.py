@@ -347,3 +347,34 @@ def test_observations_read_well() -> None:
     assert observe(Output(stderr="bad\n", exit_code=137)) == "[stderr]\nbad\n[exit status 137, SIGKILL]"
     assert "shortened" in observe(Output(stdout="a", truncated=True, exit_code=0))
     assert observe(Output(exit_code=0)) == "(no output)"
+
+
+async def test_colours_are_beside_the_text_that_the_model_reads(workspace: Path) -> None:
+    shared().add("hunter2hunter2")
+    made = cantrip(
+        workspace,
+        bash(r"printf '\033[31mred\033[0m\n'; printf '\033]0;t\007\033[2Aplain\n' >&2"),
+        bash(r"printf 'hunter2\033[31mhunter2'; printf 'hun\033[1mter2hunter2\n' >&2"),
+        bash("seq 3 | grep --color=auto 2; ls -d /; env | grep -c COLOR"),
+        bash("cantrip_done x"),
+    )
+    pieces = []
+    async with made.cast_stream("work") as stream:
+        async for event in stream:
+            if isinstance(event, events.CommandOutput):
+                pieces.append(event.styled.coded())
+    first, second, third, _ = turns(made)
+    assert first.observation.output == Output(
+        stdout="red\n", stderr="plain\n", exit_code=0, stdout_styles=((0, "31"), (3, ""))
+    )
+    assert "\x1b[31mred\x1b[0m\n" in pieces
+    assert "plain\n" in pieces
+    assert second.observation.output is not None
+    assert second.observation.output.streams == (("[redacted]", ()), ("[redacted]\n", ((10, "1"),)))
+    assert "hunter2" not in repr(second.observation) + "".join(pieces)
+    # Nothing asks programs for colours, and a pipe gets none.
+    assert third.observation.output is not None
+    assert third.observation.output == Output(stdout="2\n/\n0\n", exit_code=1)
+    assert isinstance(made.crystal, ScriptedCrystal)
+    assert "red\\n" in repr(made.crystal.invocations)
+    assert "\\x1b" not in repr(made.crystal.invocations)

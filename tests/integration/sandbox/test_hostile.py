@@ -16,6 +16,7 @@ import pytest
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.sandbox.launch.process_tree import Tree
 from cantrip_acp.sandbox.launch.sandbox import Outcome, Running, Sandbox, control_groups
+from cantrip_acp.text.styled import Styled
 from tests.integration.sandbox.conftest import Make, both_back_ends
 
 
@@ -100,7 +101,7 @@ async def test_a_cancel_ends_everything_at_once_and_keeps_what_there_was(make: M
     box = make()
     with anyio.CancelScope() as scope:
 
-        async def cancel(stream: str, text: str) -> None:
+        async def cancel(stream: str, text: Styled) -> None:
             scope.cancel()
 
         command = f"setsid sleep {marker} & echo begun; sleep {marker}"
@@ -216,8 +217,8 @@ async def test_an_endless_flood_ends_with_its_time(make: Make) -> None:
 async def test_invalid_text_and_control_sequences(make: Make) -> None:
     heard: list[str] = []
 
-    async def listener(stream: str, text: str) -> None:
-        heard.append(text)
+    async def listener(stream: str, text: Styled) -> None:
+        heard.append(text.text)
 
     outcome = await make().run(
         r"printf '\xff\xfe ok \033[31mred\033[0m \033]0;title\007 \033]52;c;ZXZpbA==\033\\ a\bb \x00 \xc2\x9b5n end\r\n'",
@@ -237,17 +238,17 @@ async def test_invalid_text_and_control_sequences(make: Make) -> None:
 async def test_a_slow_listener_slows_the_command_and_loses_nothing(make: Make) -> None:
     heard: list[str] = []
 
-    async def listener(stream: str, text: str) -> None:
+    async def listener(stream: str, text: Styled) -> None:
         await anyio.sleep(0.02)
         if stream == "stdout":  # not what an unfinished line says meanwhile
-            heard.append(text)
+            heard.append(text.text)
 
     outcome = await make(bash_max_output_bytes=2_000_000).run("seq 1 200000", listener=listener)
     assert "".join(heard) == "".join(f"{n}\n" for n in range(1, 200_001)) == outcome.stdout
 
 
 async def test_a_listener_that_never_returns_does_not_keep_a_command_alive(make: Make) -> None:
-    async def listener(stream: str, text: str) -> None:
+    async def listener(stream: str, text: Styled) -> None:
         await anyio.sleep_forever()
 
     began = time.perf_counter()
@@ -341,9 +342,9 @@ async def test_nothing_of_ours_stays_open(make: Make) -> None:
 async def test_a_program_that_writes_letter_by_letter_is_heard_in_pieces(make: Make) -> None:
     heard: list[str] = []
 
-    async def listener(stream: str, text: str) -> None:
+    async def listener(stream: str, text: Styled) -> None:
         if stream == "stdout":  # not what an unfinished line says meanwhile
-            heard.append(text)
+            heard.append(text.text)
 
     program = "import os\nfor i in range(20000): os.write(1, b'x')"
     outcome = await make().run(

@@ -85,7 +85,7 @@ def test_the_group_ends_when_we_are_killed(back_end: str, tmp_path: Path) -> Non
         "from cantrip_acp.sandbox.launch import availability\nfrom cantrip_acp.sandbox.launch.sandbox import Sandbox\n"
         "availability.back_end = lambda: 'seatbelt'\n"
         f"availability.find_sandbox_exec.__defaults__ = ({program(tmp_path, OPEN)!r},)\n"
-        "async def show(stream, text): print(text, flush=True)\n"
+        "async def show(stream, text): print(text.text, flush=True)\n"
         "asyncio.run(Sandbox(Wards(), None).run('echo $$; sleep 1000 & wait', listener=show))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as owner:

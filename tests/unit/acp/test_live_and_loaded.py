@@ -80,7 +80,7 @@ async def live_and_loaded(
     **more: Any,
 ) -> tuple[list[Any], list[Any]]:
     loom = Loom.memory()
-    breaks, children = more.pop("breaks", 0), more.pop("children", ())
+    breaks, children, show = more.pop("breaks", 0), more.pop("children", ()), more.pop("show", shown)
     crystal = Breaking([step for cast in casts for step in cast], breaks=breaks, children=children)
     circle = Circle(medium=medium, gates=GATES, wards=WARDS, workspace=folder)
     cantrip = Cantrip(crystal, Call(), circle, loom=loom, **more)
@@ -94,15 +94,15 @@ async def live_and_loaded(
                         updates += translator.translate(event)
             except CantripError:
                 pass
-            live += shown([*updates, *translator.close()])
+            live += show([*updates, *translator.close()])
         loaded: list[Any] = []
         prompt: list[acp.Update] = []
         for update in loaded_updates(entity, client):
             if isinstance(update, acp.UserMessageChunk):
-                loaded += shown(prompt)
+                loaded += show(prompt)
                 prompt = []
             prompt.append(update)
-        loaded += shown(prompt)
+        loaded += show(prompt)
     return live, loaded
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cantrip_acp.sandbox.launch.output import Cleaner, Collector, clean, part, share
+from cantrip_acp.sandbox.launch.output import Cleaner, Collector, clean, part, separate, share
+from cantrip_acp.text.styled import MOST_CHANGES, PLAIN, SGR, Styled, after, join, params_of
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,7 @@ def test_a_collector_keeps_its_bound(pieces: list[bytes], limit: int) -> None:
     collector = Collector(limit)
     for piece in pieces:
         collector.feed(piece)
-    text = collector.text(limit)
+    text = collector.text(limit).text
     assert len(text.encode()) <= limit
     assert forbidden(text) == []
     if collector.total <= limit:
@@ -90,7 +93,7 @@ def test_two_streams_share_one_bound(out: bytes, err: bytes, limit: int) -> None
     a.feed(out)
     b.feed(err)
     first, second, truncated = share(a, b, limit)
-    assert len(first.encode()) + len(second.encode()) <= limit
+    assert len(first.text.encode()) + len(second.text.encode()) <= limit
     assert truncated or len(out) + len(err) <= limit
 
 
@@ -98,7 +101,7 @@ def test_both_ends_are_kept_and_the_gap_says_how_much_is_missing() -> None:
     collector = Collector(1000)
     collector.feed(b"BEGIN" + b"x" * 5000)
     collector.feed(b"y" * 5000 + b"END")
-    text = collector.text(1000)
+    text = collector.text(1000).text
     assert text.startswith("BEGIN")
     assert text.endswith("END")
     assert "[… 9,088 bytes not shown …]" in text
@@ -107,7 +110,7 @@ def test_both_ends_are_kept_and_the_gap_says_how_much_is_missing() -> None:
         lines.feed(b"line %d\n" % n)
         assert lines._tail_size <= 1000 + 20
     lines.feed(b"BUILD OK\n")
-    text = lines.text(1000)
+    text = lines.text(1000).text
     shown = text.splitlines()
     assert (shown[0], shown[-1]) == ("line 0", "BUILD OK")
     gap = next(at for at, line in enumerate(shown) if line.startswith("[…"))
@@ -125,33 +128,33 @@ def test_a_line_that_is_rewritten_is_one_line_however_it_is_cut(parts: list[byte
     told = ""
     for at in range(0, len(whole), size):
         collector.feed(whole[at : at + size])
-        told += collector.read()
+        told += collector.read().text
     wanted = clean(last_states(whole).decode("utf-8", "replace"))
-    assert collector.text(10_000) == wanted
-    assert told + collector.finish() == wanted
-    assert collector.text(10_000) == wanted
+    assert collector.text(10_000).text == wanted
+    assert told + collector.finish().text == wanted
+    assert collector.text(10_000).text == wanted
 
 
 def test_what_a_progress_bar_says_now_is_no_output() -> None:
     collector = Collector(100)
     collector.feed(b"start\n10 %\r20 %\r30")
-    assert collector.read() == "start\n"
-    assert collector.state() == ("20 %", True)
+    assert collector.read().text == "start\n"
+    assert collector.state() == (("20 %", ()), True)
     assert collector.state() is None
     collector.feed(b" %\r100 %\ndone\n")
-    assert collector.read() == "100 %\ndone\n"
+    assert collector.read().text == "100 %\ndone\n"
 
 
 def test_a_live_reader_gets_the_beginning_and_then_the_newest_lines() -> None:
     collector = Collector(10)
     collector.feed(b"1234\n")
-    assert collector.read() == "1234\n"
+    assert collector.read().text == "1234\n"
     collector.feed(b"5678\nabcdef")
-    assert collector.read() + collector.finish() == "5678\nabcdef"
+    assert collector.read().text + collector.finish().text == "5678\nabcdef"
     assert collector.last_line() == "1234\n5678\nabcdef"[-6:]
     flood = Collector(100)
     flood.feed(b"".join(b"line %d\n" % n for n in range(10_000)) + b"OK\n")
-    told = flood.read(last=True).splitlines()
+    told = flood.read(last=True).text.splitlines()
     gap = next(at for at, line in enumerate(told) if line.startswith("[…"))
     first, after = int(told[gap - 1].split()[1] or 0), int(told[gap + 1].split()[1])
     assert told[-1] == "OK"
@@ -162,7 +165,137 @@ def test_a_part_that_ends_in_a_line_is_read_whole() -> None:
     """What a command printed before a child ran is in the record of that part, so readers get it there too."""
     out, err = Collector(1000), Collector(1000)
     out.feed(b"one\nSeen.")
-    assert part(out, err, 1000)[0] == "one\nSeen."
+    assert part(out, err, 1000)[0].text == "one\nSeen."
     out.feed(b" more\n")
-    assert out.read() + out.finish() == "one\nSeen. more\n"
-    assert out.text(1000) == " more\n"
+    assert out.read().text + out.finish().text == "one\nSeen. more\n"
+    assert out.text(1000).text == " more\n"
+
+
+# --- colours
+
+CODES = [
+    "\x1b[31m",
+    "\x1b[1m",
+    "\x1b[0m",
+    "\x1b[m",
+    "\x1b[22;4m",
+    "\x1b[38;5;200m",
+    "\x1b[48;2;1;2;3m",
+    "\x1b[39m",
+    "\x1b[7m",
+]
+COLOURED = st.lists(
+    st.sampled_from(
+        [*CODES, *CODES, "a", "bc", "é", "\n", "\n", "\r", "\x1b[K", "\x1b]8;;x\x07", "\x1b]0;t", "\x1b[2A", "50 %"]
+    ),
+    max_size=80,
+)
+
+
+def cells(styled: Styled) -> list[tuple[str, str]]:
+    """Each character with its style, except for line ends, which have no colour that anybody sees."""
+    out, at, style = [], 0, ""
+    for place, new in [*styled.changes, (len(styled.text), "")]:
+        out += [(c, style) for c in styled.text[at:place] if c != "\n"]
+        at, style = place, new
+    return out
+
+
+def cells_of(raw: str) -> list[tuple[str, str]]:
+    """The characters of an output with their styles, one code after the other, without what its lines have replaced."""
+    out, style = [], PLAIN
+    lines = raw.split("\n")
+    for number, line in enumerate(lines):
+        after_it = "\n" if number < len(lines) - 1 else ""
+        body = line.rstrip("\r")
+        start = body.rfind("\r") + 1
+        for code in SGR.finditer(body, 0, start):
+            style = after(style, code[1])
+        at = start
+        for code in [*SGR.finditer(body, start), None]:
+            end = code.start() if code is not None else len(body)
+            text = clean(body[at:end] + ("\x1b" if code is not None else after_it))
+            out += [(c, params_of(style)) for c in text if c != "\n"]
+            if code is not None:
+                style, at = after(style, code[1]), code.end()
+    return out
+
+
+@given(st.one_of(st.text(max_size=80), COLOURED.map("".join)))
+def test_text_beside_its_colours_is_the_text_without_codes(text: str) -> None:
+    styled, _ = separate(text)
+    assert styled.text == clean(text)
+    places = [at for at, _ in styled.changes]
+    assert places == sorted(set(places))
+    assert all(0 <= at < len(styled.text) for at in places) or styled.changes[-1][1] == ""
+
+
+@given(COLOURED, st.integers(1, 9))
+def test_the_colours_are_right_however_the_output_is_cut(parts: list[str], size: int) -> None:
+    raw = "".join(parts)
+    whole = raw.encode()
+    collector = Collector(10_000)
+    live = []
+    for at in range(0, len(whole), size):
+        collector.feed(whole[at : at + size])
+        live.append(collector.read())
+    assert cells(collector.text(10_000)) == cells_of(raw)
+    assert cells(join([*live, collector.finish()])) == cells_of(raw)
+
+
+@given(st.lists(st.sampled_from(CODES), min_size=1, max_size=4), st.integers(0, 30), st.integers(60, 4000))
+def test_both_sides_of_a_gap_have_their_colours(codes: list[str], every: int, size: int) -> None:
+    """The code of a line that is left out still counts for the lines after it."""
+    lines = [f"line {n}\n" for n in range(1500)]
+    for n in range(every, 1500, every + 60):
+        lines[n] = codes[n % len(codes)] + lines[n]
+    raw = "".join(lines)
+    out, err = Collector(600), Collector(600)
+    whole = raw.encode()
+    for at in range(0, len(whole), size):
+        out.feed(whole[at : at + size])
+    kept, _, truncated = share(out, err, 600)
+    assert truncated
+    everything = cells_of(raw)
+    for shown in (kept, out.finish()):
+        first, gap, last = shown.text.partition("[…")
+        assert gap
+        has = cells(shown)
+        assert has[: len(first.replace("\n", ""))] == everything[: len(first.replace("\n", ""))]
+        end = last.rpartition("…]\n")[2].replace("\n", "")
+        assert end
+        assert has[-len(end) :] == everything[-len(end) :]
+        assert {style for _, style in has[len(first.replace("\n", "")) :][: len("[… ")]} == {""}
+
+
+def test_a_part_after_a_child_has_the_colours_from_before() -> None:
+    out, err = Collector(3000), Collector(3000)
+    out.feed(b"\x1b[31mred\n" * 500)
+    part(out, err, 3000)
+    out.feed(b"still red\n\x1b[0mplain\n")
+    assert part(out, err, 3000)[0] == ("still red\nplain\n", ((0, "31"), (10, "")))
+
+
+def test_a_state_of_a_line_has_its_colours() -> None:
+    collector = Collector(100)
+    collector.feed(b"\x1b[32m10 %\r\x1b[1m20 %\r30")
+    assert collector.state() == (("20 %", ((0, "1;32"),)), True)
+    collector.feed(b" %\x1b[0m\n")
+    assert collector.read() == ("30 %\n", ((0, "1;32"), (4, "")))
+
+
+def test_a_code_for_each_character_costs_little() -> None:
+    hostile = b"".join(b"\x1b[38;2;%d;%d;%dmx" % (n % 256, n // 256 % 256, n // 65536) for n in range(550_000))
+    assert len(hostile) > 9_000_000
+    for data in (hostile, hostile.replace(b"x", b"x\n"), hostile.replace(b"x", b"x\r")):
+        collector = Collector(100_000)
+        began = time.process_time()
+        pieces = 0
+        for at in range(0, len(data), 65_536):
+            collector.feed(data[at : at + 65_536])
+            pieces = max(pieces, len(collector.read().changes))
+            assert len(collector._line) + collector._tail_size + len(collector._later) < 400_000
+        shown = collector.text(100_000)
+        assert time.process_time() - began < 10
+        assert len(shown.changes) <= MOST_CHANGES
+        assert pieces < 30_000

@@ -104,14 +104,18 @@ export class TerminalView {
         continue
       }
       const span = el('span', { class: names.map((name) => `ansi-${name}`).join(' ') || undefined }, token.value)
-      const foreground = colour(token.foreground)
-      const background = colour(token.background)
+      let foreground = colour(token.foreground)
+      let background = colour(token.background)
+      if (token.decorations.has('reverse')) [foreground, background] = [background ?? 'var(--vscode-terminal-background, var(--vscode-editor-background))', foreground ?? 'var(--vscode-terminal-foreground, var(--vscode-editor-foreground))']
       if (foreground) span.style.color = foreground
       if (background) span.style.backgroundColor = background
       this.line.append(span)
     }
   }
 }
+
+// The first 16 colours of the table of 256.
+const NAMED = ['black', 'red', 'green', 'yellow', 'blue', 'magenta', 'cyan', 'white', 'brightBlack', 'brightRed', 'brightGreen', 'brightYellow', 'brightBlue', 'brightMagenta', 'brightCyan', 'brightWhite'] as const
 
 type Colour = ReturnType<ReturnType<typeof createAnsiSequenceParser>['parse']>[number]['foreground']
 
@@ -121,6 +125,7 @@ function colour(value: Colour): string | undefined {
   if (value.type === 'named') return `var(--vscode-terminal-ansi${value.name.charAt(0).toUpperCase()}${value.name.slice(1)})`
   if (value.type === 'rgb') return `rgb(${value.rgb.join(',')})`
   const { index } = value
+  if (index < 16) return colour({ type: 'named', name: NAMED[index] ?? 'white' })
   if (index >= 232) {
     const grey = 8 + (index - 232) * 10
     return `rgb(${grey},${grey},${grey})`

@@ -73,7 +73,7 @@ export class Connection {
         session: { notices: {}, compaction: {}, configOptions: { boolean: {} } },
         elicitation: { form: {}, url: {} },
         auth: { terminal: true },
-        _meta: { terminal_output: true, cantrip: { promptQueueing: true } },
+        _meta: { terminal_output: true, cantrip: { promptQueueing: true, outputStyles: true } },
       },
       clientInfo: { name: "cantrip-vscode", title: "Cantrip for VS Code", version: options.version },
     });

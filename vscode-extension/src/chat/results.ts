@@ -1,3 +1,4 @@
+/* eslint-disable no-control-regex -- escape codes are control characters */
 /** Reads the data of a tool call: programs, test reports, exit codes, and errors as text for the user. */
 import type { Program, TestReport, ToolItem } from "./items";
 
@@ -53,6 +54,33 @@ export function recordedOutput(name: string | undefined, raw: unknown): string |
   const given = fields(raw);
   if ((name !== "bash" && name !== "python") || given === undefined || !("exit_code" in given)) return undefined;
   return typeof given.output === "string" ? given.output : undefined;
+}
+
+const CODES = /\u001b\[[0-9;]*m/g;
+const STYLE = /^[0-9;]{0,100}$/;
+
+/** The text with an escape code where its style changes: pairs of a character's number and the style that begins there. */
+export function inColours(text: string, styles: unknown): string {
+  if (!Array.isArray(styles)) return text;
+  // The agent counts characters, and JavaScript counts a pair of surrogates as two.
+  const characters = /[\ud800-\udbff]/.test(text) ? Array.from(text) : undefined;
+  const length = characters?.length ?? text.length;
+  const part = (from: number, to: number): string => characters?.slice(from, to).join("") ?? text.slice(from, to);
+  let out = "";
+  let last = 0;
+  let now = "";
+  for (const each of styles) {
+    const [at, style] = Array.isArray(each) ? (each as unknown[]) : [];
+    if (typeof at !== "number" || typeof style !== "string" || at < last || at >= length || !STYLE.test(style)) continue;
+    out += `${part(last, at)}\u001b[${now !== "" && style !== "" ? "0;" : ""}${style || "0"}m`;
+    last = at;
+    now = style;
+  }
+  return out + part(last, length) + (now === "" ? "" : "\u001b[0m");
+}
+
+export function withoutColours(text: string): string {
+  return text.replace(CODES, "");
 }
 
 /** The report of a test run, and its command. */

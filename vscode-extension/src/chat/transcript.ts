@@ -9,7 +9,7 @@ import type { OpenForm } from "./forms";
 import type { Answer, Attachment, EndItem, ErrorItem, FoldItem, FormAnswer, FormItem, Item, NoticeItem, Op, Question, ToolItem, ToolPart, UserItem, WordsItem } from "./items";
 import { contextOf } from "./editorcontext";
 import type { Versions } from "./versions";
-import { exitOf, inputOf, program, programOf, recordedOutput, sentence, testsOf, unfenced } from "./results";
+import { exitOf, inColours, inputOf, program, programOf, recordedOutput, sentence, testsOf, unfenced, withoutColours } from "./results";
 
 const MOST_OUTPUT = 200_000;
 
@@ -419,8 +419,10 @@ export class Transcript {
     // The record has the end of a long output, and after a reload the same text.
     const recorded = recordedOutput(change.name ?? item.name, update.rawOutput);
     if (recorded !== undefined && answer === undefined && (item.output === undefined || meta?.cantrip?.stopped !== true)) {
-      if (recorded !== (item.output ?? "")) change.recorded = true;
-      change.output = recorded;
+      // Output that came in pieces has codes at the borders of the pieces too.
+      const known = withoutColours(item.output ?? "") === recorded;
+      if (!known) change.recorded = true;
+      change.output = known ? (item.output ?? "") : inColours(recorded, meta?.cantrip?.styles);
       if (change.parts) change.parts = change.parts.filter((part) => part.type !== "output" && !(part.type === "text" && recorded.includes(part.text.trim())));
     }
     const via = meta?.cantrip?.via;
@@ -562,7 +564,7 @@ interface Meta {
   readonly terminal_info?: { readonly terminal_id?: string };
   readonly terminal_output?: { readonly data?: unknown };
   readonly terminal_exit?: { readonly exit_code?: number | null; readonly signal?: string | null };
-  readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown; readonly stopped?: unknown; readonly after?: unknown; readonly steering?: unknown; readonly children?: unknown; readonly question?: unknown };
+  readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown; readonly stopped?: unknown; readonly after?: unknown; readonly steering?: unknown; readonly children?: unknown; readonly question?: unknown; readonly styles?: unknown };
 }
 
 /** The gate whose calls are questions to the user. */

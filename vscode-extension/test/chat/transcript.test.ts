@@ -331,6 +331,28 @@ describe("a real session's past", () => {
     assert.deepEqual(live.items.flatMap((item) => (item.type === "tool" && item.output !== undefined ? [item.output] : [])), ["begun\n"]);
   });
 
+  it("has the colours of a command's output, live and after a reload", () => {
+    const ended = { exit_code: 0, signal: null, timed_out: false, truncated: false, output: "a \u{1f600} red word\nplain\n" };
+    const _meta = { cantrip: { styles: [[4, "31"], [7, "1;38;5;200"], [9, ""], [3, "7"], [10, "31m\u001b]0;t\u0007"], ["x", 1], null, [999, "1"]] } };
+    const colours = "a \u{1f600} \u001b[31mred\u001b[0;1;38;5;200m w\u001b[0mord\nplain\n";
+    const loaded = new Transcript("/p");
+    loaded.applyUpdate({ sessionUpdate: "tool_call", toolCallId: "t1.0", title: "x", name: "bash", kind: "execute", status: "completed", rawInput: { command: "x" }, rawOutput: ended, _meta });
+    assert.equal(loaded.call("t1.0")?.output, colours);
+    // What came in pieces stays: the pieces have more codes.
+    const pieces = ["a \u{1f600} \u001b[31mre\u001b[0m", "\u001b[31md\u001b[0;1;38;5;200m w\u001b[0mord\nplain\n"];
+    const live = new Transcript("/p");
+    live.applyUpdate({ sessionUpdate: "tool_call", toolCallId: "t1.0", title: "x", name: "bash", kind: "execute", status: "in_progress", rawInput: { command: "x" } });
+    for (const data of pieces) live.applyUpdate({ sessionUpdate: "tool_call_update", toolCallId: "t1.0", _meta: { terminal_output: { data } } });
+    live.applyUpdate({ sessionUpdate: "tool_call_update", toolCallId: "t1.0", status: "completed", rawOutput: ended, _meta });
+    assert.equal(live.call("t1.0")?.output, pieces.join(""));
+    assert.equal(live.call("t1.0")?.recorded, undefined);
+    // Its middle was left out, so the record counts.
+    const short = { ...ended, truncated: true, output: "a\n[… 3 lines (9 bytes) not shown …]\nred\n" };
+    live.applyUpdate({ sessionUpdate: "tool_call_update", toolCallId: "t1.0", status: "completed", rawOutput: short, _meta: { cantrip: { styles: [[38, "31"]] } } });
+    assert.equal(live.call("t1.0")?.output, `${short.output.slice(0, 38)}\u001b[31m${short.output.slice(38)}\u001b[0m`);
+    assert.equal(live.call("t1.0")?.recorded, true);
+  });
+
   it("has the recorded output of a command when it ends, live and after a reload", () => {
     const whole = "line 1\n[… 48,700 lines (9,999 bytes) not shown …]\nBUILD OK\n";
     const ended = { exit_code: 0, signal: null, timed_out: false, truncated: true, output: whole };

@@ -16,7 +16,7 @@ setup: ## .venv with the package, all extras and the tools of the checks
 
 demo: ## the main job, with no key: a scripted entity mends a real project in a real sandbox
 	@bash .ci/setup --demo
-	@env -u MAKEFLAGS -u MFLAGS $(BIN)/cantrip demo $(ARGS) # or this make's variables would be those of the demo's own make
+	@$(BIN)/cantrip demo $(ARGS)
 
 check: setup ## format, lint, types, imports and unit tests: what to run before each commit (at most 3 minutes)
 	@$(MAKE) --no-print-directory -j3 --output-sync=target lint types unit

@@ -191,9 +191,10 @@ PASSED_VARIABLES = (
     "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_COLLATE", "LC_MESSAGES", "LC_NUMERIC", "LC_TIME", "TZ",
     "PYENV_ROOT", "PYENV_VERSION", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "NVM_DIR", "NVM_BIN",
     "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "GOROOT", "GOTOOLCHAIN", "JAVA_HOME", "DENO_DIR", "ASDF_DIR", "ASDF_DATA_DIR",
-    "MISE_DATA_DIR", "VOLTA_HOME", "RBENV_ROOT", "NODENV_ROOT", "SDKMAN_DIR", "HOMEBREW_PREFIX", "MAKEFLAGS",
+    "MISE_DATA_DIR", "VOLTA_HOME", "RBENV_ROOT", "NODENV_ROOT", "SDKMAN_DIR", "HOMEBREW_PREFIX",
 )  # fmt: skip
-"""Environment variables that are passed into the sandbox: language, and the folders of tools. Others are not."""
+"""Environment variables that are passed into the sandbox: language, and the folders of tools. Others are not, such as
+MAKEFLAGS: if a make started this process, they are of that one run (`-n`, `-j`, the descriptors of its job server)."""
 
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 

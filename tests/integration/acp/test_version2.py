@@ -101,6 +101,26 @@ def test_version_2_costs_nothing_at_the_start_of_version_1() -> None:
 # --- prompts
 
 
+@pytest.mark.sandbox
+def test_one_call_is_stopped_and_the_prompt_goes_on(start_process: Start, folder: Path) -> None:
+    """The method is Cantrip's own in both versions. Version 2 says of such a call that it was cancelled."""
+    agent = start_process([{"bash": "echo begun; sleep 60"}, {"content": "I go on."}], medium="bash", initialized=False)
+    about = agent.initialize_v2()["capabilities"]
+    assert about["_meta"]["cantrip"]["toolCallCancel"] is True
+    session = agent.session(folder)
+    agent.answer(agent.start_prompt(session, "work"))
+    began = agent.until(lambda message: message.get("params", {}).get("update", {}).get("status") == "in_progress")
+    params = {"sessionId": session, "toolCallId": began["params"]["update"]["toolCallId"]}
+    assert agent.call("_cantrip/tool_call/cancel", params) == {}
+    assert until_idle(agent, session)["stopReason"] == "end_turn"
+    calls = [each for each in of(agent, session, "tool_call_update") if each["toolCallId"] == params["toolCallId"]]
+    assert (calls[-1]["status"], calls[-1]["_meta"]["cantrip"]["stopped"]) == ("cancelled", True)
+    # No call offers the method of the draft, and none has ended twice.
+    assert not [each for each in of(agent, session, "tool_call_update") if "capabilities" in each]
+    assert agent.error("tool_call/cancel", params)["code"] == -32601
+    assert agent.error("_cantrip/tool_call/cancel", params)["code"] == -32602
+
+
 def test_a_prompt_is_acknowledged_and_ends_with_a_state(begin: Callable[..., RawClient], folder: Path) -> None:
     agent = begin([{"content": "Words.", **DONE}])
     session = agent.session(folder)

@@ -267,6 +267,22 @@ async def test_the_home_folder_is_hidden(workspace: Path, tmp_path: Path, monkey
     assert ".ssh" not in outcome.stdout
 
 
+async def test_what_a_make_tells_its_own_commands_is_not_told_to_these(workspace: Path) -> None:
+    """With ``-n`` in MAKEFLAGS, a make in the sandbox would only print what it would do."""
+    from cantrip_acp.sandbox.policy.host_toolchains import Host
+
+    given = {
+        "MAKEFLAGS": "n --jobserver-auth=3,4",
+        "MFLAGS": "-n",
+        "MAKELEVEL": "1",
+        "MAKEFILES": "/x",
+        "MAKEOVERRIDES": "x",
+    }
+    box = Sandbox(Wards(), workspace, host=Host.detect({**os.environ, **given}))
+    outcome = await box.run("env | grep -i ^MA; env | grep ^MF; env | grep -c ^HOME=")
+    assert outcome.stdout == "1\n"
+
+
 async def test_kernel_settings_cannot_be_written(make: Make) -> None:
     pattern = Path("/proc/sys/kernel/core_pattern").read_text()
     outcome = await make().run(

@@ -4,6 +4,8 @@ The updates equal those of the live session, with these differences:
 
 - Each tool call is sent once, in its final state. So are the plan of each prompt and the usage of the session.
 - Each message is sent in one piece, and its id is the id of its turn.
+- The intent that approves a plan has no message of its own in a live session. Here it has one, without a plan that the answer
+  before it shows.
 - No update names a terminal, because the terminals of an earlier process no longer exist. Outputs are sent as content.
 - Some things are not in the loom (`loom.query.recorded_events`), so they are missing: notices, retries of attempts
   without output, diffs of very large changes, and separate tool calls for children's calls that needed a permission.
@@ -18,6 +20,7 @@ import msgspec
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.render.event_translator import Translator, attached_content
+from cantrip_acp.acp.sessions.plan_mode import shown_intent
 from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.events import UsageReported
 from cantrip_acp.loom.query.history import CastPart, entity_casts
@@ -37,13 +40,15 @@ def loaded_updates(
     recorded = RecordedEvents(entity.loom, {entity.id, *(turn.entity_id for part in casts for turn in part.turns)})
     seen: set[str | None] = set()
     after: str | int = 0
+    said = ""
     for part in casts:
         # A cast that resumes an earlier one has no message of its own.
         if part.start is not None and part.start.resumes not in seen:
-            yield from _user_message(part, after)
+            yield from _user_message(part, after, said)
         seen.add(part.id)
         after = part.turns[-1].id if part.turns else after
         updates = [update for event in recorded.cast(part) for update in translator.translate(event)]
+        said = _last_message(updates)
         yield from final_states([*updates, *translator.close()])
     yield from translator.translate(_usage(entity, casts))
 
@@ -71,14 +76,23 @@ def final_states(updates: Iterable[acp.Update]) -> list[acp.Update]:
     return list(result.values())
 
 
-def _user_message(part: CastPart, after: str | int) -> Iterator[acp.Update]:
-    """The user's message: the intent with its links, images and audio.
+def _last_message(updates: Iterable[acp.Update]) -> str:
+    """The text of the agent's last message."""
+    messages: dict[str | None, str] = {}
+    for update in updates:
+        if isinstance(update, acp.AgentMessageChunk) and isinstance(update.content, acp.TextContent):
+            messages[update.message_id] = messages.get(update.message_id, "") + update.content.text
+    return next(reversed(messages.values()), "")
+
+
+def _user_message(part: CastPart, after: str | int, said: str) -> Iterator[acp.Update]:
+    """The user's message: the intent with its links, images and audio. ``said`` is the agent's message before it.
 
     ``_meta.cantrip.after`` is the turn before the message (0: none): a fork from there can send another message instead.
     """
     message_id, meta = f"{part.id}:intent", {"cantrip": {"after": after}}
     if part.intent:
-        yield acp.UserMessageChunk(acp.TextContent(part.intent), message_id, meta)
+        yield acp.UserMessageChunk(acp.TextContent(shown_intent(part.intent, said)), message_id, meta)
     for record in part.context:
         attachment = block_of(record).attachment if record.source != STEERING else None
         content = attached_content(attachment, record.title) if attachment is not None else None

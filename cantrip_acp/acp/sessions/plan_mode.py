@@ -41,6 +41,7 @@ APPROVALS: tuple[tuple[str, Literal["allow_once", "allow_always"], str], ...] = 
 """The modes in which an approved plan can be carried out: the mode, the kind of the option, and its name."""
 
 _HEADING = re.compile(r"^#{1,3}[ \t]+plan\b", re.IGNORECASE | re.MULTILINE)
+_APPROVED = "I approve this plan"
 _EDIT, _COMMENT = "edit_plan", "return_with_comments"
 
 
@@ -53,7 +54,13 @@ def plan_in(answer: Any) -> str | None:
 def approved_intent(plan: str, mode: str, *, edited: bool) -> str:
     """The intent with which the entity carries out a plan."""
     changed = " after an edit; this text is what holds" if edited else ""
-    return f"I approve this plan{changed}. The mode is now {modes.name_of(mode)!r}. Carry it out.\n\n{plan}"
+    return f"{_APPROVED}{changed}. The mode is now {modes.name_of(mode)!r}. Carry it out.\n\n{plan}"
+
+
+def shown_intent(intent: str, said: str) -> str:
+    """An intent for people: without the plan that it approves, if that is the end of what was ``said`` before."""
+    head, _, plan = intent.partition("\n\n")
+    return head if head.startswith(_APPROVED) and plan and said.rstrip().endswith(plan.rstrip()) else intent
 
 
 def returned_intent(comments: str) -> str:

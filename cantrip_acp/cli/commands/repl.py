@@ -305,17 +305,19 @@ class _Conversation:
     def until_end(self, typed: Iterator[str], context: Sequence[ContextBlock], waiting: Sequence[str]) -> _Ended:
         """Talk until the user quits or begins a new conversation. ``context`` is for the first intent, ``waiting`` are lines
         that come before what is typed."""
+        from cantrip_acp.acp.sessions.plan_mode import shown_intent
         from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
 
         queue, output, run = self._queue, self.output, self.run
         for text in reversed(waiting):
             assert queue is not None, "only a terminal has lines that wait"
             queue.put_first(text)
-        blocks, status = tuple(context), DONE
+        blocks, status, planned = tuple(context), DONE, ""
         for text in queue.before(typed) if queue is not None else typed:
             words = text.strip()
             if words and (self._line is not None or (not self._terminal and not words.startswith("/"))):
-                output.show_intent(words)
+                # What approves a plan is not the user's text, and the plan was just shown.
+                output.show_intent(shown_intent(words, words) if words == planned else words)
             if words in ("/quit", "/exit") or (self._terminal and words in ("quit", "exit")):
                 break
             if words == "/clear":
@@ -336,6 +338,7 @@ class _Conversation:
             good, signalled, answer = _run_cast(run, words, output, given, queue, self._line)
             if self._plan is not None and queue is not None and (intent := self._plan.decide(answer, run)) is not None:
                 queue.put_first(intent)
+                planned = intent.strip()
             blocks = ()  # the entity keeps the context of its first cast for all later casts
             status = status if good or self._terminal else FAILED
             if signalled is not None and (signalled != signal.SIGINT or not self._terminal):

@@ -66,6 +66,8 @@ class UpdateTranslator:
     def __init__(self) -> None:
         self._calls: dict[str, _CallContent] = {}
         self._summaries: dict[str, str] = {}
+        self._said = ("", "")
+        """The id and the text of the agent's last message."""
 
     def end_turn(self) -> None:
         """Delete the calls of a turn from memory. After its end no more updates for them come."""
@@ -77,7 +79,11 @@ class UpdateTranslator:
         match kind:
             case "agent_message_chunk" | "agent_thought_chunk" | "user_message_chunk":
                 role: Any = {"agent_m": "agent", "agent_t": "thought", "user_me": "user"}[kind[:7]]
-                return [Message(role, get_text(update, "messageId"), content_text(update.get("content")))]
+                message_id, text = get_text(update, "messageId"), content_text(update.get("content"))
+                if role == "agent":
+                    known, before = self._said
+                    self._said = message_id, (before if known == message_id else "") + text
+                return [Message(role, message_id, text)]
             case "tool_call" | "tool_call_update":
                 return [self.call(update)]
             case "plan":
@@ -113,7 +119,7 @@ class UpdateTranslator:
         meta = get_mapping(update, "_meta")
         ours, ended = get_mapping(meta, "cantrip"), get_mapping(meta, "terminal_exit")
         raw = update.get("rawOutput")
-        changes, output = content.update(update)
+        changes, output = content.update(update, self._said[1])
         if output:
             output = _in_colours(output, raw, ours)
         code = get_int(ended, "exit_code") if ended else exit_code_of(raw)
@@ -157,15 +163,16 @@ class _CallContent:
 
     def __init__(self) -> None:
         self._status = ""
-        self._command = ""
+        self._command = self._plan = ""
         self._text = ""
         self._changes: set[int] = set()
 
-    def update(self, update: Mapping[str, Any]) -> tuple[tuple[FileChange, ...], str]:
-        """The changes and the text that the update adds."""
+    def update(self, update: Mapping[str, Any], said: str) -> tuple[tuple[FileChange, ...], str]:
+        """The changes and the text that the update adds. ``said`` is the agent's last message."""
         self._status = get_text(update, "status") or self._status
         if update.get("rawInput") is not None:
             self._command = command_of(update["rawInput"])
+            self._plan = get_text(get_mapping(update, "rawInput"), "plan").strip()
         if not isinstance(update.get("content"), list):
             return (), ""
         changes: list[FileChange] = []
@@ -193,6 +200,10 @@ class _CallContent:
             # A permission request contains the command again, but the heading already shows it.
             text = ""
         before, self._text = self._text, text
+        if not before and self._plan and text.strip() == self._plan and said.rstrip().endswith(self._plan):
+            # A question about a plan contains the plan, which is the answer above it.
+            self._text += "\n"
+            return tuple(changes), ""
         if text.startswith(before):
             return tuple(changes), text[len(before) :]
         return tuple(changes), "" if before.startswith(text) else ("\n" if before else "") + text

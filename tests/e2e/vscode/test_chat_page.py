@@ -165,6 +165,17 @@ GROWING = (
 )
 
 
+def test_a_plan_that_a_question_shows_is_taken_out_of_the_answer(page: Any) -> None:
+    said = {"type": "agent", "id": "1", "text": "I **looked**.\n\n# Plan\n\n1. Go."}
+    add(page, **said)
+    page.evaluate("tell({ type: 'ops', ops: [{ op: 'text', id: '1', text: ' Now.' }] })")
+    item = {**said, "text": "I **looked**."}
+    page.evaluate("(item) => tell({ type: 'ops', ops: [{ op: 'set', item }] })", item)
+    assert page.locator(".agent-item").inner_text() == "I looked."
+    page.evaluate("(item) => tell({ type: 'ops', ops: [{ op: 'set', item }] })", {**item, "text": ""})
+    assert page.locator(".agent-item:visible").count() == 0
+
+
 def test_a_late_piece_continues_its_block(page: Any) -> None:
     """Wherever a text is cut, and although the answer has ended meanwhile (or another item has come): the same as in one piece."""
     cuts = range(len(GROWING) + 1)

@@ -10,7 +10,7 @@ import pytest
 from cantrip_acp import Circle, Loom
 from cantrip_acp.acp.permissions.allowed import allowed
 from cantrip_acp.cli.session.permissions import describe_allowed, describe_asking
-from tests.support.command_line import GREETER, Done, Terminal, recipe, run
+from tests.support.command_line import GREETER, Done, Terminal, TerminalScreen, recipe, run
 from tests.support.gate_calls import Site, serving
 
 sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed here")
@@ -355,6 +355,19 @@ circle:
   gates: [done, write_file]
   wards: [{max_turns: 9}]
 """
+
+
+def test_a_plan_stands_once_in_a_terminal(tmp_path: Path) -> None:
+    planned = re.sub(r"    - (tool_calls|.*Second).*\n", "", PLANS)
+    arguments = ("repl", recipe(tmp_path, planned), "--loom", tmp_path / "x.loom.jsonl", "--plan")
+    with TerminalScreen(*arguments, cwd=tmp_path) as terminal:
+        terminal.ready()
+        terminal.type("go\r")
+        terminal.until("return it")
+        terminal.type("2\r")
+        seen = terminal.until("Done.")
+    assert "I approve this plan. The mode is now" in seen
+    assert seen.count("First.") == 1
 
 
 def test_a_plan_is_returned_edited_and_approved_in_a_terminal(tmp_path: Path) -> None:

@@ -44,6 +44,10 @@ def content(words: str) -> list[dict[str, Any]]:
     return [{"type": "content", "content": {"type": "text", "text": words}}]
 
 
+def planned(plan: str) -> dict[str, Any]:
+    return {"content": content(plan), "rawInput": {"plan": plan}}
+
+
 def piece(words: str) -> dict[str, Any]:
     return {"terminal_output": {"terminal_id": "t", "data": words}}
 
@@ -56,6 +60,22 @@ CASES: dict[str, tuple[list[dict[str, Any]], str]] = {
     "two messages and a thought": (
         [say("Hm.", "1", "agent_thought_chunk"), say("One.", "1"), say("Two.", "2")],
         "✻ Hm.\n\n● One.\n\n● Two.\n",
+    ),
+    "a plan that the answer shows": (
+        [
+            say("I looked.\n\n# Plan\n\n"),
+            say("1. Go."),
+            tool(title="Carry out?", kind="switch_mode", status="pending", **planned("# Plan\n\n1. Go.")),
+            more(status="failed", content=[*content("# Plan\n\n1. Go."), *content("Shorter.")]),
+        ],
+        "● I looked.\n\n  # Plan\n\n  1. Go.\n\n▸ switch_mode  Carry out?\n  │ Shorter.\n  ✗ failed · 1.0 s\n",
+    ),
+    "a plan that was edited": (
+        [
+            say("# Plan\n\n1. Go."),
+            tool(title="Carry out?", kind="switch_mode", status="pending", **planned("# Plan\n\n2. Stay.")),
+        ],
+        "● # Plan\n\n  1. Go.\n\n▸ switch_mode  Carry out?\n  │ # Plan\n  │\n  │ 2. Stay.\n  ✗ Carry out?: did not begin\n",
     ),
     "nothing but white space": ([say(" \n "), say("\n")], ""),
     "a command with streamed output": (

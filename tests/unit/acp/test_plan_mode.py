@@ -77,6 +77,27 @@ def test_nothing_is_changed_and_an_approved_plan_is_carried_out(begin: Any, fold
     assert "nothing can be changed" in told
 
 
+def test_a_loaded_session_shows_a_plan_once(begin: Any, folder: Path) -> None:
+    agent, session = begin(PLANNED, END, PLANNED, END)
+    for notes in ({}, {"plan": "# Plan\n\n1. Write b.txt."}):
+        prompt = agent.start_prompt(session)
+        answer(agent, question(agent), "sandboxed", **notes)
+        agent.answer(prompt)
+        agent.call("session/set_mode", {"sessionId": session, "modeId": "plan"})
+        agent.call("session/close", {"sessionId": session})
+        agent.seen.clear()
+        agent.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+    said = [u["content"]["text"] for u in agent.updates("user_message_chunk")]
+    # One that was edited is not in the answer.
+    assert said == [
+        "go",
+        "I approve this plan. The mode is now 'Sandboxed'. Carry it out.",
+        "go",
+        "I approve this plan after an edit; this text is what holds. The mode is now 'Sandboxed'. Carry it out.\n\n"
+        "# Plan\n\n1. Write b.txt.",
+    ]
+
+
 def test_an_edited_plan_is_what_the_entity_gets(begin: Any) -> None:
     agent, session = begin(PLANNED, END)
     prompt = agent.start_prompt(session)

@@ -56,21 +56,30 @@ function rebuildOnUpdate(item: Item, make: (item: Item) => HTMLElement): ItemVie
 class WordsView implements ItemView {
   private readonly kind = 'agent'
   readonly element: HTMLElement
-  private readonly words: MarkdownView
+  private words: MarkdownView
+  private said: string
 
   constructor(item: WordsItem, streaming: boolean) {
     this.words = new MarkdownView(item.text, streaming)
-    this.element = el('div', { class: 'item agent-item', role: 'article', 'aria-label': 'Cantrip', 'data-id': item.id }, this.words.element)
+    this.said = item.text
+    this.element = el('div', { class: 'item agent-item', role: 'article', 'aria-label': 'Cantrip', 'data-id': item.id, hidden: item.text === '' }, this.words.element)
   }
 
   output = nothing
 
-  /** The text of an interrupted attempt is removed. */
+  /** The text of an interrupted attempt is removed, and a plan that a question shows. */
   set(item: Item): void {
-    this.element.hidden = item.type === this.kind && item.text === ''
+    if (item.type !== this.kind) return
+    this.element.hidden = item.text === ''
+    if (item.text === this.said) return
+    this.said = item.text
+    this.words = new MarkdownView(item.text)
+    this.element.replaceChildren(this.words.element)
   }
 
   text(text: string): void {
+    this.said += text
+    this.element.hidden = false
     this.words.append(text)
   }
 

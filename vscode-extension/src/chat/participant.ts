@@ -153,6 +153,8 @@ class Rendering {
   /** Calls that the user rejected. */
   private readonly settled = new Set<string>();
   private thinking = false;
+  /** What the agent said. */
+  private said = "";
 
   constructor(
     private readonly stream: vscode.ChatResponseStream,
@@ -167,6 +169,7 @@ class Rendering {
     switch (update.sessionUpdate) {
       case "agent_message_chunk":
         this.thinking = false;
+        this.said += textOf(update.content);
         stream.markdown(textOf(update.content));
         return;
       case "agent_thought_chunk":
@@ -197,7 +200,9 @@ class Rendering {
     this.calls.question({ id, options }, request.toolCall);
     const item = this.calls.call(request.toolCall.toolCallId);
     if (item === undefined) return;
-    this.stream.markdown(`\n\n**${questionText(item)}**\n\n${subject(item)}\n\n`);
+    // A plan that the answer above ends with stands there once.
+    const isSaid = item.planText !== undefined && this.said.trimEnd().endsWith(item.planText.trim());
+    this.stream.markdown(`\n\n**${questionText(item)}**\n\n${isSaid ? "" : subject(item)}\n\n`);
     for (const part of item.parts) if (part.type === "diff") this.diff(item, part, id);
     // Each button takes one line, so permanent answers are links below the buttons.
     const once = options.filter((option) => !option.kind.endsWith("always"));

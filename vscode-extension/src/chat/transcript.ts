@@ -195,10 +195,11 @@ export class Transcript {
     // The question already shows the program.
     const parts = item.kind === "execute" ? item.parts.filter((part) => part.type !== "text" && part.type !== "output") : item.parts;
     this.change(item, { question, parts, ...(shown === undefined ? {} : { program: shown }) });
-    // The question shows the plan, so the answer that holds nothing else does not.
+    // The question shows the plan, so the answer that ends with it does not.
     const said = this.items.findLast((each): each is WordsItem => each.type === "agent");
-    if (item.planText === undefined || said?.text.trim() !== item.planText.trim()) return;
-    said.text = "";
+    const plan = item.planText?.trim() ?? "";
+    if (said === undefined || plan === "" || !said.text.trimEnd().endsWith(plan)) return;
+    said.text = said.text.trimEnd().slice(0, -plan.length).trimEnd();
     this.ops.fire({ op: "set", item: said });
   }
 

@@ -159,7 +159,7 @@ describe("files that the agent changed", () => {
 describe("a plan", () => {
   it("is returned with comments, approved as the user edited it, and carried out in the mode that was chosen", async () => {
     const plan = "# Plan\n\n1. Write `a.txt`.";
-    const { conversation, say, session } = await begin([answer(plan, "Do it"), answer(`${plan}\n2. Check it.`, "and checks"), answer("Carried out.", "edited step")]);
+    const { made, conversation, say, session } = await begin([answer(`I looked.\n\n${plan}`, "Do it"), answer(`${plan}\n2. Check it.`, "and checks"), answer("Carried out.", "edited step")]);
     await session.setMode("plan");
     const given: acp.RequestPermissionResponse[] = [
       { outcome: { outcome: "selected", optionId: "plan", _meta: { cantrip: { reason: "and checks" } } } },
@@ -176,7 +176,16 @@ describe("a plan", () => {
     assert.deepEqual(plans, [plan, `${plan}\n2. Check it.`]);
     assert.equal(session.settings.modes?.currentModeId, "ask");
     // The questions show the plans, and the answers do not repeat them.
-    assert.deepEqual(shown(conversation), ["Do it", "", "", "Carried out.", "."]);
+    assert.deepEqual(shown(conversation), ["Do it", "I looked.", "", "Carried out.", "."]);
+    // After a reload, the answers show them, and the messages that return or approve them do not.
+    await made.agent.stop();
+    const past = new Conversation(made.folder);
+    past.transcript.replaying = true;
+    await made.again().loadSession(session.id, made.place, (each) => { past.attach(each); });
+    past.transcript.endReplay();
+    const words = shown(past).join("\n");
+    assert.equal(words.split("1. Write `a.txt`.").length - 1, 2);
+    assert.equal(words.split("edited step").length - 1, 1);
   });
 });
 

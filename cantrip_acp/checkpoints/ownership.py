@@ -93,6 +93,10 @@ class Attribution:
             else:
                 self._steps.append((by, {path: change}))
 
+    def changes(self) -> list[dict[str, Change]]:
+        """What was added and not taken yet."""
+        return [found for _, found in self._steps]
+
     def take(self) -> list[tuple[Owner, dict[str, Change]]]:
         """What was added, without changes that cancel out. Nothing is left."""
         steps, self._steps = self._steps, []

@@ -205,6 +205,12 @@ class Store:
         size, data = row
         return data if len(data) == size else zlib.decompress(data)
 
+    def has_content(self, data: bytes) -> bool:
+        """Whether this content is stored."""
+        with self._reading() as base:
+            row = base.execute("SELECT 1 FROM contents WHERE hash = ?", (content_hash(data),)).fetchone()
+        return row is not None
+
     def hashes(self) -> set[bytes]:
         """The hashes of all stored contents."""
         with self._reading() as base:

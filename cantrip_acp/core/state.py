@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import EventHub, Location
     from cantrip_acp.core.folding.policy import Folding
-    from cantrip_acp.crystals.contract import Crystal, RequestParameters
+    from cantrip_acp.crystals.contract import Crystal, RequestParameters, ToolCall
     from cantrip_acp.crystals.retry import RetryPolicy
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.loom.loom import Loom
@@ -81,6 +81,8 @@ class ChildEntity(Protocol):
 
 class FileCheckpoints(Protocol):
     """Keeps the files of each turn (`core.lifecycle.checkpoints`)."""
+
+    async def before_calls(self, calls: tuple[ToolCall, ...], circle: Circle) -> None: ...
 
     def call(
         self, gate: Gate, circle: Circle, locations: Iterable[Location]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.events import Diff, Location, PlanEntry
     from cantrip_acp.core.ports import MediumView, TurnContext
     from cantrip_acp.crystals.contract import Attachment, ToolDefinition
+    from cantrip_acp.gates.files.known_texts import KnownTexts
     from cantrip_acp.loom.records.turn import GateRecord
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other")
@@ -50,6 +51,8 @@ class GateContext:
     """More folders, which the session can use like the workspace."""
     turn: TurnContext | None = None
     """The turn of the call; None outside a cast."""
+    known: KnownTexts | None = field(default=None, repr=False)
+    """The texts of files that the entity has seen; None outside a cast."""
 
 
 @dataclass(frozen=True, slots=True)

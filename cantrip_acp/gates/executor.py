@@ -29,6 +29,7 @@ from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
 from cantrip_acp.gates.dynamic_gates import DynamicGates
+from cantrip_acp.gates.files.known_texts import KnownTexts
 from cantrip_acp.loom.records.file_changes import changes_of
 from cantrip_acp.loom.records.turn import FileChange, GateRecord
 from cantrip_acp.telemetry import genai_spans, tracing
@@ -71,6 +72,7 @@ class GateExecutor:
         self._circle = circle
         self._gates = circle.gates
         self.dynamic_gates = DynamicGates(circle)
+        self.known_texts = KnownTexts()
         self.faults: list[str] = []
         """Errors in the code of gates, each with its file and line, for people."""
         self.source_problems: Sequence[str] = ()
@@ -130,6 +132,7 @@ class GateExecutor:
             call_id,
             self._circle.folders,
             turn,
+            self.known_texts,
         )
         # Record a copy, because the handler may change its arguments.
         kept = self._recorded_args(gate, parsed)
@@ -253,6 +256,7 @@ class GateExecutor:
                 "",
                 self._circle.folders,
                 turn,
+                self.known_texts,
             )
             found.append(GateInvocation(gate, parsed, "", None, context))
         for interceptor in self._coming_interceptors:

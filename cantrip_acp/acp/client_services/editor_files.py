@@ -6,6 +6,11 @@ such as the worktree of a fork, are read and written on the disk.
 
 The client is not trusted: the type, the size and the time of its answers are checked. If the client fails, the gate
 fails. It does not use the disk instead, because that could overwrite unsaved changes.
+
+A client may read a file with another encoding, drop a byte order mark, change line ends, or show a text that is older than
+the disk. So its text is compared with the disk first (`EditorFileGates._present`). A file that is not plain UTF-8 and has
+no unsaved changes is read and written on the disk, byte for byte. After a write through the client, the bytes on the disk are
+put right if the client saved the text in another form.
 """
 
 from __future__ import annotations
@@ -14,8 +19,8 @@ import inspect
 import logging
 import os
 import stat
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +32,13 @@ from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import METHOD_NOT_FOUND, RpcError
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.files.protected_paths import is_git_config
-from cantrip_acp.gates.atomic_write import check_writable
+from cantrip_acp.gates.atomic_write import check_writable, replace_file
 from cantrip_acp.gates.confinement import Root, one_line
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.files import edit_file, file_content, read_file, write_file
 from cantrip_acp.gates.files.edit_file import Replacement, replace_exactly
-from cantrip_acp.gates.files.file_content import image_type, valid_unicode
+from cantrip_acp.gates.files.file_content import UTF8, Encoding, image_type, valid_unicode
+from cantrip_acp.gates.files.known_texts import digest
 from cantrip_acp.gates.search import search
 
 if TYPE_CHECKING:
@@ -132,13 +138,44 @@ class EditorFiles:
 _HEAD = 8_192
 _MOST_UNSAVED = 64
 """The largest number of unsaved files to remember."""
+_MOST_SAVED = 1_000
+
+
+_OTHER_CODECS = ("gb18030", "shift_jis", "euc-jp", "euc-kr", "big5", "koi8-r", "cp1251", "cp1250", "iso8859-2")
+"""Encodings in which an editor may show a file that has no mark."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Present:
+    """The present text of a file. ``disk``: it must be read and written on the disk. ``encoding`` is that of the file; None
+    if it is not on the disk. ``stale``: the editor shows an older text."""
+
+    text: str
+    disk: bool = False
+    encoding: Encoding | None = None
+    stale: bool = False
+
+    @property
+    def note(self) -> str:
+        return "[The editor still shows an older text of this file. This is what is on the disk.]" if self.stale else ""
 
 
 class EditorFileGates:
-    """The file gates of one session. ``folders`` are the session's folders, whose files may be open in the editor."""
+    """The file gates of one session. ``folders`` are the session's folders, whose files may be open in the editor.
 
-    def __init__(self, buffers: EditorFiles, folders: Sequence[str]) -> None:
+    ``was_saved`` says whether a file, by its absolute path, had this content on the disk at some time.
+    """
+
+    def __init__(
+        self,
+        buffers: EditorFiles,
+        folders: Sequence[str],
+        was_saved: Callable[[str, bytes], Awaitable[bool]] | None = None,
+    ) -> None:
         self._buffers = buffers
+        self._was_saved = was_saved
+        self._saved: dict[str, bytes] = {}
+        """By path: the digest of the text that was last the same in the editor and on the disk."""
         self._folders = tuple(os.path.realpath(folder) for folder in folders)
         self._unsaved: dict[str, str] = {}
         """By path: the text in the editor of files that differ from the disk, as it was last seen."""
@@ -174,17 +211,26 @@ class EditorFileGates:
                 return await _disk(read_file.READ_FILE, args, context)
             _check_text(file)
             cut = offset > 1 or limit is not None
-            text = await self._read_from_client(file, offset if offset > 1 else None, limit) if cut else None
+            large = file.status is not None and file.status.st_size > read_file.INLINE
+            text = await self._read_from_client(file, offset if offset > 1 else None, limit) if cut and large else None
             before = offset - 1
+            note = ""
             if not text or (limit is not None and _lines(text) > limit):
                 # The client returned too many lines, or the line does not exist. Read the whole text.
                 text, before = await self._read_from_client(file), 0
                 if text is not None:
                     self._note_if_unsaved(file, text)
+                    present = await self._judge(file, text, write_file.MAX_BYTES)
+                    if present.disk:
+                        return await _disk(read_file.READ_FILE, args, context)
+                    text, note = present.text, present.note
+                    if context.known is not None:
+                        context.known.saw(file.absolute, text)
             if text is None:
                 return await _disk(read_file.READ_FILE, args, context)
             work = partial(read_file.reply_for_text, file, text, context, args, before=before)
-            return await anyio.to_thread.run_sync(work) if len(text) > read_file.INLINE else work()
+            reply = await anyio.to_thread.run_sync(work) if len(text) > read_file.INLINE else work()
+            return replace(reply, result=f"{reply.result}\n{note}") if note else reply
 
     async def _write(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         content = args["content"]
@@ -193,11 +239,17 @@ class EditorFileGates:
                 return await _disk(write_file.WRITE_FILE, args, context)
             exists = file.status is not None
             _check_write(args, file, context)
-            before = await self._current_text(file, context)
+            present = await self._present(file, context)
+            if present is not None and present.disk:
+                return await _disk(write_file.WRITE_FILE, args, context)
+            before = present.text if present is not None else None
             if before is not None and before == content:
                 return write_file.write_reply("unchanged:", file, content, before, _size(content), "")
-            if not await self._write_to_client(file, content, before, context):
+            write_file.check_known(file, before, context)
+            if not await self._write_to_client(file, content, present, context):
                 return await _disk(write_file.WRITE_FILE, args, context)
+            if context.known is not None:
+                context.known.saw(file.absolute, content)
             verb = "updated" if exists or before is not None else "created"
             return write_file.write_reply(
                 verb, file, content, before, _size(content), self._note_if_unsaved(file, content)
@@ -209,13 +261,19 @@ class EditorFileGates:
                 return await _disk(edit_file.EDIT_FILE, args, context)
             check_writable(file)
             _check_text(file)
-            before = await self._current_text(file, context, strictly=True)
-            if before is None:
+            present = await self._present(file, context, strictly=True)
+            if present is None or present.disk:
                 return await _disk(edit_file.EDIT_FILE, args, context)
+            before = present.text
             replaced = await _replace_text(args, before, file, context)
-            if not await self._write_to_client(file, replaced.text, before, context):
+            if not await self._write_to_client(file, replaced.text, present, context):
                 return await _disk(edit_file.EDIT_FILE, args, context)
-            return edit_file.edit_reply(file, replaced, before, self._note_if_unsaved(file, replaced.text))
+            if context.known is not None:
+                context.known.saw_edit(file.absolute, before, replaced.text)
+            note = self._note_if_unsaved(file, replaced.text)
+            if present.stale:
+                note += "; the editor showed an older text than the disk, whose text was edited"
+            return edit_file.edit_reply(file, replaced, before, note)
 
     async def _search(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         """Search the disk, and add a note that names files with unsaved changes in the editor."""
@@ -235,7 +293,10 @@ class EditorFileGates:
             if not self._in_session_folders(file):
                 return await _disk_proposes(write_file.WRITE_FILE, args, context)
             _check_write(args, file, context)
-            before = await self._current_text(file, context)
+            present = await self._present(file, context)
+            if present is not None and present.disk:
+                return await _disk_proposes(write_file.WRITE_FILE, args, context)
+            before = present.text if present is not None else None
             return write_file.diff_for_editor(file, before, args["content"])
 
     async def _proposed_edit(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
@@ -244,9 +305,12 @@ class EditorFileGates:
             if not self._in_session_folders(file):
                 return await _disk_proposes(edit_file.EDIT_FILE, args, context)
             _check_text(file)
-            before = await self._current_text(file, context, strictly=True)
-            if before is None or len(before) > write_file.MAX_DIFF:
+            present = await self._present(file, context, strictly=True)
+            if present is not None and present.disk:
+                return await _disk_proposes(edit_file.EDIT_FILE, args, context)
+            if present is None or len(present.text) > write_file.MAX_DIFF:
                 return ()
+            before = present.text
             return write_file.diff_for_editor(file, before, (await _replace_text(args, before, file, context)).text)
 
     # --- the client's text and the disk ------------------------------------------------------------------------------
@@ -279,6 +343,60 @@ class EditorFileGates:
             raise file.no_such("file")
         return text
 
+    async def _present(self, file: PathHandle, context: GateContext, *, strictly: bool = False) -> _Present | None:
+        """The present text of a file, and where it is to be changed. None if there is no file or if it is not text. For
+        ``strictly`` see `_current_text`. Raises `GateError` if the client's text cannot be changed without harm."""
+        text = await self._current_text(file, context, strictly=strictly)
+        largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
+        return None if text is None else await self._judge(file, text, largest)
+
+    async def _judge(self, file: PathHandle, text: str, largest: int) -> _Present:
+        """Compare the client's text of a file with the disk."""
+        data = write_file.read_whole(file, largest) if file.status is not None else None
+        decoded = file_content.decode(data) if data is not None else None
+        if decoded is None or data is None:
+            return _Present(text)
+        saved, encoding = decoded
+        plain = encoding == UTF8
+        if _same_text(text, saved):
+            # The client may have changed line ends.
+            self._remember_saved(file, saved)
+            return _Present(saved, not plain, encoding)
+        if "\ufffd" in text and "\ufffd" not in saved:
+            if _same_text(text, data.decode("utf-8", "replace")):
+                return _Present(saved, True, encoding)
+            raise GateError(
+                f"{file.shown!r} has unsaved changes in the editor, which shows some of its letters as \ufffd because it opened "
+                "the file with another encoding; nothing was changed",
+                f"Ask for it to be reopened with its encoding (it looks like {encoding.label}), or for the changes to be saved",
+            )
+        if not plain:
+            for codec in _OTHER_CODECS:
+                other = Encoding(codec, label=codec)
+                try:
+                    if _same_text(text, other.decode(data)) and other.encode(other.decode(data)) == data:
+                        return _Present(other.decode(data), encoding=other)
+                except (UnicodeDecodeError, UnicodeEncodeError):
+                    continue
+        if await self._is_older(file, text):
+            return _Present(saved, not plain, encoding, stale=True)
+        return _Present(text, encoding=encoding)
+
+    async def _is_older(self, file: PathHandle, text: str) -> bool:
+        """Whether a text that differs from the disk was saved there earlier, so that nobody changed it in the editor."""
+        if self._saved.get(file.absolute) == digest(text):
+            return True
+        if self._was_saved is None:
+            return False
+        forms = {text, text.replace("\r\n", "\n"), text.replace("\r\n", "\n").replace("\n", "\r\n")}
+        return any([await self._was_saved(file.absolute, form.encode("utf-8", "surrogatepass")) for form in forms])
+
+    def _remember_saved(self, file: PathHandle, text: str) -> None:
+        self._saved.pop(file.absolute, None)
+        self._saved[file.absolute] = digest(text)
+        if len(self._saved) > _MOST_SAVED:
+            del self._saved[next(iter(self._saved))]
+
     async def _current_text(self, file: PathHandle, context: GateContext, *, strictly: bool = False) -> str | None:
         """The present text of a file in the client, or else on the disk. None if there is no file or if it is not text.
 
@@ -306,12 +424,21 @@ class EditorFileGates:
             raise GateError(f"{file.shown!r} is larger than the {largest:,} bytes that this gate changes")
         return text
 
-    async def _write_to_client(self, file: PathHandle, content: str, before: str | None, context: GateContext) -> bool:
+    async def _write_to_client(
+        self, file: PathHandle, content: str, present: _Present | None, context: GateContext
+    ) -> bool:
         """Write the text through the client. Returns False if the caller must write to the disk."""
+        before = present.text if present is not None else None
         if self._buffers.writes:
             file.make_parents()
             if await self._buffers.write(file.absolute, file.shown, content):
+                if present is not None and present.encoding is not None:
+                    _put_bytes_right(content, present.encoding, context, file)
+                if (saved := _text_at(file.absolute)) is not None and _same_text(content, saved):
+                    self._remember_saved(file, content)
                 return True
+        if present is not None and present.stale:
+            return False
         if self._buffers.reads and before is not None and not _same_text(before, _text_on_disk(file)):
             raise GateError(
                 f"{file.shown!r} has unsaved changes in the editor, and the editor does not let the agent write there; "
@@ -336,6 +463,22 @@ class EditorFileGates:
             if _same_text(text, _text_at(path)):
                 del self._unsaved[path]
         return sorted(self._unsaved)
+
+
+def _put_bytes_right(content: str, encoding: Encoding, context: GateContext, file: PathHandle) -> None:
+    """Where a client saved this text with another encoding, mark or line ends, write it as the file had it."""
+    try:
+        wanted = encoding.encode(content)
+    except UnicodeEncodeError:
+        # Only the client knows how to write this character.
+        return
+    with Root.of(context).find("/".join(file.parts), writing=True) as place:
+        data = write_file.read_whole(place, len(wanted) * 4 + 64) if place.status is not None else None
+        if data is None or data == wanted:
+            return
+        decoded = file_content.decode(data)
+        if decoded is not None and _same_text(content, decoded[0]):
+            replace_file(place, wanted)
 
 
 async def _disk(gate: Gate, args: Mapping[str, Any], context: GateContext) -> GateReply:

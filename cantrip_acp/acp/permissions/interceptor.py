@@ -221,6 +221,10 @@ class Permissions:
                 f"{gate.name} is refused: {title} now leads to another place than when the user was asked. Try again",
                 f"{title} now leads to another place than when you were asked",
             )
+        if why is None and context.known is not None:
+            for diff in question.diffs:
+                if diff.old_text is not None:
+                    context.known.showed(diff.path, diff.old_text)
         return why
 
     def _rule_of(self, invocation: GateInvocation, locations: tuple[Location, ...]) -> tuple[tuple[str, str], Decide]:

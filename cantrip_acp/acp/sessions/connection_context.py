@@ -300,7 +300,12 @@ def gate_router(session: Session) -> Callable[[GateInvocation], GateInvocation]:
                 buffers = EditorFiles(
                     session.connection, session.id, reads=client.reads_files, writes=client.writes_files
                 )
-                files = EditorFileGates(buffers, (session.metadata.cwd, *session.metadata.directories))
+
+                async def was_saved(path: str, data: bytes) -> bool:
+                    checkpoints = session.entity.checkpoints
+                    return checkpoints is not None and await checkpoints.was_saved(path, data)
+
+                files = EditorFileGates(buffers, (session.metadata.cwd, *session.metadata.directories), was_saved)
             return files.route(invocation)
         if name == "client_terminal" and client.terminals:
             return _terminal(session, invocation)

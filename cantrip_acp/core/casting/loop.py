@@ -308,6 +308,8 @@ class CastRun:
                     await self.entity.hub.send(events.Noticed(**self.cast.ids, text=response.problem))
             # None of the entity's code may run during this step, and a cell must start from the state of the snapshot.
             await self._session.finish_snapshot()
+            if self.entity.checkpoints is not None and response.tool_calls:
+                await self.entity.checkpoints.before_calls(response.tool_calls, self.entity.circle)
             await self._execute_calls(turn)
             reason = self._end_reason(turn)
             self._turn = None
@@ -535,11 +537,9 @@ class CastRun:
         with genai_spans.execute_tool(
             call.gate, self.cast.trace, entity.redactor, call_id=call.id, args=call.args, entity_id=entity.id
         ) as span:
-            if entity.checkpoints is None:
+            files, text = entity.checkpoints, entity.circle.medium.code(own) or ""
+            async with files.program(text, entity.circle) if files is not None else contextlib.nullcontext():
                 output = await session.run(own, turn)
-            else:
-                async with entity.checkpoints.program(entity.circle.medium.code(own) or "", entity.circle):
-                    output = await session.run(own, turn)
             if span is not None:
                 span.ended(entity.circle.medium.observe(output), "program_error" if output.failed else None)
             return output

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.core.events import Location
     from cantrip_acp.core.state import EntityState
+    from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.git.repository import Repository
     from cantrip_acp.loom.loom import Loom
@@ -75,6 +76,12 @@ class Checkpoints:
         """Read all files before the first turn needs it. Problems are reported then, too."""
         if can_change_files(self._entity.circle):
             await self._run(self._watch)
+
+    async def before_calls(self, calls: tuple[ToolCall, ...], circle: Circle) -> None:
+        """Keep what is there before the first call that may change files. If that fails, it must be known before anybody
+        decides whether the call may run."""
+        if not self._begun and any(_may_change(call.gate, circle) for call in calls):
+            self._append_first(await self._run(self._open))
 
     @asynccontextmanager
     async def call(
@@ -437,6 +444,25 @@ class Checkpoints:
                 )
             )
 
+    async def was_saved(self, path: str, data: bytes) -> bool:
+        """Whether a file had this content on the disk at some time of the session, as far as that was kept."""
+        if self._off() or not self._begun:
+            return False
+        async with self._lock:
+            return not self._off() and await anyio.to_thread.run_sync(self._was_saved, path, data)
+
+    def _was_saved(self, path: str, data: bytes) -> bool:
+        from cantrip_acp.checkpoints.store import content_hash
+
+        store, last = self._store, self._last()
+        if store is None or last is None or not store.has_content(data):
+            return False
+        name, wanted = self._name_of(os.path.realpath(path)), content_hash(data)
+        chain = store.chain(last)
+        changes = [*(each.changes for each in chain), *(self._attribution.changes() if self._attribution else ())]
+        states = [store.tree(chain[0].id).get(name), *(entry for each in changes for entry in each.get(name, ()))]
+        return any(entry is not None and entry.hash == wanted for entry in states)
+
     async def contents(self, step: Step) -> tuple[bytes, bytes]:
         """What is in a file of a plan now, and what its step makes of it; empty if it is absent."""
         store = self._opened_store()
@@ -548,6 +574,13 @@ def can_change_files(circle: Circle) -> bool:
         return True
     wards = circle.wards
     return bool(wards.bash_writable_paths if circle.medium.name == "bash" else wards.code_writable_paths)
+
+
+def _may_change(name: str, circle: Circle) -> bool:
+    if circle.medium.tool is not None and name == circle.medium.tool:
+        return True
+    gate = circle.gates.get(circle.tool_names.get(name, name))
+    return gate is None or _gate_changes(gate)
 
 
 def _gate_changes(gate: Gate) -> bool:

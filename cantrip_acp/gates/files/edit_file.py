@@ -44,6 +44,8 @@ def _edit(args: Mapping[str, Any], context: GateContext) -> GateReply:
     with Root.of(context).find(args["path"], writing=True) as place:
         before, replaced, written = _prepared(args, place, context)
         replace_file(place, written)
+        if context.known is not None:
+            context.known.saw_edit(place.absolute, before, replaced.text)
         return edit_reply(place, replaced, before)
 
 

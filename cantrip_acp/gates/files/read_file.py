@@ -21,6 +21,7 @@ from cantrip_acp.gates.confinement import PathHandle, Root, display_path
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files import file_content
 from cantrip_acp.gates.files.file_content import LARGEST_IMAGE, image_type
+from cantrip_acp.gates.files.known_texts import KnownTexts
 from cantrip_acp.gates.registry import FILE_OPTIONS
 
 MAX_BYTES = 262_144
@@ -38,6 +39,7 @@ def _read_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awa
     with Root.of(context).find(args["path"]) as place:
         descriptor, status = place.open_file()
         reply = _FileRead(place, descriptor, status.st_size, offset, limit, largest)
+        reply.known = context.known
     if status.st_size <= INLINE:
         return reply.run()
     return reply.run_in_thread()
@@ -55,6 +57,9 @@ class _FileRead:
         self.title = _title(place.shown, offset, limit)
         self.before = 0
         """The number of lines of the file before the text that is read."""
+        self.absolute = place.absolute
+        self.known: KnownTexts | None = None
+        """The `KnownTexts` that learn the text, and its path there."""
         self.stopped = threading.Event()
         self.mine = threading.Lock()
         """Who gets this lock closes the descriptor: the thread, or the call if it is cancelled before the thread begins."""
@@ -79,11 +84,26 @@ class _FileRead:
                 raise GateError(
                     f"{self.shown!r} is a binary file ({kind}, {self.size:,} bytes), not text; nothing was read"
                 )
+            if self.known is not None:
+                self._remember(head)
             return GateReply(self._lines(head), locations=(self.location,), title=self.title)
         except OSError as error:
             raise GateError(f"cannot read {self.shown!r}: {(error.strerror or str(error)).lower()}") from None
         finally:
             os.close(self.descriptor)
+
+    def _remember(self, head: bytes) -> None:
+        """The entity knows the text as it is now, also if it reads only some lines."""
+        assert self.known is not None
+        data = head
+        if len(head) < self.size:
+            if self.size > INLINE:
+                # What is so long is not written as a whole.
+                return
+            data = os.pread(self.descriptor, self.size + 1, 0)
+        decoded = file_content.decode(data)
+        if decoded is not None:
+            self.known.saw(self.absolute, decoded[0])
 
     def _image(self, mime: str, head: bytes) -> GateReply:
         if self.size > LARGEST_IMAGE:

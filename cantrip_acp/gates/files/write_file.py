@@ -42,7 +42,10 @@ def _write(args: Mapping[str, Any], context: GateContext) -> GateReply:
         if old is not None and old == data:
             verb = "unchanged:"
         else:
+            check_known(place, before, context)
             replace_file(place, data)
+        if context.known is not None:
+            context.known.saw(place.absolute, content)
         return write_reply(verb, place, content, before, len(data), note)
 
 
@@ -66,6 +69,12 @@ def _prepared(
     if len(data) > largest:
         raise GateError(f"content has {len(data):,} bytes; this gate writes files of up to {largest:,}")
     return before, old, data, note
+
+
+def check_known(place: PathHandle, before: str | None, context: GateContext) -> None:
+    """Raise `GateError` if the text to be replaced is not what the entity knows, or the user allowed to replace."""
+    if context.known is not None and before is not None:
+        context.known.check(place.absolute, place.shown, before)
 
 
 def write_reply(verb: str, place: PathHandle, content: str, before: str | None, size: int, note: str) -> GateReply:

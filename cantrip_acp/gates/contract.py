@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.events import Diff, Location, PlanEntry
     from cantrip_acp.core.ports import MediumView, TurnContext
     from cantrip_acp.crystals.contract import Attachment, ToolDefinition
-    from cantrip_acp.gates.files.known_texts import KnownTexts
+    from cantrip_acp.gates.known_texts import KnownTexts
     from cantrip_acp.loom.records.turn import GateRecord
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other")

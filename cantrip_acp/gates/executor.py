@@ -29,7 +29,7 @@ from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
 from cantrip_acp.gates.dynamic_gates import DynamicGates
-from cantrip_acp.gates.files.known_texts import KnownTexts
+from cantrip_acp.gates.known_texts import KnownTexts
 from cantrip_acp.loom.records.file_changes import changes_of
 from cantrip_acp.loom.records.turn import FileChange, GateRecord
 from cantrip_acp.telemetry import genai_spans, tracing

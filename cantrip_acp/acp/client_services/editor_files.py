@@ -38,7 +38,7 @@ from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.files import edit_file, file_content, read_file, write_file
 from cantrip_acp.gates.files.edit_file import Replacement, replace_exactly
 from cantrip_acp.gates.files.file_content import UTF8, Encoding, image_type, valid_unicode
-from cantrip_acp.gates.files.known_texts import digest
+from cantrip_acp.gates.known_texts import digest
 from cantrip_acp.gates.search import search
 
 if TYPE_CHECKING:
@@ -334,8 +334,9 @@ class EditorFileGates:
         except ClientRefused as refused:
             if file.status is None:
                 raise file.no_such("file") from None
-            if line is not None:
-                # Some clients refuse lines after the end of the file. The caller then reads the whole text.
+            if line is not None or _is_not_utf8(file):
+                # Some clients refuse lines after the end of the file: the caller then reads the whole text. What is not
+                # UTF-8 they cannot have open.
                 return None
             raise refused
         if text == "" and file.status is None:
@@ -409,9 +410,9 @@ class EditorFileGates:
             try:
                 text = await self._buffers.read(file.absolute, file.shown)
             except ClientRefused:
-                if strictly and file.status is not None:
+                if strictly and file.status is not None and not _is_not_utf8(file):
                     raise
-                if strictly:
+                if strictly and file.status is None:
                     raise file.no_such("file") from None
         if text == "" and file.status is None:
             # Some clients answer with empty text for a missing file.
@@ -548,6 +549,11 @@ def _is_text(file: PathHandle) -> bool:
 
 def _binary(file: PathHandle) -> str | None:
     return file_content.binary_kind(_head(file))
+
+
+def _is_not_utf8(file: PathHandle) -> bool:
+    decoded = file_content.decode(write_file.read_whole(file, write_file.MAX_BYTES) or b"")
+    return decoded is not None and decoded[1] != UTF8
 
 
 def _head(file: PathHandle) -> bytes:

@@ -110,6 +110,8 @@ def load_usage(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> dict[
     for part in parts:
         if part.partial is not None and part.partial.model is not None:
             queries += 1
+        for turn in part.turns:
+            entity.executor.known_texts.restore(turn.observation.results, turn.metadata.timestamp)
         used[part.id] = sum((turn.metadata.usage for turn in part.turns), used.get(part.id, NO_USAGE))
         end = entity.loom.cast_end(part.id) if part.id is not None else None
         below = end.usage.get("children") if end is not None else None

@@ -21,7 +21,7 @@ from cantrip_acp.gates.confinement import PathHandle, Root, display_path
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files import file_content
 from cantrip_acp.gates.files.file_content import LARGEST_IMAGE, image_type
-from cantrip_acp.gates.files.known_texts import KnownTexts
+from cantrip_acp.gates.known_texts import KnownTexts
 from cantrip_acp.gates.registry import FILE_OPTIONS
 
 MAX_BYTES = 262_144

@@ -108,6 +108,21 @@ def test_an_editor_that_knows_the_encoding_is_used(start: Start, folder: Path, c
     assert "x = 1 # 中" in path.read_bytes().decode(codec)
 
 
+@pytest.mark.parametrize("kind", ["latin-1", "gbk", "utf-16"])
+def test_a_file_that_the_editor_cannot_read_is_the_disks(start: Start, folder: Path, kind: str) -> None:
+    """As VS Code does with a file that is not open."""
+    path = folder / "f.txt"
+    path.write_bytes(FILES[kind])
+    agent, opened = session(start, folder, call("read_file", path="f.txt"), EDIT)
+
+    def refuse(params: dict[str, Any]) -> Any:
+        raise Problem("is not text in UTF-8", -32602)
+
+    agent.services |= {"fs/read_text_file": refuse, "fs/write_text_file": refuse}
+    agent.prompt(opened)
+    assert path.read_bytes() == edited(FILES[kind])
+
+
 def test_unsaved_text_with_a_mark_keeps_it(start: Start, folder: Path) -> None:
     path = folder / "f.txt"
     path.write_bytes(FILES["a byte order mark"])
@@ -205,6 +220,24 @@ def test_a_file_that_changes_while_the_user_looks_at_its_diff_is_not_replaced(
     agent.prompt(opened)
     assert "was changed while the change was being allowed; nothing was written" in results(agent)[-1]
     assert path.read_text() == ("x = 1\n" if through == "unsaved" else "x = 1\nuser line\n")
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_what_was_read_before_a_restart_counts(start: Start, folder: Path, changed: bool) -> None:
+    path = folder / "f.txt"
+    path.write_text("x = 1\n")
+    steps = [call("read_file", path="f.txt"), END, call("write_file", path="f.txt", content="whole\n"), END]
+    first = start(steps, gates=GATES, wards=OPEN)
+    opened = first.session(folder, mode="sandboxed")
+    first.prompt(opened)
+    first.close()
+    if changed:
+        adds_a_line(path)
+    again = start(steps, gates=GATES, wards=OPEN)
+    again.call("session/load", {"sessionId": opened, "cwd": str(folder), "mcpServers": []})
+    again.prompt(opened)
+    assert ("was changed since you read it" in str(results(again)[-1])) == changed
+    assert path.read_text() == ("x = 1\nuser line\n" if changed else "whole\n")
 
 
 def test_own_writes_and_files_never_read_are_written_as_before(start: Start, folder: Path) -> None:

@@ -30,7 +30,7 @@ export class EditorFiles {
       if (!(await open.save())) throw new RequestError(INVALID, `${request.path} was changed in the editor and could not be saved there.`);
     } else {
       try {
-        await vscode.workspace.fs.writeFile(uri, new TextEncoder().encode(request.content));
+        await vscode.workspace.fs.writeFile(uri, encoded(request.content, await bytesOf(uri)));
       } catch (problem) {
         throw requestError(problem, request.path);
       }
@@ -59,6 +59,25 @@ export class EditorFiles {
   }
 }
 
+async function bytesOf(uri: vscode.Uri): Promise<Uint8Array> {
+  try {
+    return await vscode.workspace.fs.readFile(uri);
+  } catch {
+    return new Uint8Array();
+  }
+}
+
+/** The bytes of a text for a file that is not open: with its byte order mark. A file in another encoding is refused. */
+export function encoded(text: string, old: Uint8Array): Uint8Array {
+  try {
+    new TextDecoder("utf-8", { fatal: true }).decode(old);
+  } catch {
+    throw new RequestError(INVALID, "The file is not text in UTF-8, so the editor would change its encoding.");
+  }
+  const marked = old[0] === 0xef && old[1] === 0xbb && old[2] === 0xbf;
+  return new TextEncoder().encode(marked && !text.startsWith("\ufeff") ? `\ufeff${text}` : text);
+}
+
 function opened(uri: vscode.Uri): vscode.TextDocument | undefined {
   return vscode.workspace.textDocuments.find((document) => document.uri.scheme === "file" && document.uri.fsPath === uri.fsPath && !document.isClosed);
 }
@@ -69,6 +88,7 @@ function uriOf(path: string): vscode.Uri {
 }
 
 function requestError(problem: unknown, path: string): RequestError {
+  if (problem instanceof RequestError) return problem;
   if (problem instanceof vscode.FileSystemError && problem.code === "FileNotFound") return new RequestError(NOT_FOUND, `There is no file ${path}.`, { uri: path });
   return new RequestError(INVALID, `${path}: ${problem instanceof Error ? problem.message : String(problem)}`);
 }

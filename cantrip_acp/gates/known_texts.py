@@ -9,10 +9,16 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates.files.file_content import valid_unicode
+from cantrip_acp.text.json_data import encodable
 
+if TYPE_CHECKING:
+    from cantrip_acp.loom.records.turn import GateRecord
+
+_GATES = frozenset({"read_file", "write_file", "edit_file"})
 _MOST = 10_000
 """The most files to remember. The oldest are forgotten first."""
 
@@ -45,9 +51,12 @@ class KnownTexts:
         """The user allowed a change of this text, and saw it."""
         self._allowed[path] = digest(text)
 
-    def restore(self, seen: Iterable[tuple[str, float]]) -> None:
-        """What an earlier process knew: paths, and when (seconds since 1970) the entity last read or wrote each."""
-        self._times.update(seen)
+    def restore(self, calls: Iterable[GateRecord], timestamp: str) -> None:
+        """Remember what a turn of an earlier process read and wrote, by the time when it was recorded (ISO 8601)."""
+        for call in calls:
+            if call.gate in _GATES and not call.is_error and call.locations and timestamp:
+                when = datetime.fromisoformat(timestamp).timestamp()
+                self._times.update({each.path: when for each in call.locations})
 
     def check(self, path: str, shown: str, text: str) -> None:
         """Raise `GateError` if the present text of a file is another one than the entity or the user has seen."""
@@ -70,4 +79,4 @@ def digest(text: str) -> bytes:
     """The digest of a text without its byte order mark, with one kind of line end."""
     same = text.removeprefix("\ufeff").replace("\r\n", "\n")
     # As it was shown to the user: without lone surrogates.
-    return hashlib.blake2b(valid_unicode(same).encode(), digest_size=16).digest()
+    return hashlib.blake2b(encodable(same).replace("\ufffd", "?").encode(), digest_size=16).digest()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Literal, Protocol
 
-from cantrip_acp.crystals.contract import Attachment, Message
-from cantrip_acp.loom.records.turn import STEERING, ContextRecord
+import msgspec
+
+from cantrip_acp.crystals.contract import Attachment, Crystal, Message, takes
+from cantrip_acp.loom.records.turn import STEERING, ContextRecord, new_id, now
 from cantrip_acp.text.dataclass import dataclass
 
 _BLOCK_END = re.compile(r"</(\s*context)", re.IGNORECASE)
@@ -86,6 +88,47 @@ class KnowledgeSource(Protocol):
 
     async def refresh(self, info: CastInfo) -> ContextBlock | None:
         """Return a block with the source `KNOWLEDGE`. None, or the same block as before, changes nothing."""
+
+
+def record_of(block: ContextBlock, text: str, entity_id: str, cast_id: str, crystal: Crystal) -> ContextRecord:
+    """Make the record of a context block that this crystal is to read. ``text`` is the block's text with secrets masked."""
+    attachment, unset = block.attachment, msgspec.UNSET
+    unread = attachment is not None and _cannot_read(crystal, attachment)
+    return ContextRecord(
+        new_id("x"),
+        entity_id,
+        cast_id,
+        block.source,
+        block.title,
+        text,
+        block.uri,
+        now(),
+        mime=attachment.mime if attachment is not None else unset,
+        data=attachment.data if attachment is not None else unset,
+        after=block.after if block.after is not None else unset,
+        placement=block.placement if block.source == KNOWLEDGE else unset,
+        unread_by=crystal.model if unread else unset,
+    )
+
+
+def _cannot_read(crystal: Crystal, attachment: Attachment) -> bool:
+    # Providers send a document of text as text.
+    is_text = attachment.kind == "document" and attachment.mime.startswith(("text/", "application/json"))
+    return not is_text and takes(crystal, attachment.kind) is False
+
+
+_KINDS = {"image": "pictures", "audio": "audio", "document": "PDF files and other documents"}
+
+
+def unread_notice(records: Iterable[ContextRecord]) -> str | None:
+    """What the user is told of attachments that the model could not read. None if it could read all."""
+    unread = [record for record in records if isinstance(record.unread_by, str)]
+    if not unread:
+        return None
+    attached = [block.attachment for block in map(block_of, unread) if block.attachment is not None]
+    kinds = " or ".join(dict.fromkeys(_KINDS[each.kind] for each in attached))
+    names = ", ".join(dict.fromkeys(each.title or each.mime for each in attached))
+    return f"{unread[0].unread_by} cannot read {kinds}. It got the message without: {names}."
 
 
 def block_of(record: ContextRecord) -> ContextBlock:

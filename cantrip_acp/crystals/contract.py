@@ -398,7 +398,7 @@ class Crystal(Protocol):
 
     - ``priced``: whether its cost is known.
     - ``max_input``: the largest number of tokens of a prompt, if that is less than the window.
-    - ``takes_images``: whether its model accepts images.
+    - ``takes_images``, ``takes_audio``, ``takes_documents`` (PDF): whether its model accepts such attachments.
     - ``remarks``: notes for the user, shown when a cast begins.
     - ``patient``: true for a person, who may take any time to answer.
     - ``samples``: false if its utterances are no samples of a model, but written by a script or a person.
@@ -440,9 +440,12 @@ def input_limit(crystal: Crystal) -> int | None:
     return min(window, most) if isinstance(window, int) else most
 
 
-def takes_images(crystal: Crystal) -> bool | None:
-    """Whether the model of a crystal accepts images. None if the crystal does not say."""
-    known = getattr(crystal, "takes_images", None)
+_TAKES = {"image": "takes_images", "audio": "takes_audio", "document": "takes_documents"}
+
+
+def takes(crystal: Crystal, kind: Literal["image", "audio", "document"]) -> bool | None:
+    """Whether the model of a crystal accepts attachments of this kind. None if the crystal does not say."""
+    known = getattr(crystal, _TAKES[kind], None)
     return known if isinstance(known, bool) else None
 
 

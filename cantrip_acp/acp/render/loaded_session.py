@@ -7,7 +7,7 @@ The updates equal those of the live session, with these differences:
 - The intent that approves a plan has no message of its own in a live session. Here it has one, without a plan that the answer
   before it shows.
 - No update names a terminal, because the terminals of an earlier process no longer exist. Outputs are sent as content.
-- Some things are not in the loom (`loom.query.recorded_events`), so they are missing: notices, retries of attempts
+- Some things are not in the loom (`loom.query.recorded_events`), so they are missing: most notices, retries of attempts
   without output, diffs of very large changes, and separate tool calls for children's calls that needed a permission.
 """
 

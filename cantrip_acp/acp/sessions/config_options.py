@@ -22,7 +22,7 @@ from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcErr
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import CantripError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.crystals import http_clients
-from cantrip_acp.crystals.contract import takes_images
+from cantrip_acp.crystals.contract import takes
 from cantrip_acp.loom.records.turn import ConfigRecord, ForkRecord, new_id, now
 from cantrip_acp.text.redaction import shared
 
@@ -59,7 +59,12 @@ class SessionOptions:
             c.value: c for c in choosing.list_choices(session.opened.recipe, crystal, self._served.get(session.id, ()))
         }
         chosen = metadata.crystal if metadata.crystal in choices else choosing.value_of(crystal)
-        images = takes_images(crystal)
+        accepted = {
+            "images": takes(crystal, "image"),
+            "audio": takes(crystal, "audio"),
+            "documents": takes(crystal, "document"),
+        }
+        known = {name: value for name, value in accepted.items() if value is not None}
         found: list[acp.AnyOption] = [
             acp.ConfigOption(
                 id=MODE,
@@ -76,7 +81,7 @@ class SessionOptions:
                 options=[acp.OptionValue(c.value, c.name, c.description) for c in choices.values()],
                 description="The model that answers, from the next prompt on",
                 category="model",
-                meta=None if images is None else {"cantrip": {"images": images}},
+                meta={"cantrip": known} if known else None,
             ),
         ]
         efforts = choosing.efforts_of(crystal)

@@ -25,7 +25,7 @@ from cantrip_acp.core.casting import enforcement
 from cantrip_acp.core.casting.query_stream import QueryStream
 from cantrip_acp.core.casting.result import CastResult, without_calls
 from cantrip_acp.core.casting.turn_builder import TurnBuilder
-from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo
+from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, record_of, unread_notice
 from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
 from cantrip_acp.core.folding.apply import make_more_room, make_room
 from cantrip_acp.core.history.continuation import rebuild_context
@@ -130,6 +130,7 @@ class CastRun:
         self._gate_counts: Counter[str] = Counter()
         self._last_text: str | None = None
         self._warned: set[str] = set()
+        self._context: list[ContextRecord] = []
         self._unclear = 0
         """How many responses in a row held a program that was not clear."""
         self._result: Any = None
@@ -255,8 +256,7 @@ class CastRun:
                 reference=msgspec.UNSET if self._reference is None else entity.redactor.data(self._reference),
             )
         )
-        for block in self.cast.blocks:
-            self._write_block(block)
+        self._context = [self._write_block(block) for block in self.cast.blocks]
         if where is None or where.begins:
             entity.context.begin(self.cast.intent, self.cast.blocks)
         else:
@@ -270,7 +270,8 @@ class CastRun:
             await self.entity.hub.send(
                 events.CastStarted(**self.cast.ids, intent=intent, trace_id=self.cast.trace.trace_id)
             )
-            for problem in (*self._take_notices(), *enforcement.known_at_start(self.entity)):
+            unread = unread_notice(self._context)
+            for problem in (*filter(None, [unread]), *self._take_notices(), *enforcement.known_at_start(self.entity)):
                 await self.entity.hub.send(events.Noticed(**self.cast.ids, text=problem))
 
     async def _run_and_snapshot(self) -> str:
@@ -402,17 +403,19 @@ class CastRun:
         """Give the crystal what the user sent since the last query. It is in the loom before the query that sees it."""
         entity = self.entity
         waiting, self.cast.steering = self.cast.steering, []
-        sent: list[events.Steered] = []
+        sent: list[ContextRecord] = []
         for message in waiting:
             for block in message.blocks:
                 placed = replace(block, source=STEERING, text=entity.redactor.text(block.text), after=self._place())
                 record = self._write_block(placed)
                 entity.context.steer(placed)
-                sent.append(events.Steered.of(record, **self.cast.ids))
+                sent.append(record)
                 message.message_id = record.id
             message.delivered = True
-        for event in sent if entity.hub.active else ():
-            await entity.hub.send(event)
+        for record in sent if entity.hub.active else ():
+            await entity.hub.send(events.Steered.of(record, **self.cast.ids))
+        if entity.hub.active and (unread := unread_notice(sent)):
+            await entity.hub.send(events.Noticed(**self.cast.ids, text=unread))
 
     def _place(self) -> str | None:
         """The turn after which something is added to the context now; None if this cast has none yet."""
@@ -426,14 +429,8 @@ class CastRun:
             await self.entity.hub.send(events.Noticed(**self.cast.ids, text=self.entity.redactor.text(text)))
 
     def _write_block(self, block: ContextBlock) -> ContextRecord:
-        text, entity = self.entity.redactor.text(block.text), self.entity
-        record = ContextRecord(new_id("x"), entity.id, self.cast.id, block.source, block.title, text, block.uri, now())
-        if block.attachment is not None:
-            record = msgspec.structs.replace(record, mime=block.attachment.mime, data=block.attachment.data)
-        if block.after is not None:
-            record = msgspec.structs.replace(record, after=block.after)
-        if block.source == KNOWLEDGE:
-            record = msgspec.structs.replace(record, placement=block.placement)
+        entity = self.entity
+        record = record_of(block, entity.redactor.text(block.text), entity.id, self.cast.id, entity.crystal)
         entity.loom.append(record)
         return record
 

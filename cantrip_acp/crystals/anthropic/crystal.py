@@ -79,6 +79,8 @@ class AnthropicCrystal:
         self.context_window = endpoint.info.context_window
         self.max_input = endpoint.info.max_input
         self.takes_images = endpoint.info.images
+        self.takes_audio = endpoint.info.audio
+        self.takes_documents = endpoint.info.documents
         self.remarks = endpoint.remarks
         self.priced = endpoint.info.price is not None
         self._who = f"{self.name}:{self.model}"

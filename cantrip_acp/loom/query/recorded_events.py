@@ -3,7 +3,8 @@
 Whoever shows a running entity (`core.events`) can show a recorded one with the same code. The events of a cast come in
 the order in which its calls were announced. What no record holds is missing:
 
-- ``query``, ``gate_start`` and ``notice`` events, and ``retry`` events (a `Voided` attempt is in the records).
+- ``query``, ``gate_start`` and ``notice`` events (except for what the model could not read of a message), and
+  ``retry`` events (a `Voided` attempt is in the records).
 - How the text was split: each message is one `Text`. Its ``message_id`` is the id of its turn.
 - ``size`` of `UsageReported` (the window of the crystal) and ``cwd`` of `CommandStarted`.
 - The title before the call of a gate that changed it: `GateCalled` has the final title.
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core import events
+from cantrip_acp.core.context_block import unread_notice
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.loom.query.history import CastPart, casts_of
@@ -81,9 +83,10 @@ class RecordedEvents:
         ids: dict[str, Any] = {"entity_id": entity_id, "cast_id": part.id or "", "depth": depth}
         trace_id = (start.trace_id if start is not None else None) or ""
         yield events.CastStarted(**ids, intent=part.intent, trace_id=trace_id)
+        yield from _unread(ids, (record for record in part.context if record.source != STEERING))
         spent = Usage()
         steering = _steering(part)
-        yield from (events.Steered.of(record, **ids) for record in steering.pop(None, ()))
+        yield from _steered(ids, steering.pop(None, ()))
         for turn in part.turns:
             if turn.role == "fold":
                 first, through = (1, turn.metadata.folded) if turn.metadata.folded else (0, 0)
@@ -97,7 +100,7 @@ class RecordedEvents:
                     **ids, usage=usage.record(), cumulative=spent.record(), used=turn.metadata.context or 0, size=None
                 )
                 yield events.TurnEnded(**ids, turn=turn)
-            yield from (events.Steered.of(record, **ids) for record in steering.pop(turn.id, ()))
+            yield from _steered(ids, steering.pop(turn.id, ()))
         if part.partial is not None:
             yield from _voided(ids, part.partial.id, part.partial.voided)
             yield from _utterance_events(ids, part.partial.id, part.partial.utterance)
@@ -227,6 +230,18 @@ class RecordedEvents:
         self._child_turns -= len(turn_ids)
         partial = next((each for each in self._loom.partials() if each.cast_id == start.id), None)
         yield from self.cast(CastPart(start.id, start, (), join_parts(self._loom.bodies(turn_ids)), partial), depth)
+
+
+def _steered(ids: dict[str, Any], records: Sequence[ContextRecord]) -> Iterator[events.Event]:
+    """What the user sent while the cast ran, and what the model could not read of it."""
+    yield from (events.Steered.of(record, **ids) for record in records)
+    yield from _unread(ids, records)
+
+
+def _unread(ids: dict[str, Any], records: Iterable[ContextRecord]) -> Iterator[events.Event]:
+    text = unread_notice(records)
+    if text is not None:
+        yield events.Noticed(**ids, text=text)
 
 
 def _steering(part: CastPart) -> dict[str | None, list[ContextRecord]]:

@@ -492,6 +492,8 @@ class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"
     turn before the first query that saw it."""
     placement: str | msgspec.UnsetType = msgspec.UNSET
     """For knowledge: ``system`` (in the system prompt) or ``history`` (a message of the user before all others)."""
+    unread_by: str | msgspec.UnsetType = msgspec.UNSET
+    """The model that does not accept such an attachment, and got a note in its place."""
 
 
 STEERING = "steering"

@@ -528,12 +528,12 @@ def test_a_narrow_composer_has_one_row_of_controls_and_whole_hints(page: Any) ->
     assert min(hints) >= 0
 
 
-def test_a_picture_that_the_model_cannot_read_says_so_before_it_is_sent(page: Any) -> None:
+def test_what_the_model_cannot_read_says_so_before_it_is_sent(page: Any) -> None:
     values = [{"value": name, "name": name, "description": ""} for name in ("blind", "seeing")]
     option = {"id": "model", "name": "Model", "category": "model", "description": "", "values": values}
 
     def choose(name: str) -> None:
-        chosen = {**option, "value": name, "images": name == "seeing"}
+        chosen = {**option, "value": name, **({"unread": ["pictures", "PDF files"]} if name == "blind" else {})}
         page.evaluate("(o) => tell({ type: 'state', state: { ...state, running: false, options: [o] } })", chosen)
 
     choose("blind")
@@ -550,8 +550,14 @@ def test_a_picture_that_the_model_cannot_read_says_so_before_it_is_sent(page: An
     assert warning.is_visible()
     page.get_by_role("button", name="Remove shot.png").click()
     assert not warning.is_visible()
-    add(page, type="user", id="1", text="What is this?", attachments=[{**picture, "unread": True}], after=0)
-    assert "It got the message without them." in page.locator(".user-item").inner_text()
+    files = [{"kind": "file", "name": name, "uri": f"file:///a/{name}"} for name in ("a.wav", "b.txt", "c.PDF")]
+    page.evaluate("(a) => tell({ type: 'attach', attachments: a })", files)
+    assert "cannot read PDF files." in warning.inner_text()
+    page.evaluate("(a) => tell({ type: 'attach', attachments: [a] })", picture)
+    assert "cannot read PDF files or pictures." in warning.inner_text()
+    for name in ("c.PDF", "shot.png"):
+        page.get_by_role("button", name=f"Remove {name}").click()
+    assert not warning.is_visible()
 
 
 def message(number: int, versions: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -219,6 +219,60 @@ def test_a_picture_reaches_a_model_that_takes_it(start: Start, folder: Path, mod
         assert "Left out: an image (image/png, 9 bytes) 'dot.png': gpt-of-tomorrow takes no images" in body
 
 
+@pytest.mark.parametrize("notices", [True, False])
+@pytest.mark.parametrize(
+    ("model", "lost"),
+    [
+        (
+            "gpt-of-tomorrow",
+            "audio or PDF files and other documents. It got the message without: note.wav, a.pdf, b.pdf.",
+        ),
+        ("gpt-5.4-mini", "audio. It got the message without: note.wav."),
+    ],
+)
+def test_what_a_model_cannot_read_is_told_at_once_and_after_a_reload(
+    start: Start, folder: Path, model: str, lost: str, notices: bool
+) -> None:
+    (folder / "b.pdf").write_bytes(b"%PDF-1.4 linked")
+    pdf = base64.b64encode(b"%PDF-1.4 embedded").decode()
+    wav = base64.b64encode(b"RIFF....WAVEfmt ").decode()
+    prompt = [
+        {"type": "text", "text": "What is it?"},
+        {"type": "resource", "resource": {"uri": "file:///a/note.wav", "blob": wav, "mimeType": "audio/wav"}},
+        {"type": "resource", "resource": {"uri": "file:///a/a.pdf", "blob": pdf, "mimeType": "application/pdf"}},
+        {"type": "resource_link", "name": "b.pdf", "uri": (folder / "b.pdf").as_uri()},
+        {"type": "resource", "resource": {"uri": "file:///a/t.txt", "blob": "SGVsbG8=", "mimeType": "text/plain"}},
+    ]
+
+    def told(since: int) -> list[tuple[str, str]]:
+        """What the user sees of notices and answers, in order."""
+        updates = [m["params"]["update"] for m in agent.seen[since:] if m.get("method") == "session/update"]
+        return [
+            (each["sessionUpdate"], each.get("description") or each["content"]["text"])
+            for each in updates
+            if each["sessionUpdate"] in ("notice", "agent_message_chunk")
+        ]
+
+    with Wire([sse_reply([*words("Noise."), *end()])]) as wire:
+        agent = start(wire, model, notices=notices)
+        new = agent.call("session/new", {"cwd": str(folder), "mcpServers": []})
+        (option,) = [each for each in new["configOptions"] if each["id"] == "model"]
+        known = model == "gpt-5.4-mini"
+        assert option["_meta"]["cantrip"] == {"images": known, "audio": False, "documents": known}
+        session = new["sessionId"]
+        assert agent.call("session/prompt", {"sessionId": session, "prompt": prompt})["stopReason"] == "end_turn"
+        live = told(0)
+        kind = "notice" if notices else "agent_message_chunk"
+        assert live[0] == (kind, f"{model} cannot read {lost}")
+        assert "Noise." in live[1][1]
+        agent.call("session/close", {"sessionId": session})
+        since = len(agent.seen)
+        agent.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+        assert told(since) == live
+    body = wire.requests[0].body.decode()
+    assert f"an audio (audio/wav, 16 bytes) 'note.wav': {model} takes no audio" in body
+
+
 def test_a_picture_that_the_provider_refuses_is_not_sent_again(start: Start, folder: Path) -> None:
     def answer(request: Request) -> Reply:
         if "image_url" in request.body.decode():

@@ -10,7 +10,7 @@ from cantrip_acp import Call, Cantrip, Circle
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.crystals.catalog import lookup
-from cantrip_acp.crystals.contract import Attachment, Crystal, Message, Query, Response, takes_images
+from cantrip_acp.crystals.contract import Attachment, Crystal, Message, Query, Response, takes
 from cantrip_acp.recipes import inspect
 from cantrip_acp.recipes.build import crystal_choices, crystals
 from cantrip_acp.recipes.build.crystal_factory import FactoryContext
@@ -281,7 +281,7 @@ async def test_a_404_of_a_recipes_server_tells_it_though_the_cast_does_not() -> 
 
 def test_a_crystal_says_whether_its_model_takes_images_and_the_recipe_overrules_the_catalog() -> None:
     local = {"provider": "vllm", "model": "unknown-of-any-family", "base_url": "http://127.0.0.1:9/v1"}
-    assert takes_images(made(**local)) is False
-    assert takes_images(made(**local, images=True)) is True
-    assert takes_images(made(provider="anthropic", model="claude-opus-6")) is True
-    assert takes_images(made(provider="scripted", responses=[{"content": "x"}])) is None
+    assert takes(made(**local), "image") is False
+    assert takes(made(**local, images=True), "image") is True
+    assert takes(made(provider="anthropic", model="claude-opus-6"), "image") is True
+    assert takes(made(provider="scripted", responses=[{"content": "x"}]), "image") is None

@@ -1,5 +1,5 @@
 import type { Attachment, UserItem } from '../../src/chat/items'
-import type { Choice, QueuedMessage, State } from '../../src/chat/messages'
+import type { Choice, QueuedMessage, State, Unread } from '../../src/chat/messages'
 import { Completion, type Suggestion } from './completion'
 import { el, icon, iconButton } from './dom'
 import { host } from './host'
@@ -8,6 +8,13 @@ import { Picker, shortName } from './picker'
 
 const MOST_PICTURE = 5_000_000
 const KEPT = 50
+
+/** What a model must be able to read for this attachment. Of a file the name tells it, as far as the agent attaches such files. */
+function kindOf({ kind, name }: Attachment): Unread | undefined {
+  if (kind === 'image' || (kind === 'file' && /\.(?:png|jpe?g|gif|webp)$/i.test(name))) return 'pictures'
+  if (kind !== 'file') return undefined
+  return /\.pdf$/i.test(name) ? 'PDF files' : /\.(?:wav|mp3)$/i.test(name) ? 'audio' : undefined
+}
 
 /** The input area: the text, the attachments, the options, and the button to send or stop. */
 export class Composer {
@@ -293,16 +300,16 @@ export class Composer {
 
   /** Say at once what the model cannot read, and offer another one. */
   private showUnread(): void {
-    const { model } = this
-    const blind = model?.images === false && this.attachments.some((each) => each.kind === 'image')
-    if (this.unread.hidden === !blind) return
-    this.unread.hidden = !blind
+    const kinds = [...new Set(this.attachments.map(kindOf))].filter((kind) => kind !== undefined && this.model?.unread?.includes(kind)).join(' or ')
+    if (this.unread.dataset.kinds === kinds) return
+    this.unread.dataset.kinds = kinds
+    this.unread.hidden = kinds === ''
     const other = (): void => {
       const button = this.choices.querySelector<HTMLElement>('[data-category="model"]')
       if (this.model && button) this.picker.toggle(this.model, button)
     }
     this.unread.replaceChildren(
-      ...(blind ? [icon('warning'), el('span', {}, 'This model cannot read pictures. It gets the message without them. ', el('button', { class: 'text-button', type: 'button', onclick: other }, 'Choose another model'))] : []),
+      ...(kinds !== '' ? [icon('warning'), el('span', {}, `This model cannot read ${kinds}. It gets the message without them. `, el('button', { class: 'text-button', type: 'button', onclick: other }, 'Choose another model'))] : []),
     )
   }
 

@@ -159,7 +159,6 @@ function user(item: UserItem): HTMLElement {
       el('div', { class: 'words', dir: 'auto' }, item.text),
       others.length > 0 && el('div', { class: 'chips' }, ...others.map((each) => chip(each))),
       pictures.length > 0 && el('div', { class: 'pictures' }, ...pictures.map((each) => picture(each.mime ?? '', each.data ?? ''))),
-      pictures.some((each) => each.unread === true) && el('div', { class: 'unread' }, icon('warning'), el('span', {}, 'The model cannot read pictures. It got the message without them.')),
     ),
     item.steered === true
       ? el('span', { class: 'about' }, 'sent while Cantrip worked')

@@ -29,8 +29,6 @@ export interface Attachment {
   /** A picture in base64. */
   readonly data?: string;
   readonly mime?: string;
-  /** Whether the model could not read it when it was sent. */
-  readonly unread?: boolean;
   /** The selected text of a terminal. */
   readonly text?: string;
 }

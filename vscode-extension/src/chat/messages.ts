@@ -48,9 +48,12 @@ export interface Choice {
   readonly category: string;
   readonly value: string | boolean;
   readonly values: readonly { readonly value: string; readonly name: string; readonly description: string; readonly group?: string }[];
-  /** Whether the chosen model reads pictures; absent if that is not known. */
-  readonly images?: boolean;
+  /** What the chosen model is known not to read. */
+  readonly unread?: readonly Unread[];
 }
+
+/** Kinds of attachments that some models cannot read. */
+export type Unread = "pictures" | "audio" | "PDF files";
 
 export interface SessionRow {
   readonly id: string;

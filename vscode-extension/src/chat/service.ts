@@ -12,7 +12,7 @@ import type { Forms } from "./forms";
 import type { Attachment, FormItem, ToolItem } from "./items";
 import type { Review } from "./review";
 import type { Pending, Permissions } from "./permissions";
-import { readsImages, REUSE } from "./state";
+import { REUSE } from "./state";
 import { listed, type Listed, versionsOf } from "./versions";
 
 const LAST = "cantrip.chat.session";
@@ -150,11 +150,9 @@ export class ChatService implements vscode.Disposable {
     const conversation = this.current;
     if (conversation.session !== undefined && !conversation.busy) this.forget(conversation.session.id);
     this.last.set(conversation, { text, attachments });
-    const model = conversation.session?.settings.options.find((option) => option.category === "model");
-    const blind = readsImages(model) === false;
     await conversation.prompt(
       text,
-      attachments.map((each) => (each.kind === "image" ? { ...each, unread: blind } : each)),
+      attachments,
       () => contentOf(text, attachments),
       () => this.begin(conversation, where),
       this.signIn,

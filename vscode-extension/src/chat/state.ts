@@ -1,6 +1,6 @@
 import type * as acp from "@agentclientprotocol/sdk/unstable";
 import type { Settings } from "../acp/session";
-import type { Choice, State } from "./messages";
+import type { Choice, State, Unread } from "./messages";
 
 /** The option that has its place in the settings, because few people ever change it. */
 export const REUSE = "reuse_results";
@@ -57,10 +57,12 @@ export function choices(settings: Settings): Choice[] {
   return found;
 }
 
-/** Whether the model that an option has chosen reads pictures; undefined if that is not known. */
-export function readsImages(option: acp.SessionConfigOption | undefined): boolean | undefined {
-  const images = (option?._meta?.cantrip as { images?: unknown } | undefined)?.images;
-  return typeof images === "boolean" ? images : undefined;
+const KINDS = { images: "pictures", audio: "audio", documents: "PDF files" } as const;
+
+/** What the model that an option has chosen is known not to read. */
+function unreadOf(option: acp.SessionConfigOption): Unread[] {
+  const known = option._meta?.cantrip as Readonly<Record<string, unknown>> | undefined;
+  return (Object.keys(KINDS) as (keyof typeof KINDS)[]).filter((kind) => known?.[kind] === false).map((kind) => KINDS[kind]);
 }
 
 function choice(option: acp.SessionConfigOption): Choice {
@@ -71,8 +73,8 @@ function choice(option: acp.SessionConfigOption): Choice {
       ? each.options.map((one) => ({ value: one.value, name: one.name, description: one.description ?? "", group: each.name }))
       : [{ value: each.value, name: each.name, description: each.description ?? "" }],
   );
-  const images = readsImages(option);
-  return { ...base, value: option.currentValue, values, ...(images === undefined ? {} : { images }) };
+  const unread = unreadOf(option);
+  return { ...base, value: option.currentValue, values, ...(unread.length === 0 ? {} : { unread }) };
 }
 
 export function formatUsage(usage: NonNullable<Settings["usage"]>): NonNullable<State["usage"]> {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +80,17 @@ FAILING = [
     {"error": {"message": "no connection, or it was lost: refused"}},
     done("It works now."),
 ]
+DRAWN = (
+    "It is $E = mc^2$.\n\n```mermaid\nflowchart LR\n  A[Ask] --> B[Answer]\n```\n\n"
+    "![A point](docs/dot.png) ![Out of it](../outside.png) ![Far](https://example.invalid/x.png)"
+)
+APPLIED = (
+    "Change `greet.py`:\n\n```python\nprint(42)\n```\n\nRun it:\n\n```bash\necho one-$((40+2))\n```\n\n"
+    "Or all of it:\n\n```bash\necho first-$((40+3))\necho second-$((40+4))\n```\n\n"
+    "Not this:\n\n```bash\necho \x1b[2Kx\n```"
+)
 STREAMED = "Run `ls` first:\n\n```bash\nls -la && echo hi\n```\n\nThen `len` is the end: abcdefghijklmnEND7."
+SHOWING = [done(DRAWN, when="Draw it", repeat=True), done(APPLIED, when="Show the code", repeat=True)]
 STREAMING = {
     "when": "Stream it",
     "chunks": [STREAMED[at : at + 12] for at in range(0, len(STREAMED), 12)],
@@ -87,15 +99,26 @@ STREAMING = {
 }
 
 
+def wait_until(true: Callable[[], bool]) -> None:
+    """Wait for what no element shows."""
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     work = ({"when": "Do the work", **each} for each in WORK)
     failing = ({"when": "Hello", **each} for each in FAILING)
     project = Project.make(
         tmp_path_factory.mktemp("chat"),
-        (*EDITING, *WRITING, *work, *failing, *WAITING, *BOTH, *PLANNING, *ASKING, *CUT, STREAMING, *REST),
+        (*EDITING, *WRITING, *work, *failing, *WAITING, *BOTH, *PLANNING, *ASKING, *CUT, *SHOWING, STREAMING, *REST),
     )
     (project.folder / "long.txt").write_text(LONG)
+    (project.folder / "docs").mkdir()
+    for name in ("docs/dot.png", "../outside.png"):
+        (project.folder / name).write_bytes(base64.b64decode(DOT))
     (project.folder / "broken.cantrip.yaml").write_text("name: broken\ncristal: {provider: human}\n")
     (project.folder / "summarizer.cantrip.yaml").write_text("name: summarizer\ncrystal: {provider: human}\n")
     git = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c"]
@@ -181,6 +204,82 @@ def test_a_streamed_answer_is_whole(chat: Chat) -> None:
         assert answer.locator(":scope > *").count() == 3
         assert answer.locator("pre").inner_text() == "ls -la && echo hi"
         assert answer.locator("p").last.inner_text() == "Then len is the end: abcdefghijklmnEND7."
+
+
+def test_formulas_diagrams_and_pictures_of_the_workspace_are_drawn(window: Window, chat: Chat) -> None:
+    chat.say("Draw it.")
+    chat.ended()
+    frame = chat.frame
+    frame.locator(".formula .katex math").wait_for(state="attached")
+    frame.locator('.drawing img[alt="Flowchart"]').wait_for()
+    picture = frame.locator(".picture img")
+    picture.wait_for()
+    assert picture.get_attribute("alt") == "A point"
+    # Really drawn, under the page's own policy.
+    sizes = "(all) => Promise.all(all.map((each) => each.decode().then(() => each.naturalWidth > 0)))"
+    assert frame.locator(".markdown img").evaluate_all(sizes) == [True, True]
+    assert frame.evaluate("document.fonts.ready.then(() => document.fonts.check('12px KaTeX_Main'))")
+    # What lies elsewhere stays a link.
+    expect(frame.locator(".markdown a", has_text="Out of it")).to_be_visible()
+    expect(frame.locator(".markdown a", has_text="Far")).to_be_visible()
+    window.shot("chat-drawn")
+
+
+def test_code_of_an_answer_is_applied_opened_and_run(window: Window, project: Project, chat: Chat) -> None:
+    chat.say("Show the code.")
+    chat.ended()
+    page = window.page
+    bars = chat.frame.locator(".markdown .code-bar")
+    # The change is shown first, and can be discarded.
+    bars.nth(0).get_by_role("button", name="Apply to greet.py").click()
+    tab = page.locator(".tab", has_text="greet.py (Replace the whole text of greet.py)")
+    tab.wait_for()
+    page.locator(".monaco-diff-editor .line-insert").first.wait_for()
+    window.shot("chat-apply-code")
+    page.locator(".editor-actions").get_by_role("button", name="Discard This Code").click()
+    expect(tab).to_have_count(0)
+    assert project.greet == GREET
+    bars.nth(0).get_by_role("button", name="Apply to greet.py").click()
+    tab.wait_for()
+    page.locator(".editor-actions").get_by_role("button", name="Apply This Code").click()
+    expect(tab).to_have_count(0)
+    # It is in the editor, where it can be undone, and not saved.
+    editor = page.locator(".editor-instance .view-lines")
+    expect(editor).to_have_text("print(42)")
+    assert project.greet == GREET
+    page.keyboard.press("Control+s")
+    wait_until(lambda: project.greet == "print(42)\n")
+    # A new file has the language of the code.
+    bars.nth(0).get_by_role("button", name="New file").click()
+    expect(page.locator(".statusbar-item", has_text="Python").first).to_be_visible()
+    expect(page.locator(".tab.active")).to_contain_text("Untitled-1")
+    # One line waits for Enter.
+    bars.nth(1).get_by_role("button", name="Run in terminal").click()
+    rows = page.locator(".terminal-wrapper.active .xterm-rows")
+    expect(rows).to_contain_text("echo one-$((40+2))")
+    page.wait_for_timeout(500)
+    assert "one-42" not in rows.inner_text()
+    page.locator(".terminal-wrapper.active").click()
+    page.keyboard.press("Enter")
+    expect(rows).to_contain_text("one-42")
+    # Several lines are shown, and run only after a yes.
+    bars.nth(2).get_by_role("button", name="Run in terminal").click()
+    dialog = page.locator(".monaco-dialog-box")
+    expect(dialog).to_contain_text("Run these 2 lines in the terminal?")
+    expect(dialog).to_contain_text("echo second-$((40+4))")
+    window.dialog("Cancel")
+    page.wait_for_timeout(300)
+    assert "first-" not in rows.inner_text()
+    bars.nth(2).get_by_role("button", name="Run in terminal").click()
+    window.dialog("Run 2 Lines")
+    expect(rows).to_contain_text("first-43")
+    expect(rows).to_contain_text("second-44")
+    # Text that would press keys is not put there.
+    bars.nth(3).get_by_role("button", name="Run in terminal").click()
+    window.notification("Nothing was put into a terminal").wait_for()
+    assert "2Kx" not in rows.inner_text()
+    page.keyboard.press("Escape")
+    window.command("Terminal: Kill All Terminals")
 
 
 def test_what_is_not_saved_is_seen_and_what_is_written_can_be_undone(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -601,3 +602,390 @@ def test_the_versions_of_a_message_are_buttons_that_lead_to_the_same_place(page:
     # A version that was deleted is not counted any more.
     page.evaluate("(item) => tell({ type: 'ops', ops: [{ op: 'set', item }] })", message(40))
     assert page.locator(".versions").count() == 0
+
+
+# What an answer shows besides words: formulas, diagrams, pictures, code. The page has the extension's own policy here.
+
+PANEL = Path(__file__).parents[3] / "vscode-extension" / "src" / "chat" / "panel.ts"
+SITE = "https://page.test"
+DARK = {"foreground": "#cccccc", "sideBar-background": "#181818", "charts-blue": "#3794ff", "charts-green": "#89d185"}
+LIGHT = {"foreground": "#3b3b3b", "sideBar-background": "#f8f8f8", "charts-blue": "#1a85ff", "charts-green": "#388a34"}
+WATCH = """
+window.refused = []
+document.addEventListener('securitypolicyviolation', (event) => refused.push([event.effectiveDirective, event.blockedURI]))
+window.drawings = 0
+new MutationObserver((changes) => {
+  for (const { addedNodes } of changes) for (const each of addedNodes) if (each.className === 'drawing-place') drawings += 1
+}).observe(document.body, { childList: true })
+window.worst = 0
+let last = performance.now()
+const beat = () => { worst = Math.max(worst, performance.now() - last); last = performance.now(); setTimeout(beat) }
+beat()
+"""
+THEME = """(colours) => {
+  const { style } = document.documentElement
+  for (const [name, value] of Object.entries(colours)) style.setProperty(`--vscode-${name}`, value)
+}"""
+
+
+def policy() -> str:
+    """The page's policy, as the extension host writes it."""
+    (parts,) = re.findall(r"const policy = \[(.*?)\]\.join", PANEL.read_text(), re.S)
+    written = [each.strip().strip(",")[1:-1] for each in parts.strip().splitlines()]
+    return "; ".join(written).replace("${webview.cspSource}", SITE).replace("${nonce}", "n0")
+
+
+@pytest.fixture
+def strict(chromium: Any, built: Path) -> Iterator[Callable[..., Any]]:
+    """Opens the page as the editor has it: from an address, with its policy. Nothing else can be reached."""
+    opened = []
+
+    def make(width: int = 700, height: int = 1000, theme: dict[str, str] = DARK) -> Any:
+        page = chromium.new_page(viewport={"width": width, "height": height})
+        opened.append(page)
+        page.asked = []
+        page.on("requestfinished", lambda request: page.asked.append(request.url))
+        scripts = f'<script nonce="n0">{HOST}{WATCH}</script><script nonce="n0" src="{SITE}/chat.js"></script>'
+        html = (
+            f'<!DOCTYPE html><html><head><meta http-equiv="Content-Security-Policy" content="{policy()}">'
+            f'<link rel="stylesheet" href="{SITE}/codicon.css"><link rel="stylesheet" href="{SITE}/chat.css"></head>'
+            f'<body><main id="chat"></main>{scripts}</body></html>'
+        )
+        kinds = {".js": "text/javascript", ".css": "text/css", ".ttf": "font/ttf", ".woff2": "font/woff2"}
+
+        def serve(route: Any) -> None:
+            name = route.request.url.removeprefix(f"{SITE}/").split("?")[0]
+            if name == "":
+                route.fulfill(body=html, content_type="text/html")
+            else:
+                route.fulfill(body=(built / name).read_bytes(), content_type=kinds[Path(name).suffix])
+
+        page.route(f"{SITE}/**", serve)
+        page.goto(f"{SITE}/")
+        page.evaluate(THEME, theme)
+        page.evaluate("tell({ type: 'reset', items: [], more: false, state })")
+        return page
+
+    yield make
+    for page in opened:
+        page.close()
+
+
+def loaded(page: Any, name: str) -> bool:
+    return any(url.startswith(f"{SITE}/drawing/{name}") for url in page.asked)
+
+
+FORMULAS = r"""Energy is $E = mc^2$, and \(a_1^2 + b_2^2\) holds. It costs $5 and $10, or US$5 and $20/month; $HOME/bin:$PATH stays.
+
+$$
+\int_0^1 x^2 \, dx
+= \frac{1}{3}
+$$
+
+\[ \sum_{i=1}^n i \]
+
+| a | b |
+|---|---|
+| $x$ | `$y$` |
+"""
+
+
+def test_formulas_are_drawn_and_prices_stay_text(strict: Callable[..., Any]) -> None:
+    page = strict()
+    add(page, type="agent", id="0", text="Only words, for $5.")
+    page.wait_for_timeout(200)
+    assert not any("/drawing/" in url for url in page.asked)
+    add(page, type="agent", id="1", text=FORMULAS)
+    page.locator(".formula .katex").nth(4).wait_for()
+    assert page.locator(".formula").count() == 5
+    assert page.locator(".formula.display").count() == 2
+    # For those who hear it.
+    assert page.locator(".formula math annotation").all_text_contents() == [
+        "E = mc^2",
+        "a_1^2 + b_2^2",
+        "\\int_0^1 x^2 \\, dx\n= \\frac{1}{3}",
+        "\\sum_{i=1}^n i",
+        "x",
+    ]
+    first = page.locator("[data-id='1'] .markdown > p").first.inner_text()
+    assert first.endswith("It costs $5 and $10, or US$5 and $20/month; $HOME/bin:$PATH stays.")
+    # Its own fonts, and no diagrams' library.
+    assert page.evaluate("document.fonts.ready.then(() => document.fonts.check('12px KaTeX_Main'))")
+    assert loaded(page, "katex.js")
+    assert not loaded(page, "mermaid.js")
+    assert page.evaluate("refused") == []
+
+
+FLOW = """flowchart LR
+  accTitle: How a change is made
+  A[Ask] --> B{Allowed?}
+  B -->|yes| C[Change the file]
+  B -->|no| D[Leave it as it is]"""
+
+
+def test_a_diagram_is_drawn_once_and_shows_its_source(strict: Callable[..., Any], built: Path) -> None:
+    page = strict(300)
+    add(page, type="agent", id="1", text="")
+    text = f"Look:\n\n```mermaid\n{FLOW}\n```\n\nThat is all, and more words follow."
+    end = text.index("```\n\nThat") + 3
+    for at in range(0, len(text), 10):
+        page.evaluate("(text) => tell({ type: 'ops', ops: [{ op: 'text', id: '1', text }] })", text[at : at + 10])
+        page.wait_for_timeout(20)
+        if at + 10 < end:
+            # Until the fence has its end, it is code.
+            assert page.locator(".drawing").count() == 0
+    page.locator(".drawing img").wait_for()
+    page.evaluate("tell({ type: 'state', state: { ...state, running: false } })")
+    picture = page.locator(".drawing img")
+    assert picture.get_attribute("alt") == "Flowchart: How a change is made"
+    assert picture.get_attribute("src").startswith("data:image/svg+xml")
+    assert page.evaluate("document.querySelector('.drawing img').decode().then(() => true)")
+    assert page.evaluate("drawings") == 1
+    # It is wider than the chat: it scrolls by itself, also by keys.
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.locator(".drawing").evaluate("(e) => e.scrollWidth > e.clientWidth && e.tabIndex === 0")
+    code = page.locator(".diagram pre")
+    assert not code.is_visible()
+    toggle = page.get_by_role("button", name="Show the source of the diagram")
+    toggle.focus()
+    page.keyboard.press("Enter")
+    assert code.inner_text().strip() == FLOW
+    assert not picture.is_visible()
+    page.get_by_role("button", name="Show the diagram").click()
+    assert picture.is_visible()
+    page.get_by_role("button", name="Copy", exact=True).click()
+    assert page.evaluate("said.at(-1)") == {"type": "copy", "text": FLOW}
+    # The list creates its elements again; the drawing is kept, and there at once.
+    item = {"type": "agent", "id": "1", "text": text}
+    shown = page.evaluate(
+        "(item) => { tell({ type: 'reset', items: [item], more: false, state });"
+        " return document.querySelectorAll('.drawing img').length }",
+        item,
+    )
+    assert shown == 1
+    assert page.evaluate("drawings") == 1
+    # In the colours of another theme.
+    before = picture.get_attribute("src")
+    page.evaluate(THEME, LIGHT)
+    for _ in range(100):
+        if page.locator(".drawing img").get_attribute("src") != before:
+            break
+        page.wait_for_timeout(50)
+    assert page.locator(".drawing img").get_attribute("src") != before
+    # All that the policy refused are styles while the diagram was measured.
+    assert {directive for directive, _ in page.evaluate("refused")} <= {"style-src-attr", "style-src-elem"}
+
+
+SHAPES = {
+    "Sequence diagram": "sequenceDiagram\n  A->>B: Hello\n  Note over A,B: They talk",
+    "Class diagram": "classDiagram\n  Animal <|-- Dog\n  class Animal {\n    +String name\n  }",
+    "State diagram": "stateDiagram-v2\n  [*] --> Idle\n  Idle --> Busy : prompt",
+    "Entity relationship diagram": "erDiagram\n  CUSTOMER ||--o{ ORDER : places",
+    "Pie chart: Pets": 'pie title Pets\n  "Dogs" : 3\n  "Cats" : 1',
+    "Gantt chart: Plan": "gantt\n  title Plan\n  dateFormat YYYY-MM-DD\n  Design :a1, 2024-01-01, 10d",
+    "Git graph": "gitGraph\n  commit\n  branch develop\n  commit",
+    "Mind map": "mindmap\n  root((Cantrip))\n    Sandbox\n    Loom",
+    "Timeline: History": "timeline\n  title History\n  2002 : One\n  2004 : Two",
+    "User journey: Day": "journey\n  title Day\n  section Work\n  Write: 3: Me",
+    "Quadrant chart: Reach": "quadrantChart\n  title Reach\n  A: [0.3, 0.6]",
+    "Requirement diagram": "requirementDiagram\n  element e {\n  type: x\n  }",
+    "Chart": "xychart-beta\n  x-axis [jan, feb]\n  bar [5, 6]",
+    "Flowchart": "graph TD\n  A --> B\n  style A fill:#f9f",
+}
+
+
+def test_every_kind_of_diagram_that_is_named_is_drawn(strict: Callable[..., Any]) -> None:
+    page = strict(700, 6000)
+    add(page, type="agent", id="1", text="\n\n".join(f"```mermaid\n{text}\n```" for text in SHAPES.values()))
+    page.locator(".drawing img").nth(len(SHAPES) - 1).wait_for()
+    assert page.locator(".drawing img").evaluate_all("(all) => all.map((each) => each.alt)") == list(SHAPES)
+    assert page.locator(".drawing-note:visible").count() == 0
+
+
+def test_a_diagram_that_cannot_be_drawn_is_its_code_and_one_line(strict: Callable[..., Any]) -> None:
+    page = strict()
+    texts = {
+        "flowchart TD\n  A --> B -->> [": "This diagram cannot be drawn: line 2 is not understood.",
+        "flowchart TD\n" + "A --> B\n" * 3_000: "This diagram is too large to be drawn.",
+        'packet-beta\n0-99999999: "x"': "Diagrams of the kind \u201cpacket-beta\u201d are not drawn here.",
+    }
+    add(page, type="agent", id="1", text="\n\n".join(f"```mermaid\n{text}\n```" for text in texts))
+    for at, (text, why) in enumerate(texts.items()):
+        block = page.locator(".code-block").nth(at)
+        block.scroll_into_view_if_needed()
+        block.locator(".drawing-note").get_by_text(why).wait_for()
+        assert block.locator("pre code").inner_text().strip() == text.strip()
+        assert block.get_by_role("button", name="Show the source").count() == 0
+
+
+EVIL = "https://evil.invalid"
+EVIL_DIAGRAMS = [
+    f"flowchart TD\n  A[\"<img src={EVIL}/a onerror='window.broken = 1'><script>window.broken = 2</script>\"]",
+    'flowchart TD\n  A --> B\n  click A "javascript:window.broken=3"\n  click B call broken()',
+    f'flowchart TD\n  A --> B\n  click A href "{EVIL}/b" _blank',
+    '%%{init: {"securityLevel": "loose", "htmlLabels": true, "flowchart": {"htmlLabels": true}}}%%\n'
+    'flowchart TD\n  A["<img src=x onerror=window.broken=4>"]',
+    "---\nconfig:\n  securityLevel: loose\n  htmlLabels: true\n---\nflowchart TD\n  A[\"<svg onload='window.broken = 5'>\"]",
+    '%%{init: {"themeCSS": "} body { display: none !important } .log { visibility: hidden }"}}%%\nflowchart TD\n  A --> B',
+    f"flowchart TD\n  A:::x\n  classDef x fill:url({EVIL}/c)",
+    f'flowchart TD\n  A@{{ img: "{EVIL}/d.png", label: "x", w: 60, h: 60 }}',
+    "sequenceDiagram\n  participant A\n  link A: x @ javascript:window.broken=6\n  A->>A: <b onclick=window.broken=7>x</b>",
+    "gantt\n  dateFormat YYYY-MM-DD\n  excludes monday,tuesday,wednesday,thursday,friday,saturday,sunday\n  a :a1, 2024-01-01, 30d",
+    "flowchart TD\n" + "\n".join(f"  a{n} --> b{n % 17}" for n in range(190)),
+    "flowchart TD\n  " + " & ".join(f"a{n}" for n in range(90)) + " --> " + " & ".join(f"b{n}" for n in range(90)),
+    "flowchart TD\n  A[" + "x" * 1_000_000 + "]",
+]
+EVIL_FORMULAS = [
+    r"\href{javascript:window.broken=8}{x}",
+    rf"\includegraphics{{{EVIL}/e.png}}",
+    rf"\url{{{EVIL}}}",
+    r"\htmlClass{log}{x} \htmlStyle{position: fixed}{x} \htmlData{a=b}{x}",
+    r"\def\a{\a\a}\a",
+    r"\def\a{" + "x" * 1_000 + "}" + r"\a" * 290,
+    r"\newcommand{\b}[1]{#1#1#1#1}\b{\b{\b{\b{\b{x}}}}}",
+    "<script>window.broken = 9</script>",
+    "{" * 1_400 + "}" * 1_400,
+    r"\hat{" * 200 + "x" + "}^2" * 200,
+    r"\rule{99999em}{99999em}",
+    "x^2 + " * 200_000,
+]
+
+
+def test_hostile_diagrams_and_formulas_do_no_harm(strict: Callable[..., Any]) -> None:
+    page = strict()
+    for at, text in enumerate(EVIL_DIAGRAMS):
+        add(page, type="agent", id=f"d{at}", text=f"```mermaid\n{text}\n```")
+        block = page.locator(f"[data-id=d{at}]")
+        block.locator(".drawing img, .drawing-note:not([hidden])").first.wait_for()
+    for at, text in enumerate(EVIL_FORMULAS):
+        add(page, type="agent", id=f"f{at}", text=f"$$\n{text}\n$$\n\nEnd {at}.")
+        page.locator(f"[data-id=f{at}] :is(.katex, .undrawn)").first.wait_for(state="attached")
+    add(page, type="agent", id="many", text="$x^2$ and " * 10_000)
+    page.wait_for_timeout(500)
+    page.locator("textarea").fill("still here")
+    assert page.locator("textarea").is_visible()
+    assert page.evaluate("window.broken") is None
+    # Nothing but the page itself was loaded, and nothing leads anywhere or takes the page's own classes.
+    assert [url for url in page.asked if not url.startswith((SITE, "data:"))] == []
+    assert (
+        page.evaluate(
+            "document.querySelectorAll('.log :is(script, iframe, foreignObject, [onclick], [onload], [href])').length"
+        )
+        == 0
+    )
+    assert page.evaluate("document.querySelectorAll('.formula .log, .formula [data-a], .formula img').length") == 0
+    assert page.evaluate("document.querySelectorAll('.drawing-place, body > style').length") == 0
+    assert page.evaluate("getComputedStyle(document.body).display") != "none"
+    # On a busy machine, too, it never stood still for long.
+    assert page.evaluate("worst") < 15_000
+    drawn = page.locator("[data-id^=d] .drawing img").count()
+    assert drawn >= 6
+
+
+def test_formulas_that_grow_are_those_that_are_whole(strict: Callable[..., Any]) -> None:
+    page = strict(500, 20_000)
+    text = "Say $a_1$:\n\n$$\n- x\n+ y\n= z\n$$\n\nand \\[ 1 \\]\n\n- in $b$\n\nEnd $5."
+    cuts = range(len(text) + 1)
+    add(page, type="agent", id="whole", text=text)
+    for cut in cuts:
+        add(page, type="agent", id=f"cut{cut}", text=text[:cut])
+    page.evaluate("tell({ type: 'state', state: { ...state, running: false } })")
+    ops = [{"op": "text", "id": f"cut{cut}", "text": text[cut:]} for cut in cuts if cut < len(text)]
+    page.evaluate("(ops) => tell({ type: 'ops', ops })", ops)
+    page.locator(".formula .katex").nth(4 * (len(text) + 2) - 1).wait_for(state="attached")
+    made = page.evaluate("[...document.querySelectorAll('.agent-item .markdown')].map((each) => each.innerHTML)")
+    assert len(made) == len(text) + 2
+    assert [cut for cut, html in enumerate(made[1:]) if html != made[0]] == []
+
+
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def test_pictures_come_from_the_extension_host_alone(strict: Callable[..., Any]) -> None:
+    page = strict()
+    names = [
+        "docs/pic.png",
+        "../secret.png",
+        f"{EVIL}/beacon.png",
+        "//evil.invalid/x.png",
+        "data:image/png;base64,AA",
+        "file:///etc/x.png",
+    ]
+    add(page, type="agent", id="1", text="\n\n".join(f"![A picture {at}]({name})" for at, name in enumerate(names)))
+    page.wait_for_timeout(300)
+    asked = page.evaluate("said.filter((m) => m.type === 'picture')")
+    assert [each["href"] for each in asked] == ["docs/pic.png", "../secret.png"]
+    page.evaluate(
+        "(message) => tell(message)",
+        {"type": "picture", "ask": asked[0]["ask"], "data": f"data:image/png;base64,{DOT}"},
+    )
+    page.evaluate("(message) => tell(message)", {"type": "picture", "ask": asked[1]["ask"]})
+    picture = page.locator(".markdown img")
+    picture.wait_for()
+    assert picture.count() == 1
+    assert picture.get_attribute("alt") == "A picture 0"
+    assert page.locator(".markdown a").count() == len(names)
+    assert [url for url in page.asked if not url.startswith((SITE, "data:"))] == []
+    # It is a link to its file, and comes at once when the list creates it again.
+    picture.click()
+    assert page.evaluate("said.at(-1)") == {"type": "link", "href": "docs/pic.png"}
+    page.evaluate(
+        "(item) => tell({ type: 'reset', items: [item], more: false, state })",
+        {"type": "agent", "id": "1", "text": "![A](docs/pic.png)"},
+    )
+    picture.wait_for()
+    assert page.evaluate("said.filter((m) => m.type === 'picture').length") == 2
+
+
+CODE = """Change `src/app.py`:
+
+```python
+x = 1
+```
+
+```js title="web/main.js"
+let y
+```
+
+Run it, see a.py and b.py:
+
+```bash
+make test
+```
+"""
+
+
+def test_code_can_be_applied_opened_and_run(strict: Callable[..., Any]) -> None:
+    page = strict(300)
+    add(page, type="agent", id="1", text=CODE)
+    bars = page.locator(".code-bar")
+    names = [
+        [each.get_attribute("aria-label").split("\u2026")[0] for each in bar.get_by_role("button").all()]
+        for bar in bars.all()
+    ]
+    common = ["Copy", "Insert at the cursor"]
+    assert names == [
+        [*common, "Apply to src/app.py", "New file with this code"],
+        [*common, "Apply to web/main.js", "New file with this code"],
+        [*common, "Apply to file", "New file with this code", "Run in terminal"],
+    ]
+    # All are in one row at 300 px, and the keyboard reaches them.
+    for bar in bars.all():
+        tops = {round(each.bounding_box()["y"]) for each in bar.get_by_role("button").all()}
+        assert len(tops) == 1
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    apply = bars.nth(0).get_by_role("button", name="replaces the selection or the whole file; shows the change first")
+    apply.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    bars.nth(1).get_by_role("button", name="Apply to").click()
+    bars.nth(2).get_by_role("button", name="Apply to").click()
+    bars.nth(2).get_by_role("button", name="Run in terminal").click()
+    assert page.evaluate("said.slice(-5)") == [
+        {"type": "applyCode", "text": "x = 1", "file": "src/app.py"},
+        {"type": "newFile", "text": "x = 1", "language": "python"},
+        {"type": "applyCode", "text": "let y", "file": "web/main.js"},
+        {"type": "applyCode", "text": "make test"},
+        {"type": "runInTerminal", "text": "make test", "language": "bash"},
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import subprocess
 import zipfile
@@ -49,6 +50,14 @@ def test_what_is_in_the_package(vsix: Path) -> None:
     odd = [name for name in inside if not name.startswith(ALLOWED) and name.count("/") > 1]
     assert odd == []
     assert not [name for name in inside if name.endswith((".ts", ".map"))]
+    # The licences of what is bundled, also of what is loaded later.
+    with zipfile.ZipFile(vsix) as package:
+        notices = package.read("extension/dist/notices.txt").decode()
+    assert all(re.search(rf"^{name} [\d.]+ \(", notices, re.M) for name in ("mermaid", "katex", "marked", "zod"))
+    # Fonts in one format, and no part of the first script.
+    fonts = [name for name in inside if "/fonts/" in name]
+    assert len(fonts) >= 20
+    assert all(name.endswith(".woff2") for name in fonts)
     # The package itself, of this very checkout.
     (wheel,) = [name for name in inside if name.startswith("extension/dist/wheels/cantrip_acp-")]
     with zipfile.ZipFile(vsix) as package, zipfile.ZipFile(io.BytesIO(package.read(wheel))) as packed:

@@ -8,6 +8,7 @@ import { afterForm, enterForm, plainQuestion } from './form'
 import { host } from './host'
 import { editing, error } from './items'
 import { Log } from './log'
+import { pictureFound } from './picture'
 import { Queue } from './queue'
 import { Servers } from './servers'
 import { Sessions } from './sessions'
@@ -177,6 +178,9 @@ window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
       return
     case 'changes':
       changed.set(message.files, message.canRedo)
+      return
+    case 'picture':
+      pictureFound(message.ask, message.data)
       return
     case 'reveal':
       log.reveal(message.item, message.index, message.step)

@@ -1,22 +1,39 @@
-import { Lexer, marked, type Token, type Tokens } from 'marked'
-import { copyButton, el, iconButton } from './dom'
-import { highlighted } from './highlight'
+import { Lexer, Marked, type Token, type Tokens } from 'marked'
+import { codeBlock } from './codeblock'
+import { el } from './dom'
+import { formula } from './formula'
 import { host } from './host'
+import { formulas, type Formula } from './math'
+import { picture } from './picture'
+
+const markdown = new Marked(formulas)
 
 const LARGE = 40_000
+// A fence that has its end.
+const CLOSED = /^ {0,3}(`{3,}|~{3,})[^\n]*\n(?:[\s\S]*\n)?[ \t]*\1[`~]*\s*$/
 const LARGE_PAUSE_MS = 300
 // A separator within a name.
 const SEPARATED = /(?<=[\w.][/\\_.:@=-])(?=\w{3})/
 
+/** A block that may change when more text comes. */
+interface Open {
+  readonly raw: string
+  readonly final: boolean
+  readonly before: string
+  readonly element: HTMLElement | undefined
+}
+
 /**
- * Growing Markdown. The last two blocks are created again while it grows, all others once. (Two, because a list goes on
+ * Growing Markdown. The last two blocks are created again if they have changed, all others once. (Two, because a list goes on
  * after a blank line, and the first character of its next item still looks like a paragraph.) HTML is shown as
- * text, pictures are links, and links go to the extension host, which opens only pages and files.
+ * text, pictures are links to them, and links go to the extension host, which opens only pages and files.
  */
 export class MarkdownView {
   readonly element = el('div', { class: 'markdown' })
   private tail = ''
-  private open: HTMLElement[] = []
+  private open: Open[] = []
+  /** The text of the last block that does not change any more. */
+  private before = ''
   private frame = 0
   private timer = 0
   private finished: boolean
@@ -55,25 +72,41 @@ export class MarkdownView {
   }
 
   private render(): void {
-    const tokens = marked.lexer(this.tail)
-    for (const each of this.open) each.remove()
-    this.open = []
+    const tokens = markdown.lexer(this.tail)
     const written = [...tokens.keys()].filter((at) => tokens[at]?.type !== 'space')
     const last = written.at(-1) ?? 0
     const first = written.at(-2) ?? last
-    for (const [at, token] of tokens.entries()) {
-      const made = block(token, this.finished || at !== last)
-      if (made) this.element.append(made)
-      if (made && at >= first) this.open.push(made)
+    const earlier = this.open
+    // The address of a link may have come only now.
+    const defines = tokens.some(({ type }) => type === 'def')
+    let { before } = this
+    const made = tokens.map((token, at): Open => {
+      const final = this.finished || at !== last
+      const { raw } = token
+      const kept = earlier[at]
+      const same = !defines && kept !== undefined && kept.raw === raw && kept.final === final && kept.before === before
+      const now = { raw, final, before, element: same ? kept.element : block(token, final, before) }
+      if (token.type !== 'space') before = raw
+      return now
+    })
+    const elements = made.map(({ element }) => element).filter((element) => element !== undefined)
+    for (const { element } of earlier) if (element !== undefined && !elements.includes(element)) element.remove()
+    let next: HTMLElement | null = null
+    for (const element of elements.toReversed()) {
+      if (element.parentElement !== this.element || element.nextElementSibling !== next) this.element.insertBefore(element, next)
+      next = element
     }
     // Tabs and line ends that the lexer changed would shift this; then everything is created again next time.
     const settled = tokens.slice(0, first).map((token) => token.raw).join('')
     const text = this.tail.startsWith(settled) ? this.tail : tokens.map((token) => token.raw).join('')
     this.tail = text.slice(settled.length)
+    this.open = made.slice(first)
+    this.before = made[first]?.before ?? ''
   }
 }
 
-function block(token: Token, final: boolean): HTMLElement | undefined {
+/** `before` is the text of the block before it. */
+function block(token: Token, final: boolean, before = ''): HTMLElement | undefined {
   switch (token.type) {
     case 'space':
     case 'def':
@@ -84,8 +117,9 @@ function block(token: Token, final: boolean): HTMLElement | undefined {
       return el(`h${Math.min(6, depth + 2)}` as 'h3', { class: `h${depth}`, dir: 'auto' }, ...inline(tokens))
     }
     case 'code': {
-      const { text, lang } = token as Tokens.Code
-      return codeBlock(text, lang ?? '', final)
+      const { text, lang, raw } = token as Tokens.Code
+      const closed = CLOSED.test(raw)
+      return codeBlock(text, decoded(lang ?? ''), { final: final || closed, closed, before })
     }
     case 'blockquote':
       return el('blockquote', { dir: 'auto' }, ...blocks((token as Tokens.Blockquote).tokens, final))
@@ -97,6 +131,8 @@ function block(token: Token, final: boolean): HTMLElement | undefined {
       return table(token as Tokens.Table)
     case 'paragraph':
       return el('p', { dir: 'auto' }, ...inline((token as Tokens.Paragraph).tokens))
+    case 'formula':
+      return el('p', {}, formula(token as Formula))
     case 'html':
       return el('p', {}, (token as Tokens.HTML).text)
     case 'text': {
@@ -109,25 +145,14 @@ function block(token: Token, final: boolean): HTMLElement | undefined {
 }
 
 function blocks(tokens: readonly Token[], final: boolean): HTMLElement[] {
-  return tokens.map((token) => block(token, final)).filter((made) => made !== undefined)
-}
-
-export function codeBlock(text: string, language: string, final = true): HTMLElement {
-  const name = language.split(/\s/)[0] ?? ''
-  const code = el('code', {}, ...(final ? highlighted(text, name) : [text]))
-  return el(
-    'div',
-    { class: 'code-block', dir: 'ltr' },
-    el(
-      'div',
-      { class: 'code-bar' },
-      el('span', { class: 'language' }, name),
-      el('span', { class: 'space' }),
-      copyButton('Copy', () => { host.postMessage({ type: 'copy', text }) }),
-      iconButton('insert', 'Insert at the cursor', () => { host.postMessage({ type: 'insert', text }) }),
-    ),
-    el('pre', { tabindex: 0, 'aria-label': name ? `Code (${name})` : 'Code' }, code),
-  )
+  let before = ''
+  return tokens
+    .map((token) => {
+      const made = block(token, final, before)
+      if (token.type !== 'space') before = token.raw
+      return made
+    })
+    .filter((made) => made !== undefined)
 }
 
 function list(token: Tokens.List, final: boolean): HTMLElement {
@@ -183,8 +208,10 @@ function inline(tokens: readonly Token[] | undefined, inLink = false): (Node | s
       }
       case 'image': {
         const { href, text } = token as Tokens.Image
-        return link(href, [`🖼 ${text || href}`])
+        return link(href, [inLink ? `🖼 ${text || href}` : picture(href, text)])
       }
+      case 'formula':
+        return formula(token as Formula)
       case 'escape':
         return decoded((token as Tokens.Escape).text)
       case 'text': {

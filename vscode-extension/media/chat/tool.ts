@@ -4,9 +4,10 @@ import { isMarked, pieces } from '../../src/chat/visible'
 import { change } from './change'
 import { isHidden, timeOf } from '../../src/chat/runs'
 import { ChildrenView } from './children'
+import { codeBlock } from './codeblock'
 import { el, icon, iconButton, withVisibleCharacters } from './dom'
 import { host } from './host'
-import { codeBlock, link, MarkdownView, withPlaces } from './markdown'
+import { link, MarkdownView, withPlaces } from './markdown'
 import { TerminalView } from './terminal'
 
 const ICONS: Readonly<Record<string, string>> = {

@@ -17,13 +17,13 @@ export class Diffs implements vscode.TextDocumentContentProvider, vscode.Disposa
   private readonly texts = new Map<string, string>();
   private readonly registration = vscode.workspace.registerTextDocumentContentProvider(SCHEME, this);
 
-  /** `named` gets the resource of the new side before it is shown. */
-  async open(path: string, before: string | null, after: string, named: (resource: vscode.Uri) => void = () => undefined): Promise<void> {
+  /** `named` gets the resource of the new side before it is shown. `what` is said beside the file's name. */
+  async open(path: string, before: string | null, after: string, named: (resource: vscode.Uri) => void = () => undefined, what = before === null ? "new file" : "Cantrip's change"): Promise<void> {
     const id = randomUUID();
     const left = this.keep(id, "before", path, before ?? "");
     const right = this.keep(id, "after", path, after);
     named(right);
-    const title = `${basename(path)} (${before === null ? "new file" : "Cantrip's change"})`;
+    const title = `${basename(path)} (${what})`;
     await vscode.commands.executeCommand("vscode.diff", left, right, title, { preview: true });
   }
 

@@ -9,6 +9,7 @@ import type { Setup } from "../environment/setup";
 import type { Compared } from "../loom/comparison";
 import { Approvals } from "./approvals";
 import { fileAttached, selectionAttached } from "./attachments";
+import { CodeBlocks } from "./codeblocks";
 import type { Conversation } from "./conversation";
 import { Diffs } from "./diffs";
 import { contextAttached } from "./editorcontext";
@@ -36,6 +37,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
   const files = new EditorFiles();
   const diffs = new Diffs();
   const approvals = new Approvals(permissions, diffs);
+  const codeBlocks = new CodeBlocks(diffs);
   const mentions = new Mentions();
   const along = new FollowAlong();
   const terminals = new EditorTerminals((id, data) => { service.onTerminalOutput(id, data); });
@@ -69,7 +71,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     if (chosen !== undefined) await shown.signedIn(chosen);
   };
   const panelOf = (shown: ChatService): ChatPanel =>
-    new ChatPanel(context.extensionUri, shown, approvals, mentions, {
+    new ChatPanel(context.extensionUri, shown, approvals, mentions, codeBlocks, {
       setup,
       compare,
       signIn: () => signInFor(shown),
@@ -104,6 +106,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     trace,
     diffs,
     approvals,
+    codeBlocks,
     mentions,
     along,
     terminals,

@@ -79,6 +79,8 @@ export type HostMessage =
   | { readonly type: "attach"; readonly attachments: readonly Attachment[]; readonly text?: string; readonly add?: boolean }
   /** The files that the agent changed and the user has not kept; and whether the last restore can be taken back. */
   | { readonly type: "changes"; readonly files: readonly ChangedFile[]; readonly canRedo: boolean }
+  /** A picture of the workspace as a `data:` address; none if it must not or cannot be shown. */
+  | { readonly type: "picture"; readonly ask: number; readonly data?: string }
   | { readonly type: "focus" }
   /** Show a message where the one was whose button for another version was pressed, and focus its button. */
   | { readonly type: "reveal"; readonly item: string; readonly index: number; readonly step: -1 | 1 }
@@ -118,7 +120,11 @@ export type WebviewMessage =
   | { readonly type: "mention"; readonly ask: number; readonly query: string }
   | { readonly type: "dropped"; readonly uris: readonly string[] }
   | { readonly type: "askAgain" | "tryAgain" | "continue" | "copyAnswer" | "restore" | "openOutput" | "stopCall"; readonly item: string }
-  | { readonly type: "copy" | "insert"; readonly text: string };
+  | { readonly type: "copy" | "insert"; readonly text: string }
+  /** `file`: the file that the answer names beside the code. */
+  | { readonly type: "applyCode"; readonly text: string; readonly file?: string }
+  | { readonly type: "newFile" | "runInTerminal"; readonly text: string; readonly language: string }
+  | { readonly type: "picture"; readonly ask: number; readonly href: string };
 
 /** Check a message of the webview. The webview shows untrusted text, so its messages are not trusted. */
 export function parseWebviewMessage(value: unknown): WebviewMessage | undefined {
@@ -197,6 +203,13 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
     case "copy":
     case "insert":
       return texts("text") ? (fields as unknown as WebviewMessage) : undefined;
+    case "applyCode":
+      return texts("text") && (fields.file === undefined || texts("file")) ? (fields as unknown as WebviewMessage) : undefined;
+    case "newFile":
+    case "runInTerminal":
+      return texts("text", "language") ? (fields as unknown as WebviewMessage) : undefined;
+    case "picture":
+      return texts("href") && Number.isInteger(fields.ask) ? (fields as unknown as WebviewMessage) : undefined;
     default:
       return undefined;
   }

@@ -8,6 +8,7 @@ import { conflictWords, doneWords, plannedWords, type RestoreResult } from "../a
 import type { Approvals } from "./approvals";
 import { contentOf, fileAttached } from "./attachments";
 import { PageChannel } from "./channel";
+import type { CodeBlocks } from "./codeblocks";
 import type { Conversation } from "./conversation";
 import type { Attachment } from "./items";
 import { follow, reveal } from "./links";
@@ -15,6 +16,7 @@ import type { Mentions } from "./mentions";
 import { parseWebviewMessage, type WebviewMessage, type State, type HostMessage } from "./messages";
 import { type ChatService, place } from "./service";
 import type { AnswerNote } from "./permissions";
+import { pictureData } from "./pictures";
 import type { RestoreOptions, Review } from "./review";
 import type { Setup } from "../environment/setup";
 import type { Compared } from "../loom/comparison";
@@ -58,6 +60,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     private readonly service: ChatService,
     private readonly approvals: Approvals,
     private readonly mentions: Mentions,
+    private readonly codeBlocks: CodeBlocks,
     private readonly actions: PanelActions,
   ) {
     this.parts.push(
@@ -360,6 +363,17 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         return vscode.env.clipboard.writeText(current.transcript.answer(message.item));
       case "insert":
         return insert(message.text);
+      case "applyCode":
+        return this.codeBlocks.apply(message.text, message.file, current.folder).catch(showError);
+      case "newFile":
+        return this.codeBlocks.newFile(message.text, message.language).catch(showError);
+      case "runInTerminal":
+        return this.codeBlocks.runInTerminal(message.text, message.language, current.folder).catch(showError);
+      case "picture": {
+        const data = await pictureData(message.href, current.folder, (vscode.workspace.workspaceFolders ?? []).map(({ uri }) => uri.fsPath));
+        this.send({ type: "picture", ask: message.ask, ...(data === undefined ? {} : { data }) });
+        return;
+      }
       case "askAgain":
         return service.askAgain(message.item);
       case "retry":

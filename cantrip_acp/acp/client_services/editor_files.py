@@ -347,14 +347,16 @@ class EditorFileGates:
     async def _present(self, file: PathHandle, context: GateContext, *, strictly: bool = False) -> _Present | None:
         """The present text of a file, and where it is to be changed. None if there is no file or if it is not text. For
         ``strictly`` see `_current_text`. Raises `GateError` if the client's text cannot be changed without harm."""
-        text = await self._current_text(file, context, strictly=strictly)
+        text, asked = await self._current_text(file, context, strictly=strictly)
+        if text is not None and not asked and file.status is not None and _is_not_utf8(file):
+            return _Present(text, disk=True)
         largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
         return None if text is None else await self._judge(file, text, largest)
 
     async def _judge(self, file: PathHandle, text: str, largest: int) -> _Present:
         """Compare the client's text of a file with the disk."""
         data = write_file.read_whole(file, largest) if file.status is not None else None
-        decoded = file_content.decode(data) if data is not None else None
+        decoded = file_content.decode_file(file, data) if data is not None else None
         if decoded is None or data is None:
             return _Present(text)
         saved, encoding = decoded
@@ -362,6 +364,9 @@ class EditorFileGates:
         if _same_text(text, saved):
             # The client may have changed line ends.
             self._remember_saved(file, saved)
+            if encoding.guess and not text.isascii():
+                # Two that read the same letters are sure.
+                return _Present(saved, encoding=replace(encoding, guess=False))
             return _Present(saved, not plain, encoding)
         if "\ufffd" in text and "\ufffd" not in saved:
             if _same_text(text, data.decode("utf-8", "replace")):
@@ -398,8 +403,11 @@ class EditorFileGates:
         if len(self._saved) > _MOST_SAVED:
             del self._saved[next(iter(self._saved))]
 
-    async def _current_text(self, file: PathHandle, context: GateContext, *, strictly: bool = False) -> str | None:
-        """The present text of a file in the client, or else on the disk. None if there is no file or if it is not text.
+    async def _current_text(
+        self, file: PathHandle, context: GateContext, *, strictly: bool = False
+    ) -> tuple[str | None, bool]:
+        """The present text of a file in the client, or else on the disk; None if there is no file or if it is not text. And
+        whether it is the client's.
 
         With ``strictly``, raises if the client refuses. Otherwise the text on the disk is used then, which is enough for
         a call that replaces the whole file.
@@ -420,10 +428,10 @@ class EditorFileGates:
         if text is None:
             if strictly and file.status is None:
                 raise file.no_such("file")
-            return _text_on_disk(file, largest)
+            return _text_on_disk(file, largest), False
         if _size(text) > largest:
             raise GateError(f"{file.shown!r} is larger than the {largest:,} bytes that this gate changes")
-        return text
+        return text, True
 
     async def _write_to_client(
         self, file: PathHandle, content: str, present: _Present | None, context: GateContext
@@ -477,7 +485,7 @@ def _put_bytes_right(content: str, encoding: Encoding, context: GateContext, fil
         data = write_file.read_whole(place, len(wanted) * 4 + 64) if place.status is not None else None
         if data is None or data == wanted:
             return
-        decoded = file_content.decode(data)
+        decoded = file_content.decode_file(place, data)
         if decoded is not None and _same_text(content, decoded[0]):
             replace_file(place, wanted)
 

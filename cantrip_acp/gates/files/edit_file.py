@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import bisect
 import difflib
+import itertools
 import re
+import unicodedata
 from collections.abc import Awaitable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -55,7 +57,7 @@ def _prepared(args: Mapping[str, Any], place: PathHandle, context: GateContext) 
     data = read_whole(place, largest)
     if data is None:
         raise GateError(f"{place.shown!r} has more than {largest:,} bytes, which is the limit of this gate")
-    decoded = text.decode(data)
+    decoded = text.decode_file(place, data, args["new_text"])
     if decoded is None:
         kind = text.binary_kind(data) or "damaged UTF-16 or UTF-32"
         raise GateError(f"{place.shown!r} is a binary file ({kind}, {len(data):,} bytes), not text")
@@ -63,7 +65,7 @@ def _prepared(args: Mapping[str, Any], place: PathHandle, context: GateContext) 
     old, new = args["old_text"], args["new_text"]
     every = bool(args.get("replace_all", False))
     replaced = replace_exactly(before, old, new, every=every, shown=place.shown, largest=largest)
-    written = _encode(replaced.text, encoding, new, place.shown)
+    written = _encode(before, replaced.text, encoding, new, place.shown)
     if len(written) > largest:
         raise GateError(f"the file would have {len(written):,} bytes; this gate writes up to {largest:,}")
     return before, replaced, written
@@ -86,18 +88,19 @@ def _summary(shown: str, lines: tuple[int, ...]) -> str:
     return f"edited {shown}: {len(lines)} replacements, at lines {listed}"
 
 
-def _encode(changed: str, encoding: text.Encoding, new: str, shown: str) -> bytes:
+def _encode(before: str, changed: str, encoding: text.Encoding, new: str, shown: str) -> bytes:
     # A surrogate in the file's text means an invalid byte. In the new text it has no meaning.
     if any("\ud800" <= c <= "\udfff" for c in new):
         raise GateError(
             "new_text has half of a surrogate pair, which a text file cannot store", "send whole characters"
         )
+    text.check_letters(encoding, before, new, shown)
     try:
         return encoding.encode(changed)
     except UnicodeEncodeError as error:
         raise GateError(
             f"{shown!r} is in {encoding.label}, which does not have the character {changed[error.start]!r}",
-            "Leave that character out, or write the whole file with write_file, which makes it UTF-8",
+            "leave that character out",
         ) from None
 
 
@@ -251,6 +254,16 @@ def _not_found_error(content: str, old: str, shown: str) -> tuple[str, str]:
     message = f"old_text is not found in {shown!r}"
     if not content:
         return f"{message}: the file is empty", ""
+    seen = _find_ignoring_looks(content, old)
+    if seen is not None:
+        start, (there, here) = seen
+        line = content.count("\n", 0, start) + 1
+        column = start - (content.rfind("\n", 0, start) + 1) + 1
+        return (
+            f"{message}: there is a text that looks like it, but at line {line}, column {column} the file has "
+            f"{_named(there)} where old_text has {_named(here)}",
+            "Copy the character from the file, or replace a piece without it",
+        )
     lines = [line.rstrip("\r") for line in content.split("\n")]
     wanted = [line.rstrip("\r") for line in old.split("\n")]
     spaced = _find_ignoring_spaces(lines, wanted)
@@ -271,6 +284,58 @@ def _not_found_error(content: str, old: str, shown: str) -> tuple[str, str]:
         return message, f"read the file again and copy the text exactly{broken}"
     listed = "\n".join(f"  {number}: {valid_unicode(lines[number - 1])[:_LINE]}" for number in near)
     return message, f"The nearest lines to its first one:\n{listed}{broken}"
+
+
+_LOOKALIKES = str.maketrans(
+    {
+        **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032", "'"),
+        **dict.fromkeys("\u201c\u201d\u201e\u2033", '"'),
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-"),
+        "\u00ad": None,
+        "\u0131": "i",
+    }
+)
+_COMPARED_LOOKS = 1_000_000
+"""A longer text is not searched for what looks alike."""
+
+
+def _look(character: str) -> str:
+    """What a character looks like: nothing if it is invisible, else in a plain form."""
+    if unicodedata.category(character) == "Cf":
+        return ""
+    if unicodedata.category(character) == "Zs":
+        return " "
+    return unicodedata.normalize("NFKD", character.translate(_LOOKALIKES))
+
+
+def _find_ignoring_looks(content: str, old: str) -> tuple[int, tuple[str, str]] | None:
+    """Find the place where a text is in the content with characters that look the same. Returns the position of the first
+    difference, and the characters there and in ``old`` ("" for none)."""
+    if len(content) > _COMPARED_LOOKS or (content.isascii() and old.isascii()):
+        return None
+    # Each character of the plain text with the position of the one that it comes from.
+    looks = [(each, at) for at, character in enumerate(content) if character != "\r" for each in _look(character)]
+    plain = "".join(each for each, _ in looks)
+    wanted = "".join(_look(each) for each in old if each != "\r")
+    found = plain.find(wanted) if wanted else -1
+    if found < 0:
+        return None
+    start = looks[found][1]
+    end = looks[found + len(wanted)][1] if found + len(wanted) < len(looks) else len(content)
+    there = [(each, at) for at, each in enumerate(content[start:end], start) if each != "\r"]
+    here = [each for each in old if each != "\r"]
+    pairs = itertools.zip_longest(there, here, fillvalue=None)
+    for found_here, given in pairs:
+        character, at = found_here or ("", end)
+        if character != given:
+            return at, (character, given or "")
+    return None
+
+
+def _named(character: str) -> str:
+    if not character or character == "\n":
+        return "nothing" if not character else "a line end"
+    return f"U+{ord(character):04X} ({unicodedata.name(character, 'no name').lower()})"
 
 
 def _find_ignoring_spaces(lines: list[str], wanted: list[str]) -> int | None:

@@ -39,7 +39,7 @@ def _read_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awa
     with Root.of(context).find(args["path"]) as place:
         descriptor, status = place.open_file()
         reply = _FileRead(place, descriptor, status.st_size, offset, limit, largest)
-        reply.known = context.known
+        reply.known, reply.column = context.known, int(args.get("column", 1))
     if status.st_size <= INLINE:
         return reply.run()
     return reply.run_in_thread()
@@ -55,9 +55,11 @@ class _FileRead:
         self.descriptor, self.size = descriptor, size
         self.offset, self.limit, self.largest = offset, limit, largest
         self.title = _title(place.shown, offset, limit)
+        self.column = 1
+        """The first character of the first line."""
         self.before = 0
         """The number of lines of the file before the text that is read."""
-        self.absolute = place.absolute
+        self.place, self.absolute, self.encoding = place, place.absolute, file_content.UTF8
         self.known: KnownTexts | None = None
         """The `KnownTexts` that learn the text, and its path there."""
         self.stopped = threading.Event()
@@ -86,11 +88,22 @@ class _FileRead:
                 )
             if self.known is not None:
                 self._remember(head)
-            return GateReply(self._lines(head), locations=(self.location,), title=self.title)
+            self._detect(head)
+            note = f"\n[not UTF-8; shown as {self.encoding.label}, which is a guess]" if self.encoding.guess else ""
+            return GateReply(self._lines(head) + note, locations=(self.location,), title=self.title)
         except OSError as error:
             raise GateError(f"cannot read {self.shown!r}: {(error.strerror or str(error)).lower()}") from None
         finally:
             os.close(self.descriptor)
+
+    def _detect(self, head: bytes) -> None:
+        """Find out which encoding a file has that is not UTF-8 and has no mark."""
+        decoded = None
+        if not file_content.has_byte_order_mark(head):
+            whole = head if len(head) >= self.size else head[: head.rfind(b"\n") + 1] or _whole_characters(head)
+            decoded = file_content.decode_file(self.place, whole)
+        if decoded is not None and decoded[1].codec != "utf-8":
+            self.encoding = decoded[1]
 
     def _remember(self, head: bytes) -> None:
         """The entity knows the text as it is now, also if it reads only some lines."""
@@ -101,7 +114,7 @@ class _FileRead:
                 # What is so long is not written as a whole.
                 return
             data = os.pread(self.descriptor, self.size + 1, 0)
-        decoded = file_content.decode(data)
+        decoded = file_content.decode_file(self.place, data)
         if decoded is not None:
             self.known.saw(self.absolute, decoded[0])
 
@@ -127,6 +140,8 @@ class _FileRead:
 
     def _lines(self, head: bytes) -> str:
         taken = bytearray()
+        # A character has up to four bytes.
+        room = self.largest + 4 * (self.column - 1)
         skip, wanted, end_of_last = self.offset - 1 - self.before, self.limit, b"\n"
         for chunk in file_content.as_utf8(self._chunks(head)):
             start = 0
@@ -144,7 +159,7 @@ class _FileRead:
                     break
                 wanted -= here
             taken += chunk[start:]
-            if len(taken) > self.largest:
+            if len(taken) > room:
                 break
         if not taken and self.offset > 1:
             lines = self.offset - 1 - skip
@@ -152,24 +167,39 @@ class _FileRead:
                 lines += 1
             if self.offset > lines:
                 raise GateError(f"{self.shown!r} has {lines:,} lines; offset {self.offset:,} is past its end")
-        return file_content.display(bytes(taken)) if len(taken) <= self.largest else self._cut(bytes(taken))
+        text = bytes(taken)
+        if self.column > 1:
+            text, self.encoding = self._from_column(file_content.display(text, self.encoding)), file_content.UTF8
+        return file_content.display(text, self.encoding) if len(text) <= self.largest else self._cut(text)
+
+    def _from_column(self, text: str) -> bytes:
+        length = len(text.partition("\n")[0].removesuffix("\r"))
+        if self.column > length:
+            raise GateError(
+                f"line {self.offset:,} of {self.shown!r} has {length:,} characters; column {self.column:,} is past its end"
+            )
+        return text[self.column - 1 :].encode()
 
     def _cut(self, taken: bytes) -> str:
         """The part of a long text that fits, with a note on how to read the rest."""
         end = taken.rfind(b"\n", 0, self.largest) + 1
         if end == 0:
             piece = _whole_characters(taken[: self.largest])
+            shown = file_content.display(piece, self.encoding)
+            last = self.column + len(shown) - 1
             note = (
-                f"[cut: line {self.offset:,} alone is longer than the {self.largest:,} bytes that one call gives; the file "
-                f"has {self.size:,} bytes. The next line is at offset {self.offset + 1}]"
+                f"[cut: these are the characters {self.column:,} to {last:,} of line {self.offset:,}; the file has {self.size:,} "
+                f"bytes. Read on in this line with offset {self.offset} and column {last + 1}; the next line is at offset "
+                f"{self.offset + 1}]"
             )
-            return f"{file_content.display(piece)}\n{note}"
+            return f"{shown}\n{note}"
         kept = taken[:end]
         following = self.offset + kept.count(b"\n")
-        return (
-            f"{file_content.display(kept)}[cut: these are lines {self.offset:,} to {following - 1:,}, {end:,} bytes of the file's "
-            f"{self.size:,}; read on with offset {following}]"
+        note = (
+            f"[cut: these are lines {self.offset:,} to {following - 1:,}, {end:,} bytes of the file's {self.size:,}; read on "
+            f"with offset {following}]"
         )
+        return file_content.display(kept, self.encoding) + note
 
 
 class _KnownText(_FileRead):
@@ -201,7 +231,7 @@ def reply_for_text(
     on_disk = place.status.st_size if place.status is not None else 0
     size = max(on_disk, len(data)) if before or limit is not None else len(data)
     reading = _KnownText(place, data, size, offset, limit, int(context.dependencies.get("max_bytes", MAX_BYTES)))
-    reading.before = before
+    reading.before, reading.column = before, int(args.get("column", 1))
     return reading.run()
 
 
@@ -265,6 +295,11 @@ READ_FILE = Gate(
             "path": {"type": "string", "description": "The file, relative to the gate's folder, such as src/main.py."},
             "offset": {"type": "integer", "minimum": 1, "description": "The first line, counted from 1. Default: 1."},
             "limit": {"type": "integer", "minimum": 1, "description": "How many lines. Default: all that fit."},
+            "column": {
+                "type": "integer",
+                "minimum": 1,
+                "description": "The first character of the first line, to read a very long line in parts. Default: 1.",
+            },
         },
         "required": ["path"],
         "additionalProperties": False,

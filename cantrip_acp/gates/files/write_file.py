@@ -62,10 +62,14 @@ def _prepared(
     old: bytes | None = None
     if place.status is not None:
         old = read_whole(place, largest)
-        decoded = text.decode(old) if old is not None else None
+        decoded = text.decode_file(place, old, content) if old is not None else None
         if decoded is not None:
             before, encoding = decoded
-    data, note = _encode(content, encoding, place.shown)
+    elif not content.isascii():
+        encoding = text.declared_encoding(place.absolute, place.root.path) or encoding
+    content, ends = text.keep_newlines(before or "", content)
+    data, note = _encode(before or "", content, encoding, place.shown)
+    note += ends
     if len(data) > largest:
         raise GateError(f"content has {len(data):,} bytes; this gate writes files of up to {largest:,}")
     return before, old, data, note
@@ -124,18 +128,25 @@ def diff_for_editor(place: PathHandle, before: str | None, after: str) -> tuple[
     )
 
 
-def _encode(content: str, encoding: text.Encoding, shown: str) -> tuple[bytes, str]:
-    """Encode in the file's encoding, or in UTF-8 if that encoding does not have a character. Returns bytes and a note."""
+def _encode(before: str, content: str, encoding: text.Encoding, shown: str) -> tuple[bytes, str]:
+    """Encode in the file's encoding. A whole new text of a file whose encoding is a guess becomes UTF-8, if it has other
+    letters. Returns bytes and a note."""
     if any("\ud800" <= c <= "\udfff" for c in content):
         raise GateError("content has half of a surrogate pair, which a text file cannot store", "send whole characters")
     if encoding.mark and content.startswith("\ufeff"):
         content = content[1:]
+    if encoding.guess and not content.isascii() and not any(each > "\x7f" and each in before for each in content):
+        # Nothing of the old letters is left that could be wrong.
+        return content.encode("utf-8"), f", now UTF-8; it was not, perhaps {encoding.label}"
+    text.check_letters(encoding, before, content, shown)
     try:
         note = "" if encoding.codec == "utf-8" and not encoding.mark else f", {encoding.label}"
         return encoding.encode(content), note
     except UnicodeEncodeError as error:
-        character = content[error.start]
-        return content.encode("utf-8"), f", now UTF-8: {encoding.label} has no {character!r}"
+        raise GateError(
+            f"{shown!r} is in {encoding.label}, which does not have the character {content[error.start]!r}; nothing was written",
+            "leave that character out, or change what .editorconfig or .gitattributes say of the file first",
+        ) from None
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
@@ -156,13 +167,13 @@ WRITE_FILE = Gate(
     options=FILE_OPTIONS,
     description=(
         "Write a file: make a new one with its folders, or replace all of an existing one. "
-        "An existing file keeps its encoding and permissions. To change a part of a file, edit_file is better."
+        "An existing file keeps its encoding, line ends and permissions. To change a part of a file, edit_file is better."
     ),
     parameters={
         "type": "object",
         "properties": {
             "path": {"type": "string", "description": "The file, relative to the gate's folder, such as src/main.py."},
-            "content": {"type": "string", "description": "The whole new text of the file, written as it is."},
+            "content": {"type": "string", "description": "The whole new text of the file."},
         },
         "required": ["path", "content"],
         "additionalProperties": False,

@@ -115,6 +115,32 @@ def test_only_line_endings_differ(call: Call, workspace: Path) -> None:
         call(EDIT_FILE, path="f", old_text="a\nb", new_text="a\r\nb")
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "place", "there", "here"),
+    [
+        ("x\nlet a\u00a0= 1\n", "let a = 1", "line 2, column 6", "U+00A0 (no-break space)", "U+0020 (space)"),
+        ("let caf\u00e9 = 1\n", "let cafe\u0301 = 1", "line 1, column 8", "U+00E9", "U+0065 (latin small letter e)"),
+        ("let cafe\u0301 = 1\n", "let caf\u00e9 = 1", "line 1, column 8", "U+0065", "U+00E9"),
+        ("a\u200bb\n", "ab", "line 1, column 2", "U+200B (zero width space)", "U+0062"),
+        ("ab\n", "a\u200bb", "line 1, column 2", "U+0062", "U+200B (zero width space)"),
+        ("say \u201chi\u201d\n", 'say "hi"', "line 1, column 5", "U+201C (left double quotation mark)", "U+0022"),
+        ("it\u2019s\n", "it's", "line 1, column 3", "U+2019", "U+0027"),
+        ("a \u2014 b\n", "a - b", "line 1, column 3", "U+2014 (em dash)", "U+002D"),
+        ("\uff21\uff22\n", "AB", "line 1, column 1", "U+FF21", "U+0041"),
+        ("\ufeffx\nsoft\u00adware y\n", "software y", "line 2, column 5", "U+00AD", "U+0077"),
+        ("one\r\ntwo\u00a0x\r\n", "one\ntwo x", "line 2, column 4", "U+00A0", "U+0020"),
+    ],
+)
+def test_a_difference_that_nobody_sees_is_named(
+    call: Call, workspace: Path, file: str, old: str, place: str, there: str, here: str
+) -> None:
+    (workspace / "f").write_bytes(file.encode())
+    with pytest.raises(GateError) as refused:
+        call(EDIT_FILE, path="f", old_text=old, new_text="new")
+    assert f"at {place} the file has {there}" in str(refused.value)
+    assert f"where old_text has {here}" in str(refused.value)
+
+
 def test_files_that_cannot_be_edited(call: Call, workspace: Path) -> None:
     (workspace / "empty").write_text("")
     (workspace / "latin").write_bytes(b"caf\xe9")
@@ -122,7 +148,9 @@ def test_files_that_cannot_be_edited(call: Call, workspace: Path) -> None:
         call(EDIT_FILE, path="empty", old_text="a", new_text="b")
     with pytest.raises(GateError, match="no such file: 'gone'"):
         call(EDIT_FILE, path="gone", old_text="a", new_text="b")
-    with pytest.raises(GateError, match=r"'latin' is in Windows-1252, which does not have the character '日'\. Leave"):
+    with pytest.raises(
+        GateError, match=r"'latin' is not UTF-8\. It looks like Windows-1252, but that is a guess, so the letter '日'"
+    ):
         call(EDIT_FILE, path="latin", old_text="caf", new_text="日")
     with pytest.raises(GateError, match="surrogate"):
         call(EDIT_FILE, path="latin", old_text="caf", new_text="\udcff")

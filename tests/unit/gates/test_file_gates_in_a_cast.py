@@ -48,7 +48,7 @@ def test_declarations(name: str) -> None:
 
 def test_signatures() -> None:
     assert [registry.find(name).signature() for name in GATES[1:]] == [
-        "read_file(path, offset?, limit?)",
+        "read_file(path, offset?, limit?, column?)",
         "write_file(path, content)",
         "edit_file(path, old_text, new_text, replace_all?)",
         "list_dir(path?, depth?, details?)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_a_long_result_is_cut_and_says_how_to_read_on(call: Call, workspace: Pat
 def test_a_line_longer_than_a_result(call: Call, workspace: Path) -> None:
     (workspace / "min.js").write_text("é" * 400_000 + "\nsecond\n")
     result = call(READ_FILE, path="min.js").result
-    assert "line 1 alone is longer than the 262,144 bytes" in result
+    assert "these are the characters 1 to 131,072 of line 1; the file has 800,008 bytes" in result
     assert "next line is at offset 2" in result
     assert "\ufffd" not in result
     assert result.startswith("ééé")
@@ -185,9 +186,27 @@ def test_encodings_are_read(call: Call, workspace: Path) -> None:
     (workspace / "f.txt").write_bytes(b"\xef\xbb\xbfone\n")
     assert call(READ_FILE, path="f.txt").result == "one\n"
     (workspace / "f.txt").write_bytes("een \u2013 één\n".encode("cp1252"))
-    assert call(READ_FILE, path="f.txt").result == "een \u2013 één\n"
+    guessed = "[not UTF-8; shown as Windows-1252, which is a guess]"
+    assert call(READ_FILE, path="f.txt").result == f"een \u2013 één\n\n{guessed}"
     (workspace / "f.txt").write_bytes("日本語".encode() + b"\xff\n")
     assert call(READ_FILE, path="f.txt").result == "日本語\ufffd\n"
+
+
+def test_a_long_line_is_read_in_parts(workspace: Path) -> None:
+    line = "".join(chr(0x4E00 + n % 999) if n % 3 else "x" for n in range(5_000))
+    (workspace / "f.js").write_text(f"first\n{line}\nlast\n")
+    context, found, column = context_of(workspace, max_bytes=1_000), "", 1
+    for _ in range(99):
+        part = call_in(context, READ_FILE, path="f.js", offset=2, column=column).result
+        text, _, note = part.rpartition("\n[cut: ")
+        if "Read on in this line" not in note:
+            found += part.split("\n")[0]
+            break
+        found += text
+        column = int(re.search(r"offset 2 and column (\d+)", note)[1])  # type: ignore[index]
+    assert found == line
+    with pytest.raises(GateError, match=r"line 2 of 'f.js' has 5,000 characters; column 5,001 is past its end"):
+        call_in(context, READ_FILE, path="f.js", offset=2, column=5001)
 
 
 def test_what_editors_are_shown(workspace: Path) -> None:

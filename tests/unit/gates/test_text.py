@@ -80,8 +80,82 @@ def test_an_edit_changes_nothing_but_its_piece(
     before = "ñè" + before
     path = tmp_path / "file.txt"
     path.write_bytes(mark + (before + "NEEDLE" + after).encode(codec))
-    call_in(context_of(tmp_path), EDIT_FILE, path="file.txt", old_text="NEEDLE", new_text="Fünd")
-    assert path.read_bytes() == mark + (before + "Fünd" + after).encode(codec)
+    # Where the encoding is a guess, letters that are not in the file are refused.
+    new = "Fünd" if mark or codec == "utf-8" else "Found"
+    call_in(context_of(tmp_path), EDIT_FILE, path="file.txt", old_text="NEEDLE", new_text=new)
+    assert path.read_bytes() == mark + (before + new + after).encode(codec)
+
+
+LEGACY = {
+    "gb18030": "x = 1\n# 中文注释\n",
+    "shift_jis": "x = 1\n# 日本語のコメント\n",
+    "euc_jp": "x = 1\n# 日本語のコメント\n",
+    "big5": "# 繁體中文註解說明\n",
+    "euc_kr": "# 한국어 주석입니다\n",
+    "koi8_r": "x = 1\n# Привет, мир, это комментарий\n",
+    "cp1251": "x = 1\n# Привет, мир, это комментарий\n",
+    "cp1252": "x = 1\n# “café” €\n",
+    "latin-1": "x = 1\n# déjà créé\n",
+}
+
+
+@pytest.mark.parametrize("codec", LEGACY)
+def test_a_guess_is_called_a_guess_and_writes_no_wrong_letters(tmp_path: Path, codec: str) -> None:
+    path, text, context = tmp_path / "f.txt", LEGACY[codec], context_of(tmp_path)
+    path.write_bytes(text.encode(codec))
+    seen = call_in(context, READ_FILE, path="f.txt").result
+    assert seen.startswith(text)
+    assert "which is a guess]" in seen
+    for gate, args in ((EDIT_FILE, {"old_text": "#", "new_text": "# ß"}), (WRITE_FILE, {"content": f"{text}ß"})):
+        with pytest.raises(GateError, match="that is a guess") as refused:
+            call_in(context, gate, path="f.txt", **args)
+        assert "write_file" not in str(refused.value)
+    assert path.read_bytes() == text.encode(codec)
+    call_in(context, EDIT_FILE, path="f.txt", old_text="#", new_text="#" + text[-2])
+    assert path.read_bytes() == text.replace("#", "#" + text[-2]).encode(codec)
+    call_in(context, WRITE_FILE, path="f.txt", content=text + text)
+    assert path.read_bytes() == (text + text).encode(codec)
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        (".gitattributes", "*.txt working-tree-encoding={codec}\n"),
+        ("sub/.gitattributes", "# x\nf.txt text working-tree-encoding={codec} eol=lf\n"),
+        (".editorconfig", "root = true\n[*]\ncharset = latin1\n"),
+    ],
+)
+def test_what_the_project_declares_counts(tmp_path: Path, file: str, says: str) -> None:
+    codec = "latin-1" if file == ".editorconfig" else "Shift_JIS"
+    old, new = ("é", "ß") if codec == "latin-1" else ("日", "本")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / file).write_text(says.format(codec=codec))
+    path, context = tmp_path / "sub" / "f.txt", context_of(tmp_path)
+    path.write_bytes(f"x {old}\n".encode(codec))
+    assert call_in(context, READ_FILE, path="sub/f.txt").result == f"x {old}\n"
+    call_in(context, EDIT_FILE, path="sub/f.txt", old_text="x", new_text=new)
+    assert path.read_bytes() == f"{new} {old}\n".encode(codec)
+    for gate, args in ((EDIT_FILE, {"old_text": old, "new_text": "한"}), (WRITE_FILE, {"content": "한"})):
+        with pytest.raises(GateError, match="does not have the character '한'"):
+            call_in(context, gate, path="sub/f.txt", **args)
+    # New files, and files that have only ASCII until now.
+    (tmp_path / "sub" / "f.txt").write_text("ascii\n")
+    call_in(context, EDIT_FILE, path="sub/f.txt", old_text="ascii", new_text=new)
+    assert path.read_bytes() == f"{new}\n".encode(codec)
+    path.unlink()
+    call_in(context, WRITE_FILE, path="sub/f.txt", content=new)
+    assert path.read_bytes() == new.encode(codec)
+    # A file that is UTF-8 all the same stays so.
+    path.write_text("中文 ω\n")
+    call_in(context, EDIT_FILE, path="sub/f.txt", old_text="中文", new_text="α")
+    assert path.read_text() == "α ω\n"
+
+
+@pytest.mark.parametrize("name", ["hex", "zlib", "unicode_escape", "punycode", "nothing", "../x", "utf-7", "\x00"])
+def test_a_name_that_is_no_encoding_of_files_is_not_used(tmp_path: Path, name: str) -> None:
+    (tmp_path / ".gitattributes").write_text(f"* working-tree-encoding={name}\n")
+    call_in(context_of(tmp_path), WRITE_FILE, path="f.txt", content="é\\n")
+    assert (tmp_path / "f.txt").read_text() == "é\\n"
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -72,11 +72,13 @@ def test_the_owner_stays(call: Call, workspace: Path) -> None:
         (b"\xef\xbb\xbfold", "né", b"\xef\xbb\xbfn\xc3\xa9", ", UTF-8 with a byte order mark"),
         (b"\xef\xbb\xbfold", "\ufeffné", b"\xef\xbb\xbfn\xc3\xa9", ", UTF-8 with a byte order mark"),
         ("old".encode("utf-16"), "né", "né".encode("utf-16"), ", UTF-16"),
-        ("öld –".encode("cp1252"), "né", b"n\xe9", ", Windows-1252"),
-        ("öld –".encode("cp1252"), "日本", "日本".encode(), ", now UTF-8: Windows-1252 has no '日'"),
-        (b"caf\xe9\x81", "\u20ac", "\u20ac".encode(), ", now UTF-8: Latin-1 has no '€'"),
+        ("öld –".encode("cp1252"), "nö", b"n\xf6", ", Windows-1252"),
+        ("öld –".encode("cp1252"), "日本", "日本".encode(), ", now UTF-8; it was not, perhaps Windows-1252"),
+        (b"caf\xe9\x81", "\u20ac", "\u20ac".encode(), ", now UTF-8; it was not, perhaps Latin-1"),
         (b"\x89PNG\r\n\0", "text", b"text", ""),
-        (b"one\r\n", "one\ntwo\n", b"one\ntwo\n", ""),
+        (b"one\r\n", "one\ntwo\n", b"one\r\ntwo\r\n", ", with CRLF line ends as before"),
+        (b"one\r\n", "one\r\ntwo\n", b"one\r\ntwo\n", ""),
+        (b"one\r\ntwo\n", "one\ntwo\n", b"one\ntwo\n", ", with LF line ends; it had CRLF ones too"),
     ],
 )
 def test_the_encoding_stays_where_it_can(

@@ -23,7 +23,9 @@ PAGES: dict[str, tuple[str, ...]] = {
     "docs/delegation.md": ("cantrip_acp/delegation",),
     "docs/loaded-modules.md": (),
     "docs/sessions.md": (),
-    "docs/vscode-extension.md": ("vscode-extension", "vscode-extension/src/acp", "vscode-extension/src/chat"),
+    "docs/vscode-extension.md": tuple(
+        f"vscode-extension/{each}".rstrip("/") for each in ("", "src/acp", "src/chat", "src/loom", "media/chat")
+    ),
 }
 # Names in a protocol or in a folder of the user.
 FOREIGN = {"AGENTS.md", "fs/", "terminal/", "team.cantrip.yaml"}

@@ -35,7 +35,7 @@ WRITING = [
 LONG = "".join(f"line {n}\n" for n in range(1, 81))
 WORK = [
     {"tool_calls": [call("edit_file", path="long.txt", old_text="line 60\n", new_text="line sixty\n")]},
-    {"tool_calls": [call("bash", command="echo it fails; exit 4")]},
+    {"tool_calls": [call("bash", command="echo it fails; printf '\\033[31min red\\033[0m\\n'; exit 4")]},
     {"tool_calls": [call("edit_file", path="long.txt", old_text="line 70\n", new_text="line seventy\n")]},
     done("Done."),
 ]
@@ -969,12 +969,15 @@ def test_a_reload_keeps_what_was_shown(window: Window, chat: Chat) -> None:
     expect(chat.frame.locator(".question .words")).to_have_text("Make this edit?")
     numbers = chat.frame.locator(".change").first.locator(".number").all_inner_texts()
     assert numbers == ["57", "58", "59", "60", "60", "61", "62", "63"]
+    red = ".tool-item .terminal span[style*=ansiRed]"
+    expect(chat.frame.locator(red)).to_have_text("in red")
 
     window.page.reload()
     window.page.wait_for_selector(".monaco-workbench")
     chat.find()
     frame = chat.frame
     frame.locator(".answered", has_text="Not answered. Ask again?").wait_for()
+    expect(frame.locator(red)).to_have_text("in red")
     window.shot("chat-reloaded")
     assert frame.locator(".change").first.locator(".number").all_inner_texts() == numbers
     # The command failed then, and still does.

@@ -69,16 +69,19 @@ export class Transcript {
   }
 
   addUserMessage(text: string, attachments: Attachment[]): void {
-    // A plan belongs to the message that it was made for. An agent that goes on with it sends its next state.
-    if (this.plan.length > 0) {
-      this.plan = [];
-      this.planned.fire(this.plan);
-    }
+    this.forgetPlan();
     this.expireUnanswered();
     this.continued();
     this.said = false;
     this.add<UserItem>("user", { text, attachments, after: this.last });
     this.refreshVersions();
+  }
+
+  /** A plan belongs to the message that it was made for. An agent that goes on with it sends its next state. */
+  private forgetPlan(): void {
+    if (this.plan.length === 0) return;
+    this.plan = [];
+    this.planned.fire(this.plan);
   }
 
   /** Look again which messages have other versions. */
@@ -316,6 +319,7 @@ export class Transcript {
     if (item?.type !== "user" || this.speaking?.messageId !== messageId) {
       if (this.replaying && this.turn !== undefined && (update._meta as Meta | null | undefined)?.cantrip?.steering !== true) this.end("end_turn", this.turn);
       const { after, steering } = (update._meta as Meta | null | undefined)?.cantrip ?? {};
+      if (this.replaying && steering !== true) this.forgetPlan();
       item = this.add<UserItem>("user", { text: "", attachments: [], ...(steering === true ? { steered: true } : {}), after: typeof after === "string" || after === 0 ? after : this.last });
       this.speaking = { item, messageId };
     }

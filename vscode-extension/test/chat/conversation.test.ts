@@ -189,6 +189,29 @@ describe("a plan", () => {
   });
 });
 
+describe("a list of steps", () => {
+  it("belongs to the message that it was made for, also in a replay", async () => {
+    const step = { when: "First", tool_calls: [{ gate: "plan", args: { entries: [{ content: "Look" }] } }] };
+    const { made, conversation, session, say } = await begin([step, answer("One.", "First"), answer("Two.", "Second")], { gates: ["done", "plan"] });
+    /** What a replay shows, and what it showed on the way. */
+    const replayed = async (): Promise<unknown> => {
+      await made.agent.stop();
+      const past = new Transcript(made.folder);
+      past.replaying = true;
+      const seen: number[] = [];
+      past.planned.on((entries) => { seen.push(entries.length); });
+      await made.again().loadSession(session.id, made.place, (each) => { each.updates.on((update) => { past.applyUpdate(update); }); });
+      past.endReplay();
+      return [seen, past.plan.map((each) => each.content)];
+    };
+    await say("First");
+    assert.deepEqual(conversation.transcript.plan.map((each) => each.content), ["Look"]);
+    await say("Second");
+    assert.deepEqual(conversation.transcript.plan, []);
+    assert.deepEqual(await replayed(), [[1, 0], []]);
+  });
+});
+
 describe("an answer that was cut", () => {
   const ends = (transcript: Transcript): unknown[] => transcript.items.flatMap((item) => (item.type === "end" ? [[item.words, item.incomplete]] : []));
 

@@ -235,8 +235,8 @@ class GateExecutor:
         self, calls: Iterable[tuple[str, str]], *, entity_id: str, cast_id: str, trace_id: str, turn: TurnContext
     ) -> None:
         """Tell the interceptors which edits of files an utterance will make, by the names and arguments of its calls. Calls
-        that would fail are left out. Children's utterances are not announced."""
-        if self._depth or not self._coming_interceptors:
+        that would fail are left out."""
+        if not self._coming_interceptors:
             return
         found = []
         for name, args in calls:
@@ -260,7 +260,7 @@ class GateExecutor:
             )
             found.append(GateInvocation(gate, parsed, "", None, context))
         for interceptor in self._coming_interceptors:
-            interceptor.coming(found)
+            interceptor.coming(found, entity_id, self._depth)
 
     async def _start(self, invocation: GateInvocation) -> GateReply:
         """The last step of the chain: the call is allowed, so run the handler."""

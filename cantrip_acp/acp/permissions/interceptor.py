@@ -128,11 +128,14 @@ class Permissions:
             if each.decide() is not None:
                 each.scope.cancel()
 
-    def coming(self, invocations: Sequence[GateInvocation]) -> None:
-        """Take note of the edits of an utterance, before the first of them runs."""
-        self._edits.clear()
+    def coming(self, invocations: Sequence[GateInvocation], entity_id: str, depth: int) -> None:
+        """Take note of the edits of an utterance, before the first of them runs. ``depth`` is 0 for the session's entity."""
+        if depth == 0:
+            # No child runs at this moment.
+            self._edits.clear()
+        self._edits.pop(entity_id, None)
         if len(invocations) > 1:
-            self._edits[invocations[0].context.entity_id] = Edits(invocations)
+            self._edits[entity_id] = Edits(invocations)
 
     async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
         """Intercept a gate call: redirect it to the client if possible, and refuse it or let it run."""

@@ -502,18 +502,6 @@ class Translator:
         update = None
         if question.program:
             update = self._command(question.call_id, question.tool, question.text, question.cwd)
-        if question.edits:
-            # A question about several calls has a call of its own, which ends with the answer.
-            return [
-                acp.ToolCall(
-                    tool_call_id=question.call_id,
-                    title=question.title,
-                    name=question.tool,
-                    kind=question.kind,
-                    status="pending",
-                    locations=file_locations(tuple(question.locations)),
-                )
-            ]
         find_child = self._subagents.find_child(question.entity_id)
         if find_child is None:
             return [update] if update is not None else []

@@ -189,3 +189,61 @@ def test_the_terminal_has_keys_for_all_and_for_each(folder: Path) -> None:
     text = shown.getvalue()
     assert all(words in text for words in ("2 edits in 2 files", "+x", "-x", "+y", "y all", "e look at each", "n none"))
     assert _keys_for(asked)["e"] == "each"
+
+
+FAMILY: dict[str, Any] = {
+    "gates": ["done", "write_file", "edit_file", "call_agent", "call_agent_batch"],
+    "wards": [{"max_turns": 9}, {"max_depth": 1}],
+}
+
+
+def delegate(gate: str, **args: Any) -> dict[str, Any]:
+    return ask({"gate": gate, "args": args})
+
+
+def test_a_childs_edits_are_one_question_too(start: Start, folder: Path) -> None:
+    finished = ask({"gate": "done", "args": {"answer": "ok"}})
+    edits = ask(write("a.txt", "one\n"), edit("a.txt", "one", "1"), write("b.txt"))
+    found = start([delegate("call_agent", intent="Edit them"), edits, finished, edits, END], **FAMILY)
+    found.permit = None
+    prompt = found.start_prompt(found.session(folder, mode="ask"))
+    message = question(found)
+    call = message["params"]["toolCall"]
+    assert call["title"] == "3 edits in 2 files (+3 −1) (child)"
+    assert len(call["content"]) == 3
+    # The client knows the call, and which child makes it.
+    known = next(each for each in found.updates("tool_call") if each["toolCallId"] == call["toolCallId"])
+    assert known["_meta"]["cantrip"]["child"]
+    assert not (folder / "b.txt").exists()
+    choose(found, message, "allow_once")
+    # The parent's own ones have a question of their own.
+    second = question(found)
+    assert second["params"]["toolCall"]["title"].startswith("3 edits in 2 files")
+    assert (folder / "a.txt").read_text() == "1\n"
+    choose(found, second, "reject_once")
+    found.answer(prompt)
+    assert len(titles(found)) == 2
+    ended = [u for u in found.updates("tool_call_update") if u["toolCallId"] == call["toolCallId"]]
+    assert [each["status"] for each in ended] == ["in_progress", "completed"]
+
+
+def test_children_beside_each_other_ask_about_their_own_edits(start: Start, folder: Path) -> None:
+    def edits(name: str) -> dict[str, Any]:
+        calls = [write(f"{name}1.txt", name), write(f"{name}2.txt", name)]
+        return {"when": f"Edit {name}", "tool_calls": calls}
+
+    def finished(name: str) -> dict[str, Any]:
+        return {"when": f"Edit {name}", "tool_calls": [{"gate": "done", "args": {"answer": name}}]}
+
+    batch = {"when": "go", **delegate("call_agent_batch", requests=["Edit x", "Edit y"])}
+    found = start([batch, *(make(name) for name in "xy" for make in (edits, finished)), END], **FAMILY)
+    found.permit = None
+    prompt = found.start_prompt(found.session(folder, mode="ask"))
+    asked = [question(found), question(found)]
+    shown = [{Path(each["path"]).name for each in each["params"]["toolCall"]["content"]} for each in asked]
+    assert sorted(map(sorted, shown)) == [["x1.txt", "x2.txt"], ["y1.txt", "y2.txt"]]
+    for message, names in zip(asked, shown, strict=True):
+        choose(found, message, "allow_once" if "x1.txt" in names else "reject_once")
+    found.answer(prompt)
+    assert len(titles(found)) == 2
+    assert sorted(path.name for path in folder.iterdir()) == ["x1.txt", "x2.txt"]

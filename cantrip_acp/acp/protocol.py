@@ -237,7 +237,7 @@ class Cancel(Incoming, kw_only=True):
 
 
 class CancelToolCall(Incoming, kw_only=True):
-    """Parameters of ``_cantrip/tool_call/cancel``."""
+    """Parameters of ``_cantrip/tool_call/cancel``, and of ``tool_call/cancel`` of version 2."""
 
     session_id: str
     tool_call_id: str

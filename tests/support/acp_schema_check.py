@@ -72,6 +72,7 @@ RESULTS_V2 = {
     "session/set_config_option": "SetSessionConfigOptionResponse",
     "session/set_title": "SetSessionTitleResponse",
     "session/prompt": "PromptResponse",
+    "tool_call/cancel": "CancelToolCallResponse",
     "providers/list": "ListProvidersResponse",
     "providers/set": "SetProviderResponse",
     "providers/disable": "DisableProviderResponse",

@@ -55,6 +55,7 @@ class AgentV2:
             "session/close": Method(acp.SessionParams, self._close),
             "session/set_config_option": Method(acp.SetConfigOption, self._set_option),
             "session/prompt": Method(acp.Prompt, self._prompt),
+            "tool_call/cancel": Method(acp.CancelToolCall, self._sessions.cancel_tool_call),
             "_session/steering": Method(acp.Prompt, self._steer),
         }
 

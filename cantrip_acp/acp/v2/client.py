@@ -47,6 +47,8 @@ class Client:
         self._shows_queue = shows_queue
         self._prompts: dict[str, list[OpenPrompt]] = {}
         """By session id: the prompts that have begun, in that order, and then those that wait."""
+        self._children: set[str] = set()
+        """The sessions of children."""
 
     def __getattr__(self, name: str) -> Any:
         # All else is the same in both versions: background tasks, waiting for a slow reader.
@@ -68,7 +70,11 @@ class Client:
         ):
             # The answer of a slash command, which is no cast.
             self.insert(prompt)
-        for session_id, update in render(params.session_id, params.update):
+        if isinstance(params.update, acp.SubagentUpdate):
+            self._children.add(params.update.session_id)
+        for session_id, update in render(
+            params.session_id, params.update, of_child=params.session_id in self._children
+        ):
             self._send(session_id, update)
 
     async def request(self, method: str, params: Any, result: Any = Any) -> Any:

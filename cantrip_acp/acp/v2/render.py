@@ -21,13 +21,16 @@ MAX_PATCH = 4000
 _TERMINAL_KEYS = ("terminal_info", "terminal_output", "terminal_exit")
 
 
-def render(session_id: str, update: acp.Update) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The updates of version 2 for one of version 1, each with the id of its session."""
+def render(session_id: str, update: acp.Update, *, of_child: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The updates of version 2 for one of version 1, each with the id of its session. ``of_child``: the session is a child's,
+    whose calls are stopped with the call that started it."""
     match update:
         case acp.CurrentMode():
             return
         case acp.ToolCall() | acp.ToolCallUpdate():
             for each in _tool_call(update):
+                if not of_child and each["sessionUpdate"] == "tool_call_update":
+                    _offer_cancel(each, known=isinstance(update, acp.ToolCallUpdate))
                 yield session_id, each
         case acp.ConfigOptionsChanged(config_options=options):
             yield session_id, {"sessionUpdate": "config_option_update", "configOptions": list(map(option, options))}
@@ -96,6 +99,14 @@ def _tool_call(update: acp.ToolCall | acp.ToolCallUpdate) -> Iterator[dict[str, 
     if plain.get("status") == "failed" and isinstance(about, Mapping) and about.get("stopped"):
         plain["status"] = "cancelled"
     yield plain
+
+
+def _offer_cancel(update: dict[str, Any], *, known: bool) -> None:
+    """A client can stop a call with ``tool_call/cancel`` while it runs (ACP v2, Cancelling Tool Calls)."""
+    if update.get("status") == "in_progress":
+        update["capabilities"] = {"cancel": {}}
+    elif known and update.get("status") in ("completed", "failed", "cancelled"):
+        update["capabilities"] = None
 
 
 def _content(content: acp.ToolContent) -> dict[str, Any]:

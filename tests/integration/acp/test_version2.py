@@ -101,9 +101,19 @@ def test_version_2_costs_nothing_at_the_start_of_version_1() -> None:
 # --- prompts
 
 
+def test_a_call_of_a_child_offers_no_cancel() -> None:
+    """The child's session is not one that a client can send requests for."""
+    began = acp.ToolCallUpdate(tool_call_id="t1.0", status="in_progress")
+    ended = acp.ToolCallUpdate(tool_call_id="t1.0", status="completed")
+    for of_child, offered in ((False, [{"cancel": {}}, None]), (True, ["none", "none"])):
+        found = [each for update in (began, ended) for _, each in render("s", update, of_child=of_child)]
+        assert [each.get("capabilities", "none") for each in found] == offered
+
+
 @pytest.mark.sandbox
-def test_one_call_is_stopped_and_the_prompt_goes_on(start_process: Start, folder: Path) -> None:
-    """The method is Cantrip's own in both versions. Version 2 says of such a call that it was cancelled."""
+@pytest.mark.parametrize("method", ["tool_call/cancel", "_cantrip/tool_call/cancel"])
+def test_one_call_is_stopped_and_the_prompt_goes_on(start_process: Start, folder: Path, method: str) -> None:
+    """The draft's own method, and the extension that version 1 has too. Such a call was cancelled; it did not fail."""
     agent = start_process([{"bash": "echo begun; sleep 60"}, {"content": "I go on."}], medium="bash", initialized=False)
     about = agent.initialize_v2()["capabilities"]
     assert about["_meta"]["cantrip"]["toolCallCancel"] is True
@@ -111,14 +121,15 @@ def test_one_call_is_stopped_and_the_prompt_goes_on(start_process: Start, folder
     agent.answer(agent.start_prompt(session, "work"))
     began = agent.until(lambda message: message.get("params", {}).get("update", {}).get("status") == "in_progress")
     params = {"sessionId": session, "toolCallId": began["params"]["update"]["toolCallId"]}
-    assert agent.call("_cantrip/tool_call/cancel", params) == {}
+    assert began["params"]["update"]["capabilities"] == {"cancel": {}}
+    assert agent.call(method, params) == {}
     assert until_idle(agent, session)["stopReason"] == "end_turn"
     calls = [each for each in of(agent, session, "tool_call_update") if each["toolCallId"] == params["toolCallId"]]
     assert (calls[-1]["status"], calls[-1]["_meta"]["cantrip"]["stopped"]) == ("cancelled", True)
-    # No call offers the method of the draft, and none has ended twice.
-    assert not [each for each in of(agent, session, "tool_call_update") if "capabilities" in each]
-    assert agent.error("tool_call/cancel", params)["code"] == -32601
-    assert agent.error("_cantrip/tool_call/cancel", params)["code"] == -32602
+    # It offers that no more, and the client learns that it was too late.
+    assert [each["capabilities"] for each in calls if "capabilities" in each] == [{"cancel": {}}, None]
+    assert agent.error(method, params)["code"] == -32602
+    assert agent.error(method, {**params, "toolCallId": "none"})["code"] == -32602
 
 
 def test_a_prompt_is_acknowledged_and_ends_with_a_state(begin: Callable[..., RawClient], folder: Path) -> None:

@@ -241,7 +241,7 @@ def sample(loom: Loom) -> None:
         "edited stats.py at line 2",
     )  # fmt: skip
     forked = make.turn(second, "r_fork", "e_fork", 3, said, seen, seconds=5.0, turn_id="t_forked")
-    said, seen = command("python -m pytest -q", Output(stdout="\x1b[32m3 passed\x1b[0m in 0.02s\n", exit_code=0))
+    said, seen = command("python -m pytest -q", PASSED)
     last = make.turn(forked, "r_fork", "e_fork", 4, said, seen, seconds=3.9, truncated=True, reason="max_turns")
     make.end("r_fork", "e_fork", "max_turns", None, 2)
     make.start("r_lone", "e_lone", "A query that failed before its first turn.")
@@ -255,6 +255,15 @@ def sample(loom: Loom) -> None:
             "w_1", third, "e_main", "/home/ada/stats", "c0ffee" * 6, "7ree", "refs/x", "4ead", ("big.bin: too large",)
         )
     )
+
+
+PASSED = Output(
+    stdout="a \U0001f600 3 passed in 0.02s\n",
+    stderr="bold\n",
+    exit_code=0,
+    stdout_styles=((4, "32"), (12, "")),
+    stderr_styles=((0, "1;4"),),
+)
 
 
 def large(path: Path, turns: int) -> Path:

@@ -91,7 +91,14 @@ def harmful(path: Path) -> Path:
                 GateRecord("image", {}, {"data": trick, "mime": trick, "title": trick}, False, "k4"),
             )
             said = Utterance(trick, trick, (ToolCall(trick, trick, trick), ToolCall("k1", "bash", trick)), trick)
-            output = Output(stdout=trick, stderr=trick, value={trick: trick}, error=trick, exit_code=1)
+            output = Output(
+                stdout=trick,
+                stderr=trick,
+                value={trick: trick},
+                error=trick,
+                exit_code=1,
+                stdout_styles=((0, trick), (1, "31")),
+            )
             told = TurnMetadata(1, 1, 0, 0.1, 5.0, trick, trick, trick, trick)
             turn = Turn(f"t_{n}'\"><img src=x onerror=alert(1)>", parent, "c<b>", f"e_{n}", cast, "crystal", n, trick, said,
                         Observation(results, output), (trick, "write_file"), told, None, False, True, trick)  # fmt: skip

@@ -59,6 +59,15 @@ def test_the_tree(watch: Watch, view: View) -> None:
     watch.clean()
 
 
+def test_the_colours_of_an_output(watch: Watch, view: View) -> None:
+    goes_to(watch, view, "t_000013", "Turn 4")
+    page = watch.page
+    output = page.locator(".output").first
+    assert output.locator(".stream.out pre").inner_text() == "a \U0001f600 3 passed in 0.02s\n"
+    assert output.locator(".sgr-fg-2").all_inner_texts() == ["3 passed"]
+    assert output.locator(".stream.err .sgr-bold.sgr-under").inner_text().strip() == "bold"
+
+
 def test_a_turn(watch: Watch, view: View) -> None:
     goes_to(watch, view, "t_000001", "Turn 1")
     page = watch.page

@@ -27,6 +27,22 @@ export function ansi(text) {
   return nodes;
 }
 
+/** The text with an escape code where its style changes: `[character, parameters of the code]` pairs, as the record has them. */
+export function coded(text, styles) {
+  if (!Array.isArray(styles)) return text;
+  // The record counts characters, and JavaScript counts a pair of surrogates as two.
+  const characters = Array.from(text);
+  let out = "";
+  let last = 0;
+  for (const each of styles) {
+    const [at, style] = Array.isArray(each) ? each : [];
+    if (!(at >= last && at < characters.length) || !/^[0-9;]{0,100}$/.test(style)) continue;
+    out += `${characters.slice(last, at).join("")}\u001b[0;${style}m`;
+    last = at;
+  }
+  return out + characters.slice(last).join("");
+}
+
 const fresh = () => ({ front: null, back: null, bold: false, dim: false, italic: false, under: false, struck: false, turned: false });
 
 function plainStyle(s) {

@@ -1,6 +1,6 @@
 // The pieces that a turn is shown in: a titled part, a text that may be long, a gate call with what came of it, an output.
 
-import { ansi } from "./ansi.js";
+import { ansi, coded } from "./ansi.js";
 import { between, looksLikeDiff, unified } from "./diff.js";
 import { h, icon, visible } from "./dom.js";
 import { count } from "./format.js";
@@ -32,15 +32,15 @@ export function clamped(text, make) {
   return box;
 }
 
-/** Whatever a gate or a cell gave: a diff, data, or a text with a terminal's colours. */
-export function shown(value, language = "") {
+/** Whatever a gate or a cell gave: a diff, data, or a text with a terminal's colours. `styles` are those of an output. */
+export function shown(value, language = "", styles = undefined) {
   if (value === null || value === undefined) return h("p", { class: "nothing" }, "nothing");
   if (typeof value === "string") {
     if (value === "") return h("p", { class: "nothing" }, "empty text");
     if (looksLikeDiff(value)) return clamped(value, unified);
     const parsed = decoded(value);
     if (typeof parsed !== "string") return shown(parsed);
-    return clamped(value, (text) => (language ? program(text, language) : h("pre", { tabindex: "0", "aria-label": "text" }, ansi(text))));
+    return clamped(coded(value, styles), (text) => (language ? program(text, language) : h("pre", { tabindex: "0", "aria-label": "text" }, ansi(text))));
   }
   const pictures = imagesIn(value);
   if (pictures.length) return h("div", {}, pictures);
@@ -96,12 +96,12 @@ function written(name, given) {
 
 /** What a command or a cell left behind. */
 export function output(out) {
-  const streams = [["out", out.stdout], ["err", out.stderr], ["error", out.error]].filter(([, text]) => text);
+  const streams = [["out", out.stdout, out.stdout_styles], ["err", out.stderr, out.stderr_styles], ["error", out.error]].filter(([, text]) => text);
   const bad = out.error !== null || (out.exit_code !== null && out.exit_code !== 0);
   return h(
     "article",
     { class: `output ${bad ? "failed" : ""}`, "aria-label": "output" },
-    streams.map(([name, text]) => h("div", { class: `stream ${name}` }, name === "out" ? null : h("h4", {}, name), shown(text))),
+    streams.map(([name, text, styles]) => h("div", { class: `stream ${name}` }, name === "out" ? null : h("h4", {}, name), shown(text, "", styles))),
     out.value !== null && out.value !== undefined ? h("div", { class: "stream value" }, h("h4", {}, "value"), shown(out.value)) : null,
     h(
       "footer",

@@ -232,11 +232,14 @@ def test_code_of_an_answer_is_applied_opened_and_run(window: Window, project: Pr
     bars = chat.frame.locator(".markdown .code-bar")
     # The change is shown first, and can be discarded.
     bars.nth(0).get_by_role("button", name="Apply to greet.py").click()
-    tab = page.locator(".tab", has_text="greet.py (Replace the whole text of greet.py)")
+    tab = page.locator(".tab", has_text="greet.py (replaces the whole text)")
     tab.wait_for()
     page.locator(".monaco-diff-editor .line-insert").first.wait_for()
+    window.notification("Replace the whole text of greet.py?").wait_for()
     window.shot("chat-apply-code")
     page.locator(".editor-actions").get_by_role("button", name="Discard This Code").click()
+    # Nothing is left that could be pressed later.
+    expect(window.notification("Replace the whole text of greet.py?")).to_have_count(0)
     expect(tab).to_have_count(0)
     assert project.greet == GREET
     bars.nth(0).get_by_role("button", name="Apply to greet.py").click()

@@ -10,10 +10,6 @@ const PROPOSED = "cantrip.chat.proposedChanges";
 
 /** A change that is shown in the diff editor and not made yet. */
 interface Proposal {
-  readonly uri: vscode.Uri;
-  /** The text of the file when it was shown; undefined for a new file. */
-  readonly before: string | undefined;
-  readonly after: string;
   readonly settle: (apply: boolean) => void;
 }
 
@@ -53,9 +49,9 @@ export class CodeBlocks implements vscode.Disposable {
       void vscode.window.showInformationMessage(`${name} has this text already.`);
       return;
     }
-    const [what, button] = before === undefined ? [`Create ${name}`, "Create File"] : selection !== undefined ? [`Replace the selection in ${name}`, "Replace the Selection"] : [`Replace the whole text of ${name}`, "Replace the Whole File"];
-    const apply = await this.decided(uri, before, after, what, button);
-    if (apply) await write(uri, before, after, name);
+    const [what, beside] =
+      before === undefined ? [`Create ${name}`, "new file"] : selection !== undefined ? [`Replace the selection in ${name}`, "replaces the selection"] : [`Replace the whole text of ${name}`, "replaces the whole text"];
+    if (await this.decided(uri, before, after, what, beside)) await write(uri, before, after, name);
   }
 
   /** Open the code in a new file that has no name yet. */
@@ -78,7 +74,7 @@ export class CodeBlocks implements vscode.Disposable {
       const question = checked.lines === 1 ? "Characters of this command do not look as they are. Put it into the terminal?" : `Run these ${checked.lines} lines in the terminal?`;
       if ((await vscode.window.showWarningMessage(question, { modal: true, detail: checked.shown }, run)) !== run) return;
     }
-    const terminal = vscode.window.activeTerminal ?? vscode.window.createTerminal({ cwd: folder });
+    const terminal = [vscode.window.activeTerminal, ...vscode.window.terminals].find(isShellOfUser) ?? vscode.window.createTerminal({ cwd: folder });
     terminal.show();
     terminal.sendText(checked.text, checked.how === "ask" && checked.lines > 1);
   }
@@ -97,18 +93,21 @@ export class CodeBlocks implements vscode.Disposable {
     }
   }
 
-  private async decided(uri: vscode.Uri, before: string | undefined, after: string, what: string, button: string): Promise<boolean> {
+  /** Show the diff until the user has decided: by its title, by the notification, which goes away with it, or by closing it. */
+  private async decided(uri: vscode.Uri, before: string | undefined, after: string, what: string, beside: string): Promise<boolean> {
     let resource = "";
     try {
-      return await new Promise<boolean>((resolveWith, reject) => {
-        const opened = this.diffs.open(uri.path, before ?? null, after, (right) => {
+      const answer = new Promise<boolean>((settle) => {
+        void this.diffs.open(uri.path, before ?? null, after, (right) => {
           resource = right.toString();
-          this.proposed.set(resource, { uri, before, after, settle: resolveWith });
+          this.proposed.set(resource, { settle });
           this.tell();
-        }, what);
-        opened.then(() => vscode.window.showInformationMessage(`${what}? The diff shows the change.`, button, "Discard")).then((chosen) => {
-          if (chosen !== undefined) resolveWith(chosen === button);
-        }, reject);
+        }, beside).catch(() => { settle(false); });
+      });
+      const title = `${what}? ✓ in the title of the diff applies it, ✗ discards it.`;
+      return await vscode.window.withProgress({ location: vscode.ProgressLocation.Notification, title, cancellable: true }, (_, cancel) => {
+        cancel.onCancellationRequested(() => this.proposed.get(resource)?.settle(false));
+        return answer;
       });
     } finally {
       this.proposed.delete(resource);
@@ -139,6 +138,11 @@ function replaced(document: vscode.TextDocument, before: string, text: string, s
 /** The editor with a file that the user looks at; the chat may be in a tab before it. */
 function editorShown(): vscode.TextEditor | undefined {
   return [vscode.window.activeTextEditor, ...vscode.window.visibleTextEditors].find((each) => ["file", "untitled"].includes(each?.document.uri.scheme ?? ""));
+}
+
+/** Whether text in a terminal reaches a shell: the agent's own terminals only show what it runs. */
+function isShellOfUser(terminal: vscode.Terminal | undefined): terminal is vscode.Terminal {
+  return terminal !== undefined && terminal.exitStatus === undefined && !("pty" in terminal.creationOptions);
 }
 
 async function asked(folder: string): Promise<vscode.Uri | undefined> {

@@ -46,6 +46,33 @@ WORK = [
     done("Done."),
 ]
 
+CHOICES = [
+    "`shop/user.py`, which has the most to do and whose names are long",
+    "`shop/cart.py`, because it is **small**",
+    "shop/mail.py",
+]
+FIELDS = [
+    {
+        "name": name,
+        "label": label,
+        "about": about,
+        "required": needed,
+        "kind": kind,
+        "choices": [{"value": each, "title": each, "about": ""} for each in choices],
+        **more,
+    }
+    for name, label, about, needed, kind, choices, more in [
+        ("host", "Host", "The name of the machine, without a port", True, "text", (), {}),
+        ("port", "Port", "", True, "integer", (), {"least": 1, "most": 65535, "preset": 8080}),
+        ("size", "Size", "", True, "choice", ("small", "large"), {"preset": "small"}),
+        ("zone", "Zone", "", False, "choice", [f"zone {n}" for n in range(12)], {}),
+        ("parts", "Parts", "At most two", True, "choices", ("front", "back", "top"), {"most": 2}),
+        ("day", "Day", "", False, "text", (), {"format": "date"}),
+        ("password", "Password", "", True, "secret", (), {}),
+        ("safe", "Only read", "", False, "boolean", (), {"preset": True}),
+    ]
+]
+
 
 def narrow(chat: Chat, width: int) -> None:
     """Make the side bar so wide."""
@@ -216,3 +243,50 @@ def test_every_theme_can_be_read(workbench: Workbench, tmp_path: Path, windows: 
     window.shot("look-servers-restarted")
     chat.page.keyboard.press("Escape")
     expect(chat.input).to_be_focused()
+
+
+def test_questions_with_fields_can_be_read_in_every_theme(
+    workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]
+) -> None:
+    asking = call("ask_user", question="Which of the **three** files in `shop/` first?", choices=CHOICES)
+    project = Project.make(tmp_path, [{"tool_calls": [asking]}, done("Thanks.")])
+    window = windows(workbench, project.folder)
+    chat = Chat(window, wide=False)
+    narrow(chat, 300)
+    chat.say("Ask me.")
+    chat.frame.locator(".form-question").wait_for()
+    for name in THEMES:
+        theme(window, chat, name)
+        window.shot(f"look-{name}-ask")
+        assert faults(chat) == [], name
+    chat.input.press("Alt+a")
+    chat.page.keyboard.press("ArrowDown")
+    chat.page.keyboard.press("Enter")
+    chat.ended()
+    expect(chat.frame.locator(".answered")).to_have_text("You answered: shop/cart.py, because it is small")
+
+    def fields(place: str, *names: str) -> None:
+        """A form with all kinds of fields, some of them wrong, as the extension host tells it."""
+        chat.frame.evaluate(
+            "(item) => window.dispatchEvent(new MessageEvent('message', { data: { type: 'ops', ops: [{ op: 'add', item }] } }))",
+            {
+                "type": "form",
+                "id": place,
+                "form": place,
+                "question": place,
+                "message": "tools: Where is it?",
+                "fields": FIELDS,
+            },
+        )
+        chat.frame.get_by_role("button", name="Answer", exact=True).click()
+        expect(chat.frame.locator(".field-error:visible").first).to_have_text("Enter an answer.")
+        for name in names:
+            theme(window, chat, name)
+            window.shot(f"look-{name}-form-{place}")
+            assert faults(chat) == [], name
+        assert chat.frame.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    fields("300", *THEMES)
+    window.command("Cantrip: Open Chat in an Editor Tab")
+    chat.frame = window.frame("body.tab:has(.choice) .composer textarea:not([disabled])")
+    fields("900", "dark", "light")

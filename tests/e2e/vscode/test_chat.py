@@ -87,7 +87,7 @@ DRAWN = (
 APPLIED = (
     "Change `greet.py`:\n\n```python\nprint(42)\n```\n\nRun it:\n\n```bash\necho one-$((40+2))\n```\n\n"
     "Or all of it:\n\n```bash\necho first-$((40+3))\necho second-$((40+4))\n```\n\n"
-    "Not this:\n\n```bash\necho \x1b[2Kx\n```"
+    "Not this:\n\n```bash\necho \x1b[2Kx\n```\n\n```python ../evil.py\nx = 1\n```"
 )
 STREAMED = "Run `ls` first:\n\n```bash\nls -la && echo hi\n```\n\nThen `len` is the end: abcdefghijklmnEND7."
 SHOWING = [done(DRAWN, when="Draw it", repeat=True), done(APPLIED, when="Show the code", repeat=True)]
@@ -252,6 +252,23 @@ def test_code_of_an_answer_is_applied_opened_and_run(window: Window, project: Pr
     assert project.greet == GREET
     page.keyboard.press("Control+s")
     wait_until(lambda: project.greet == "print(42)\n")
+    # Selected text alone is replaced. Who closes the diff does not want it.
+    page.keyboard.press("Control+Home")
+    for _ in "print":
+        page.keyboard.press("Shift+ArrowRight")
+    bars.nth(0).get_by_role("button", name="Apply to greet.py").click()
+    part = page.locator(".tab", has_text="greet.py (replaces the selection)")
+    part.wait_for()
+    expect(page.locator(".monaco-diff-editor .editor.modified .view-lines")).to_contain_text("print(42)(42)")
+    window.command("View: Close Editor")
+    expect(part).to_have_count(0)
+    expect(window.notification("Replace the selection in greet.py?")).to_have_count(0)
+    expect(editor).to_have_text("print(42)")
+    # A file outside the workspace is not taken from an answer: the user is asked for one.
+    bars.nth(4).get_by_role("button", name="Apply to ../evil.py").click()
+    expect(page.locator(".quick-input-widget:visible")).to_contain_text("Apply the code to which file?")
+    page.keyboard.press("Escape")
+    assert not (project.folder / "../evil.py").exists()
     # A new file has the language of the code.
     bars.nth(0).get_by_role("button", name="New file").click()
     expect(page.locator(".statusbar-item", has_text="Python").first).to_be_visible()

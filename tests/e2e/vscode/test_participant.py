@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.vscode.chat_project import BETTER, EDITING, GREET, REST, Project
+from tests.e2e.vscode.chat_project import BETTER, EDITING, GREET, REST, Project, call, done
 from tests.e2e.vscode.workbench import Window, Workbench
 
 if TYPE_CHECKING:
@@ -57,7 +57,11 @@ def test_the_participant_edits_asks_and_heeds_the_answers(
     workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]
 ) -> None:
     again = [{**response, "when": "Once more"} for response in EDITING]
-    project = Project.make(tmp_path, (*EDITING, *again, *REST))
+    asking = {
+        "when": "Ask me",
+        "tool_calls": [call("ask_user", question="Which **way**?", choices=["Left", "**Right**"])],
+    }
+    project = Project.make(tmp_path, (*EDITING, *again, asking, done("Thanks.", when="Ask me"), *REST))
     window = windows(workbench, project.folder, developing=DEFAULT)
     page = window.page
     chat = ask(window, "Make greet return its text.")
@@ -103,3 +107,10 @@ def test_the_participant_edits_asks_and_heeds_the_answers(
     assert "refused" not in words
     assert "failed" not in words
     assert BETTER not in project.greet
+
+    # Its messages have no fields, so a question uses the editor's inputs.
+    chat = ask(window, "Ask me.")
+    expect(page.locator(".quick-input-title:visible")).to_have_text("Which way?")
+    window.take("Right")
+    expect(chat.locator(".interactive-item-container.interactive-response").last).to_contain_text("Thanks.")
+    assert any('"result":"**Right**"' in loom.read_text().replace('": "', '":"') for loom in project.looms())

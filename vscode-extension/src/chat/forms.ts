@@ -2,7 +2,7 @@ import type * as acp from "@agentclientprotocol/sdk/unstable";
 import { randomUUID } from "node:crypto";
 import * as vscode from "vscode";
 import { Signal } from "../acp/signal";
-import { checked, type Content, type FormField, fieldsOf, problemOf, typed, type Value } from "./formfields";
+import { checked, type Content, type FormField, fieldsOf, oneLine, problemOf, typed, type Value, withoutMarks } from "./formfields";
 
 /** A form of the agent that waits for the user's answer in the chat. */
 export interface OpenForm {
@@ -109,9 +109,9 @@ async function pick(message: string, fields: readonly FormField[], token: vscode
   const given: Record<string, Value> = {};
   for (const [index, field] of fields.entries()) {
     const step = fields.length > 1 ? ` (${index + 1} of ${fields.length})` : "";
-    const settings = { title: message, ignoreFocusOut: true };
+    const settings = { title: oneLine(withoutMarks(message)), ignoreFocusOut: true };
     const about = `${field.about || field.label}${step}`;
-    const choices = field.kind === "boolean" ? [{ label: "Yes", value: "true" }, { label: "No", value: "false" }] : field.choices.map((each) => ({ label: each.title, description: each.about, value: each.value }));
+    const choices = field.kind === "boolean" ? [{ label: "Yes", value: "true" }, { label: "No", value: "false" }] : field.choices.map((each) => ({ label: withoutMarks(each.title), description: each.about, value: each.value }));
     let value: Value | undefined;
     if (field.kind === "choices") {
       value = (await vscode.window.showQuickPick(choices, { ...settings, placeHolder: about, canPickMany: true }, token))?.map((each) => each.value);

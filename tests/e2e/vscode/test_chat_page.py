@@ -958,7 +958,7 @@ make test
 def test_code_can_be_applied_opened_and_run(strict: Callable[..., Any]) -> None:
     page = strict(300)
     add(page, type="agent", id="1", text=CODE)
-    bars = page.locator(".code-bar")
+    bars = page.locator(".markdown .code-bar")
     names = [
         [each.get_attribute("aria-label").split("\u2026")[0] for each in bar.get_by_role("button").all()]
         for bar in bars.all()
@@ -969,6 +969,12 @@ def test_code_can_be_applied_opened_and_run(strict: Callable[..., Any]) -> None:
         [*common, "Apply to web/main.js", "New file with this code"],
         [*common, "Apply to file", "New file with this code", "Run in terminal"],
     ]
+    # What a tool got is only read.
+    add(page, **call(1, "other", input='{"a": 1}'))
+    page.locator(".tool-item summary").click()
+    got = page.locator(".tool-item .code-bar").get_by_role("button")
+    assert [each.get_attribute("aria-label") for each in got.all()] == common
+    page.locator(".tool-item summary").click()
     # All are in one row at 300 px, and the keyboard reaches them.
     for bar in bars.all():
         tops = {round(each.bounding_box()["y"]) for each in bar.get_by_role("button").all()}

@@ -11,10 +11,12 @@ interface Place {
   readonly closed?: boolean
   /** The text before it, which may name its file. */
   readonly before?: string
+  /** Whether it is meant for use: what a tool got is only read. */
+  readonly used?: boolean
 }
 
 /** A block of code with its buttons. `info` is what the fence says. */
-export function codeBlock(text: string, info: string, { final = true, closed = false, before = '' }: Place = {}): HTMLElement {
+export function codeBlock(text: string, info: string, { final = true, closed = false, before = '', used = true }: Place = {}): HTMLElement {
   const language = languageOf(info)
   const file = fileNamed(info, before)
   const code = el('code', {}, ...(final ? highlighted(text, language) : [text]))
@@ -31,8 +33,8 @@ export function codeBlock(text: string, info: string, { final = true, closed = f
       drawn?.toggle,
       copyButton('Copy', () => { host.postMessage({ type: 'copy', text }) }),
       iconButton('insert', 'Insert at the cursor', () => { host.postMessage({ type: 'insert', text }) }),
-      iconButton('diff', `Apply to ${file ?? 'file'}… (replaces the selection or the whole file; shows the change first)`, () => { host.postMessage({ type: 'applyCode', text, ...(file === undefined ? {} : { file }) }) }),
-      iconButton('new-file', 'New file with this code', () => { host.postMessage({ type: 'newFile', text, language }) }),
+      used && iconButton('diff', `Apply to ${file ?? 'file'}… (replaces the selection or the whole file; shows the change first)`, () => { host.postMessage({ type: 'applyCode', text, ...(file === undefined ? {} : { file }) }) }),
+      used && iconButton('new-file', 'New file with this code', () => { host.postMessage({ type: 'newFile', text, language }) }),
       isShell(language) && iconButton('terminal', 'Run in terminal… (one line waits for Enter; more lines ask first)', () => { host.postMessage({ type: 'runInTerminal', text, language }) }),
     ),
     drawn?.element ?? source,

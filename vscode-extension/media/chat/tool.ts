@@ -139,7 +139,7 @@ export class ToolView {
     const elsewhere = item.locations.filter((at) => !item.parts.some((part) => part.type === 'diff' && part.path === at.path))
     if (elsewhere.length > 0) parts.push(el('div', { class: 'locations' }, ...elsewhere.slice(0, 20).map(location)))
     if (item.tests) parts.push(...tests(item.tests, item.program?.text, this.openOutput))
-    else if (item.input && item.kind === 'other' && !item.children?.length) parts.push(codeBlock(item.input, 'json'))
+    else if (item.input && item.kind === 'other' && !item.children?.length) parts.push(codeBlock(item.input, 'json', { used: false }))
     if (!item.tests) parts.push(...item.parts.map((part) => this.part(part)))
     if (item.output && (!this.terminal || (item.recorded && !this.recorded))) this.terminal = new TerminalView(item.output, this.openOutput)
     this.recorded = item.recorded === true

@@ -73,6 +73,25 @@ FIELDS = [
     ]
 ]
 
+ASKING = """
+import json, sys
+import toolserver
+
+def fill():
+    text = {"type": "string"}
+    field = {"type": "object", "properties": {"name": text, "password": text}, "required": ["name", "password"]}
+    params = {"mode": "form", "message": "Who is it?", "requestedSchema": field}
+    print(json.dumps({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": params}), flush=True)
+    while True:
+        message = json.loads(sys.stdin.readline())
+        if message.get("id") == "q":
+            content = message["result"]["content"]
+            return toolserver.result(f"{content['name']}, {len(content['password'])} letters")
+
+toolserver.TOOLS["fill"] = (fill, "Asks who it is.", {})
+toolserver.main()
+"""
+
 
 def narrow(chat: Chat, width: int) -> None:
     """Make the side bar so wide."""
@@ -249,7 +268,15 @@ def test_questions_with_fields_can_be_read_in_every_theme(
     workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]
 ) -> None:
     asking = call("ask_user", question="Which of the **three** files in `shop/` first?", choices=CHOICES)
-    project = Project.make(tmp_path, [{"tool_calls": [asking]}, done("Thanks.")])
+    filling = {"tool_calls": [call("tools.fill")]}
+    server = {"command": sys.executable, "args": ["${workspaceFolder}/asking.py"]}
+    project = Project.make(
+        tmp_path,
+        [{"tool_calls": [asking]}, done("Thanks."), filling, done("Filled.")],
+        **{"cantrip.chat.mcpServers": {"tools": server}},
+    )
+    shutil.copy(MCP_SERVER, project.folder / "toolserver.py")
+    (project.folder / "asking.py").write_text(ASKING)
     window = windows(workbench, project.folder)
     chat = Chat(window, wide=False)
     narrow(chat, 300)
@@ -264,6 +291,19 @@ def test_questions_with_fields_can_be_read_in_every_theme(
     chat.page.keyboard.press("Enter")
     chat.ended()
     expect(chat.frame.locator(".answered")).to_have_text("You answered: shop/cart.py, because it is small")
+
+    # A form of an MCP server: it gets what was typed, and a password stands nowhere in the conversation.
+    chat.say("Fill it.")
+    chat.answer()
+    form = chat.frame.locator(".form-question")
+    expect(form.locator(".subject")).to_have_text("tools: Who is it?")
+    form.get_by_label("name *").fill("Ada")
+    form.get_by_label("password *").fill("hunter2")
+    form.get_by_role("button", name="Answer", exact=True).click()
+    chat.ended(2)
+    expect(chat.frame.locator(".form-item .answered").last).to_have_text("You answered: name: Ada · password: (hidden)")
+    expect(chat.frame.locator(".tool-item", has_text="fill (tools)")).to_contain_text("Ada, 7 letters")
+    assert not any("hunter2" in path.read_text() for path in project.looms())
 
     def fields(place: str, *names: str) -> None:
         """A form with all kinds of fields, some of them wrong, as the extension host tells it."""

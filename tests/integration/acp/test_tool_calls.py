@@ -124,7 +124,11 @@ def test_a_command_that_prints_what_no_client_can_take(start: Start, folder: Pat
         assert last["status"] == "completed"
         assert len(last["rawOutput"]["output"]) <= 100_000
         everything = json.dumps(agent.seen)
-        assert "\\u001b" not in everything
+        # In a terminal the colours stay, and no other code.
+        colours = everything.count("\\u001b[31mred\\u001b[0m")
+        assert colours == (1 if capabilities else 0)
+        assert everything.count("\\u001b") == 2 * colours
+        assert "\\u001b" not in json.dumps(last)
         assert "\\u0000" not in everything
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from cantrip_acp.sandbox.launch.sandbox import control_groups
 from tests.support import processes
+from tests.support.command_line import Terminal
 
 
 def cantrip(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -50,6 +51,19 @@ def test_run_gives_every_byte_to_a_pipe(workspace: Path) -> None:
         check=True,
     )
     assert done.stdout == b"\x00\xff\x1b[31m"
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"), [({"NO_COLOR": ""}, "a \x1b[31mred\x1b[0m word"), ({"NO_COLOR": "1"}, "a red word")]
+)
+def test_a_terminal_shows_the_colours_and_obeys_nothing_else(
+    workspace: Path, environment: dict[str, str], wanted: str
+) -> None:
+    command = r"printf 'a \033[3'; sleep 0.1; printf '1mred\033[0m word\033]0;title\007\033[2A end\n'"
+    with Terminal("sandbox", "run", "--", command, cwd=workspace, **environment) as terminal:
+        assert terminal.end() == 0
+        assert f"{wanted} end" in terminal.seen
+        assert "title" not in terminal.seen
 
 
 def test_run_ends_in_time(workspace: Path) -> None:

@@ -21,7 +21,7 @@ from cantrip_acp.core.folding.policy import (
     folded_through,
     tokens_of,
 )
-from cantrip_acp.crystals.contract import Attachment, Message
+from cantrip_acp.crystals.contract import CUTS, Attachment, Message
 from cantrip_acp.gates.contract import render_record
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.loom.records.turn import STEERING, GateRecord, Output, Turn, UtteranceRecord
@@ -35,6 +35,9 @@ NUDGE = "No gate was called. Go on, and call done with the answer when the task 
 """The message after prose if only done may end the cast (LOOP-6). The crystal must not speak twice in a row
 (LOOP-1).
 """
+
+CUT = "Your answer was cut off, because it became too long. Go on from there, and call done when the task is finished."
+"""The same after prose that the provider cut."""
 
 PARTIAL = "[interrupted here: {reason}]"
 """The mark at the end of an answer that was not finished."""
@@ -536,7 +539,8 @@ class Context:
         if not said.tool_calls:
             if not turn.terminated and not turn.truncated:
                 problem = turn.observation.output.error if turn.observation.output is not None else None
-                out.append(Message("user", problem or NUDGE, kind="nudge"))
+                cut = turn.metadata.stop_reason in CUTS
+                out.append(Message("user", problem or (CUT if cut else NUDGE), kind="nudge"))
             return out
         medium = self._circle.medium
         observation = turn.observation

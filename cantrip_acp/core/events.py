@@ -11,7 +11,7 @@ Without a reader no event is built or sent.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
@@ -475,9 +475,11 @@ class Subscription:
 class EventHub:
     """Sends an entity's events to its readers. Sending waits for every blocking reader."""
 
-    __slots__ = ("_subscriptions", "active")
+    __slots__ = ("_subscriptions", "active", "waits")
 
     def __init__(self) -> None:
+        self.waits: Callable[[bool], None] = lambda waiting: None
+        """Called when a reader makes the entity wait, and when that is over."""
         self._subscriptions: tuple[Subscription, ...] = ()
         self.active = False
         """Whether there is any reader. Code that builds events checks this first."""
@@ -508,12 +510,18 @@ class EventHub:
                 if subscription.lossy:
                     subscription.dropped += 1
                     continue
+                self.wait(True)
                 try:
                     await subscription._send.send(event)
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                     self._drop(subscription)
+                finally:
+                    self.wait(False)
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 self._drop(subscription)
+
+    def wait(self, waiting: bool) -> None:
+        self.waits(waiting)
 
     @contextmanager
     def listening(self, *, lossy: bool = False, buffer: int = BUFFER) -> Iterator[Subscription]:
@@ -548,6 +556,10 @@ class ChildHub(EventHub):
     def active(self, value: bool) -> None:
         """Ignored: the value depends on the readers here and above."""
 
+    def wait(self, waiting: bool) -> None:
+        self.waits(waiting)
+        self._above.wait(waiting)
+
     async def send(self, event: Event) -> None:
         if self._subscriptions:
             await super().send(event)
@@ -566,4 +578,8 @@ class ChildHub(EventHub):
                 inner=event,
                 index=call.index,
             )
-        await self._above.send(marked)
+        self.waits(True)
+        try:
+            await self._above.send(marked)
+        finally:
+            self.waits(False)

@@ -230,6 +230,8 @@ class CastState:
     """The models that reported no cost."""
     steering: list[SteeringMessage] = field(default_factory=list)
     """Messages of the user that wait for the next query."""
+    before: Usage = NO_USAGE
+    """What the casts that this one continues have spent: limits count it too."""
     queries: int = 0
     turns: int = 0
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -244,7 +246,12 @@ class CastState:
     @property
     def tokens(self) -> int:
         """The count for `max_total_tokens`: tokens that providers reported, plus an estimate for the others."""
-        return (self.usage.total_tokens or 0) + self.estimated
+        return (self.usage.total_tokens or 0) + (self.before.total_tokens or 0) + self.estimated
+
+    @property
+    def cost(self) -> float:
+        """The known cost for `max_cost_usd`, in US dollars."""
+        return (self.usage.cost or 0.0) + (self.before.cost or 0.0)
 
     def cancel(self, reason: str) -> None:
         """Stop the cast. The first reason counts."""

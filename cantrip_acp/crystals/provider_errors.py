@@ -69,8 +69,8 @@ def status_error(
     return CrystalError(
         text,
         status=status,
-        # 408 and 409 are also retried. A used-up quota has status 429, but waiting does not help.
-        retryable=False if spent else True if status in (408, 409, OVERLOADED) else None,
+        # A used-up quota has status 429, but waiting does not help.
+        retryable=False if spent else True if status == OVERLOADED else None,
         retry_after=retry_after(headers or {}),
     )
 

@@ -58,6 +58,7 @@ STOP_REASONS: dict[str, acp.StopReason] = {
     "max_seconds": "max_turn_requests",
     "max_tokens": "max_tokens",
     "max_cost": "max_tokens",
+    "output_limit": "max_tokens",
     "cancelled": "cancelled",
     "parent_terminated": "cancelled",
     "refusal": "refusal",

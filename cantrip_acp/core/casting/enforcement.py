@@ -1,11 +1,45 @@
-"""Which wards of a cast could not be enforced, or not exactly, and why: texts for people."""
+"""Wards of casts: limits that count on after a resume or for all casts above, and texts for people about wards that could
+not be enforced, or not exactly."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.core.state import CastState, EntityState
+    from cantrip_acp.crystals.contract import Usage
+
+
+def carry_over(cast: CastState, point: Point) -> None:
+    """Let the limits of a cast count what the casts that it continues have spent. A limit that they had reached begins anew:
+    the user continues in spite of it."""
+    wards, used = cast.entity.circle.wards, point.used
+    if point.spent < (wards.max_turns or 1):
+        cast.queries = point.spent
+    tokens, cost = wards.max_total_tokens, wards.max_cost_usd
+    if (tokens is None or (used.total_tokens or 0) < tokens) and (cost is None or (used.cost or 0.0) < cost):
+        cast.before = used
+
+
+def stop_overspent(entity: EntityState, usage: Usage) -> None:
+    """Stop the highest cast above an entity that has reached its token or cost limit.
+
+    All casts below it end too (COMP-9).
+    """
+    over: tuple[CastState, str] | None = None
+    parent = entity.parent
+    while parent is not None:
+        above = parent.cast
+        wards = above.entity.circle.wards
+        if wards.max_total_tokens is not None and above.tokens >= wards.max_total_tokens:
+            over = (above, "max_tokens")
+        elif wards.max_cost_usd is not None and (usage.queries_without_cost or above.cost >= wards.max_cost_usd):
+            over = (above, "max_cost")
+        parent = above.entity.parent
+    if over is not None:
+        cast, reason = over
+        cast.cancel(reason)
 
 
 def known_at_start(entity: EntityState) -> list[str]:

@@ -71,6 +71,7 @@ _ENDED = {
     "parent_terminated": "Ended with its parent",
     "refusal": "The crystal refused",
     "error": "Failed",
+    "output_limit": "The provider cut the answer at its limit",
 }
 """Words for truncations that no ward caused."""
 
@@ -116,15 +117,19 @@ class CastRun:
         self._scoring = Scoring(scorer, entity.loom, entity.redactor, intent, reference)
         parameters = RequestParameters.of(entity.call)
         self.cast.parameters = parameters if parameters != RequestParameters() else None
-        if resumed is not None and resumed.spent < (entity.circle.wards.max_turns or 1):
-            self.cast.queries = resumed.spent
+        if resumed is not None:
+            enforcement.carry_over(self.cast, resumed)
         self._withdrawn = False
         self._turn: TurnBuilder | None = None
         self._stream: QueryStream | None = None
         """Receives the stream of the current query; None between queries."""
         self._ended = False
         """Whether the last turn, or the partial answer written instead of one, has ended the cast."""
+        self._reason: str | None = None
+        """How the cast ends, once its last turn is in the loom. Nothing changes that any more (LOOP-3)."""
         self._running = False
+        self._waiting = 0
+        self._waiting_since = 0.0
         self._started_at = 0.0
         self._latest_deadline = math.inf
         self._gate_counts: Counter[str] = Counter()
@@ -148,6 +153,7 @@ class CastRun:
         try:
             with scope:
                 self._running, self._latest_deadline, self._started_at = True, scope.deadline, anyio.current_time()
+                self.entity.hub.waits = self.wait
                 self.set_wards(self.entity.circle.wards)
                 # The cast's start is in the loom. Whatever stops it from here on, its end is written too.
                 await self._send_start()
@@ -156,7 +162,7 @@ class CastRun:
                     if span is not None:
                         span.ended(reason, self.cast.usage, self._result)
             if scope.cancelled_caught:
-                reason = self.cast.stop_reason or "max_seconds"
+                reason = self._reason or self.cast.stop_reason or "max_seconds"
                 turn = self._turn
                 await self._close_cut_turn(reason)
                 if turn is not None:
@@ -165,7 +171,9 @@ class CastRun:
                     self._write_partial(reason)
         except anyio.get_cancelled_exc_class():
             # The task that started this entity was cancelled. What happened until now is written all the same (COMP-9).
-            reason = self.cast.stop_reason or ("parent_terminated" if self.entity.depth else "cancelled")
+            reason = (
+                self._reason or self.cast.stop_reason or ("parent_terminated" if self.entity.depth else "cancelled")
+            )
             if self._turn is None:
                 self._write_partial(reason)
             await self._close_cut_turn(reason)
@@ -201,9 +209,19 @@ class CastRun:
 
     def set_wards(self, wards: Wards) -> None:
         """Apply the time limit that is in force now. It counts from the start of the cast."""
-        if self._running and self.cast.stop_reason is None:
+        if self._running and self.cast.stop_reason is None and not self._waiting and self._reason is None:
             limit = math.inf if wards.max_seconds is None else self._started_at + wards.max_seconds
             self.cast.scope.deadline = min(self._latest_deadline, limit)
+
+    def wait(self, waiting: bool) -> None:
+        """A reader of events keeps the cast waiting, or does so no more. That is no time of the cast (§7.4)."""
+        self._waiting += 1 if waiting else -1
+        if waiting and self._waiting == 1:
+            self._waiting_since = anyio.current_time()
+            self.cast.scope.deadline = self._latest_deadline
+        elif not self._waiting:
+            self._started_at += anyio.current_time() - self._waiting_since
+            self.set_wards(self.entity.circle.wards)
 
     async def _begin(self) -> None:
         entity = self.entity
@@ -315,7 +333,10 @@ class CastRun:
             reason = self._end_reason(turn)
             self._turn = None
             record = self._write(turn, reason)
-            self._ended = reason is not None
+            if reason is not None:
+                self._ended, self._reason = True, reason
+                self._result = turn.answer if reason == "done" else answer(record)
+                self.cast.scope.deadline = self._latest_deadline
             await self._store_files(record)
             await self._scoring.turn(record if not turn.parts else joined((*turn.parts, record)))
             if turn.outputs and response.tool_calls:
@@ -324,10 +345,9 @@ class CastRun:
                 await self._send_turn(record, response if not turn.parts else None)
             if self.entity.parent is not None:
                 # Also if this cast has ended: the limits of the casts above apply to what all their children spend.
-                self._stop_overspent(used)
+                enforcement.stop_overspent(self.entity, used)
             if reason is not None:
                 await self._session.finish_snapshot()
-                self._result = turn.answer if reason == "done" else answer(record)
                 return reason
 
     def _end_reason(self, turn: TurnBuilder) -> str | None:
@@ -337,16 +357,16 @@ class CastRun:
             return "done"
         if response.refused:
             return "refusal"
-        if not response.tool_calls and response.stop_reason in CUTS:
+        if not response.tool_calls and response.stop_reason in CUTS and not self.entity.require_done:
             # Cut at the crystal's own limit, or as it repeated itself: half an answer is not a result.
-            return "max_tokens"
+            return "output_limit"
         if not response.tool_calls and response.problem is None and not self.entity.require_done:
             return "text"
         if wards.max_total_tokens is not None and self.cast.tokens >= wards.max_total_tokens:
             return "max_tokens"
         if wards.max_cost_usd is not None:
             # A cost limit that cannot be measured counts as reached at once.
-            if turn.used.queries_without_cost or (self.cast.usage.cost or 0.0) >= wards.max_cost_usd:
+            if turn.used.queries_without_cost or self.cast.cost >= wards.max_cost_usd:
                 return "max_cost"
         if self.cast.queries >= (wards.max_turns or 1):
             return "max_turns"
@@ -553,6 +573,7 @@ class CastRun:
     def _write(self, turn: TurnBuilder, reason: str | None) -> Turn:
         entity = self.entity
         record = self._append(turn.close(reason=reason, parent_id=entity.last_turn, sequence=entity.sequence + 1))
+        self.cast.turns += 1
         # The crystal spoke once, so it sees one observation, even if delegations split the turn.
         entity.context.add(record if not turn.parts else joined((*turn.parts, record)))
         if turn.response.content:
@@ -564,7 +585,6 @@ class CastRun:
         entity.loom.append(record)
         entity.sequence += 1
         entity.last_turn = record.id
-        self.cast.turns += 1
         self._gate_counts.update(record.gate_calls)
         return record
 
@@ -615,27 +635,6 @@ class CastRun:
     def _spend_extra(self, usage: Usage) -> None:
         self.cast.extra_usage = self.cast.extra_usage + usage
         self.cast.spend(usage)
-
-    def _stop_overspent(self, usage: Usage) -> None:
-        """Stop the highest cast above this one that has reached its token or cost limit.
-
-        All casts below it end too (COMP-9).
-        """
-        over: tuple[CastState, str] | None = None
-        parent = self.entity.parent
-        while parent is not None:
-            above = parent.cast
-            wards = above.entity.circle.wards
-            if wards.max_total_tokens is not None and above.tokens >= wards.max_total_tokens:
-                over = (above, "max_tokens")
-            elif wards.max_cost_usd is not None and (
-                usage.queries_without_cost or (above.usage.cost or 0.0) >= wards.max_cost_usd
-            ):
-                over = (above, "max_cost")
-            parent = above.entity.parent
-        if over is not None:
-            cast, reason = over
-            cast.cancel(reason)
 
     async def _close_cut_turn(self, reason: str) -> None:
         """Write the turn that a cancel or a time limit interrupted, with everything that happened in it."""

@@ -53,7 +53,7 @@ class CastResult(Generic[Value]):
 
     ``result`` is the argument of ``done``, or the last text (LOOP-6); None if a ward or a cancel cut the cast off.
     With a ``result_type`` it is a value of that type, and a cast that was cut off raises `NoResult`.
-    ``reason`` is one of done, text, max_turns, max_seconds, max_tokens, max_cost, cancelled, parent_terminated,
+    ``reason`` is one of done, text, max_turns, max_seconds, max_tokens, max_cost, output_limit, cancelled, parent_terminated,
     refusal, error.
     ``summary`` says what was done before a truncation (LOOP-4). ``loom`` is where the trace is, None in memory.
     ``usage`` includes all children; ``children_usage`` is their part, None if there were none. Both count every

@@ -19,6 +19,7 @@ from msgspec import UNSET
 from cantrip_acp.core.context import Context
 from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.errors import IntentRequired, LoomError, TurnNotFound
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.text.dataclass import dataclass
 
@@ -34,7 +35,8 @@ class Point:
     """Where a cast continues. ``turn_id`` is the parent of the next turn, ``cast`` the start record of the cast.
 
     ``begins``: its intent is not in the context and is added, with ``blocks``. ``spent``: the number of its queries
-    on this path. ``taken``: the entity has not cast yet and takes its context from the loom.
+    on this path, and ``used`` what they and the children cost. ``taken``: the entity has not cast yet and takes its
+    context from the loom.
     """
 
     turn_id: str
@@ -42,6 +44,7 @@ class Point:
     begins: bool
     blocks: tuple[ContextBlock, ...] = ()
     spent: int = 0
+    used: Usage = NO_USAGE
     taken: bool = False
 
 
@@ -79,8 +82,8 @@ def find_point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
     begins = chosen != own
     # What changed or was sent after later turns of that cast is not known yet where it begins.
     blocks = tuple(block for block in map(block_of, context) if block.after is None) if begins else ()
-    spent = 0 if begins else _queries_spent(loom, outline, at, chosen)
-    return Point(at, start, begins, blocks, spent, taken=True)
+    spent, used = (0, NO_USAGE) if begins else _spent(loom, outline, at, chosen)
+    return Point(at, start, begins, blocks, spent, used, taken=True)
 
 
 def reference_of(loom: Loom, entity_id: str, intent: str) -> Any:
@@ -126,8 +129,8 @@ def find_own_point(entity: EntityState) -> Point:
         raise IntentRequired(f"the intent of cast {last.id!r} is not in the loom; give one")
     begins = not turns and (entity.last_cast != last.id or (end is not None and end.withdrawn is True))
     context = () if turns else tuple(map(block_of, loom.cast_of(last.id)[1]))
-    spent = _queries_spent(loom, Outline(loom), entity.last_turn, last.id) if turns else 0
-    return Point(entity.last_turn, last, begins, context, spent)
+    spent, used = _spent(loom, Outline(loom), entity.last_turn, last.id) if turns else (0, NO_USAGE)
+    return Point(entity.last_turn, last, begins, context, spent, used)
 
 
 def unfinished_reason(entity: EntityState) -> str | None:
@@ -227,12 +230,24 @@ def _choose_cast(loom: Loom, outline: Outline, turn_id: str, after: dict[str, Ca
     return next(iter(after))
 
 
-def _queries_spent(loom: Loom, outline: Outline, turn_id: str, cast_id: str) -> int:
-    """How many queries a cast made on the path to a turn, including those of the casts that it continues."""
+def _spent(loom: Loom, outline: Outline, turn_id: str, cast_id: str) -> tuple[int, Usage]:
+    """How many queries a cast made on the path to a turn, and its usage, including those of the casts that it continues."""
     path = loom.utterance_ids(turn_id)
     casts = {cast_id}
     start = outline.starts.get(cast_id)
     while start is not None and isinstance(start.resumes, str) and start.resumes not in casts:
         casts.add(start.resumes)
         start = outline.starts.get(start.resumes)
-    return sum(outline.places[ids[0]].cast_id in casts for ids in path)
+    queries = sum(outline.places[ids[0]].cast_id in casts for ids in path)
+    own = [each for ids in path for each in ids if outline.places[each].cast_id in casts]
+    used = NO_USAGE
+    for cast in casts:
+        turns = [each for each in own if outline.places[each].cast_id == cast]
+        last = max((i for i, place in outline.places.items() if place.cast_id == cast), default=None)
+        end = loom.cast_end(cast)
+        if end is not None and end.usage and last in turns:
+            # All of it, with its children and with queries that wrote no turn.
+            used = used + Usage.of_record(end.usage).counted()
+        else:
+            used = sum((loom.turn(each).metadata.usage for each in turns), used)
+    return queries, used

@@ -174,7 +174,7 @@ class Listing:
             parent_cast = outline.places[place.parent_id].cast_id if above is not nothing and place.parent_id else None
             same = place.cast_id is not None and place.cast_id == parent_cast
             reward = self.loom.reward(turn_id)
-            speaks = place.role == "crystal"
+            speaks = place.role == "crystal" and place.continues is None
             forked = above.forked_from
             if place.parent_id is not None and above is not nothing and outline.next[place.parent_id][0] != turn_id:
                 # At a call, new casts begin and are no forks. Elsewhere, every follower but the first is a fork.

@@ -31,12 +31,14 @@ Reason = Literal[
     "max_seconds",
     "max_tokens",
     "max_cost",
+    "output_limit",
     "cancelled",
     "parent_terminated",
     "refusal",
     "error",
 ]
-"""Why a cast ended. done and text are terminations, all others truncations (§1.3)."""
+"""Why a cast ended. done and text are terminations, all others truncations (§1.3). ``output_limit``: the provider cut the
+answer, which no ward asked for."""
 
 TERMINATIONS: frozenset[str] = frozenset({"done", "text"})
 

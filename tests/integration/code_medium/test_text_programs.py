@@ -168,7 +168,7 @@ async def test_of_an_answer_that_was_cut_off_a_whole_block_is_run(
 
     made.crystal.query = cut  # type: ignore[method-assign]
     result = await made.cast("go")
-    assert (result.reason, result.turns, (tmp_path / "made").exists()) == ("max_tokens", 2 if runs else 1, runs)
+    assert (result.reason, result.turns, (tmp_path / "made").exists()) == ("output_limit", 2 if runs else 1, runs)
     assert turns(made)[0].utterance.content == text
 
 

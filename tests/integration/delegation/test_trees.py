@@ -125,7 +125,7 @@ def check(spell: Cantrip) -> int:
             assert record.parent_id is None or record.parent_id in turns
             assert record.continues is None or turns[record.continues].entity_id == record.entity_id
             turns[record.id] = record
-            if record.role == "crystal":
+            if record.role == "crystal" and record.continues is None:
                 count[record.cast_id or ""] = count.get(record.cast_id or "", 0) + 1
         elif isinstance(record, CastRecord) and record.event == "start":
             assert record.parent_turn_id is None or record.parent_turn_id in turns

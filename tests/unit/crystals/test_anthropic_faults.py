@@ -89,7 +89,7 @@ async def test_every_status(status: int) -> None:
     error = await failed(refusal(status, "some_error", "because"))
     assert error.status == status
     assert "because" in str(error)
-    assert error.may_retry() is (status in (408, 409, 429) or status >= 500)
+    assert error.may_retry() is (status == 429 or status >= 500)
 
 
 @pytest.mark.parametrize(

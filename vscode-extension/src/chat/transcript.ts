@@ -596,6 +596,7 @@ const CUT: Readonly<Record<string, string>> = {
   max_seconds: "the limit of time is reached",
   max_cost: "the limit of cost is reached",
   max_tokens: "the limit of tokens is reached",
+  output_limit: "the model cut it at its limit for one answer",
   max_turn_requests: "the limit of turns or time is reached",
 };
 

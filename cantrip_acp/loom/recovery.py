@@ -257,7 +257,7 @@ def _end(loom: BaseLoom, cast_id: str, turns: dict[str, Turn], ends: dict[str, C
         reason="error",
         error=PROCESS_ENDED,
         truncated=True,
-        turns=len(own),
+        turns=sum(each.continues is None for each in own),
         usage=usage,
     )
 

@@ -61,6 +61,11 @@ def complete_interrupted(loom: BaseLoom) -> list[Turn]:
                     settled.append(turn)
                 except LoomError as problem:
                     _raise_incomplete(record, problem)
+    for cast_id in _interrupted_children(loom):
+        with _locked_cast(loom, cast_id) as held:
+            end = _end(loom, cast_id, {}, {}) if held and loom.cast_end(cast_id) is None else None
+            if end is not None:
+                loom.append(end)
     # A process may have written such a turn and been killed before it wrote the cast's end.
     for cast_id, turn_id in _last_turns(loom).items():
         last = loom.turn(turn_id)
@@ -76,7 +81,13 @@ def missing(loom: BaseLoom) -> Iterator[Turn | CastRecord]:
     """Yield what `complete_interrupted` would write, for a reader."""
     turns: dict[str, Turn] = {}
     ends: dict[str, CastRecord] = {}
-    for record in _interrupted_utterances(loom):
+    unfinished = _interrupted_utterances(loom)
+    speaking = {record.cast_id for record in unfinished}
+    for cast_id in _interrupted_children(loom):
+        if cast_id not in speaking and (end := _end(loom, cast_id, turns, ends)) is not None:
+            ends[end.id] = end
+            yield end
+    for record in unfinished:
         try:
             turns[record.id] = turn = _turn(loom, record)
             yield turn
@@ -97,6 +108,14 @@ def _interrupted_utterances(loom: BaseLoom) -> list[UtteranceRecord]:
     # A process that no longer runs writes nothing more. Read again, because it may have written something before it
     # ended.
     return [each for each in reversed(loom.unfinished()) if each.cast_id not in running]
+
+
+def _interrupted_children(loom: BaseLoom) -> list[str]:
+    """The casts of children that have no end although their process has ended, last one first. Such a child was between two
+    turns; what it spent is part of what its parents spent (PROD-3)."""
+    found = [s.id for s in loom.cast_starts().values() if s.parent_turn_id is not None and loom.cast_end(s.id) is None]
+    running = loom.running_casts(set(found)) if found else set()
+    return [each for each in reversed(found) if each not in running]
 
 
 @contextlib.contextmanager

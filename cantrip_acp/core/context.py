@@ -6,7 +6,7 @@ last query, byte for byte. Prompt caching depends on that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.call import Call
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.loom.query.history import CastPart
+    from cantrip_acp.mediums.contract import Medium
 
 NUDGE = "No gate was called. Go on, and call done with the answer when the task is finished."
 """The message after prose if only done may end the cast (LOOP-6). The crystal must not speak twice in a row
@@ -99,11 +100,21 @@ class Context:
     ``folded`` is the number of the entity's first turns that a summary replaces.
     """
 
-    def __init__(self, call: Call, circle: Circle, *, text_calls: bool = False) -> None:
-        """``text_calls``: the crystal writes its calls as text, and its capability block says so."""
+    def __init__(
+        self,
+        call: Call,
+        circle: Circle,
+        *,
+        text_calls: bool = False,
+        medium_of: Callable[[str], Medium | None] | None = None,
+    ) -> None:
+        """``text_calls``: the crystal writes its calls as text, and its capability block says so. ``medium_of``: the medium
+        of the turns of a cantrip, by its id (`history.recorded_circle.RecordedMediums`); None means that of the circle.
+        """
         self.messages: list[Message] = []
         self.folded = 0
         self._circle = circle
+        self._medium_of = medium_of
         self._ephemeral = {name: gate.ephemeral for name, gate in circle.gates.items() if gate.ephemeral}
         if call.system_prompt is not None:
             self.messages.append(Message("system", call.system_prompt, kind="call"))
@@ -542,7 +553,9 @@ class Context:
                 cut = turn.metadata.stop_reason in CUTS
                 out.append(Message("user", problem or (CUT if cut else NUDGE), kind="nudge"))
             return out
-        medium = self._circle.medium
+        # An earlier recipe, or a forked child, may have worked in another medium.
+        written_in = self._medium_of(turn.cantrip_id) if self._medium_of is not None else None
+        medium = written_in or self._circle.medium
         observation = turn.observation
         outputs: Sequence[Output]
         if isinstance(observation.outputs, tuple):

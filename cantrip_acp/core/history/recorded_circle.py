@@ -16,6 +16,7 @@ from cantrip_acp.text import codecs
 from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import Medium
 
 
@@ -54,6 +55,27 @@ class RecordedCircle:
     def capabilities(self, *, text_calls: bool = False) -> str | None:
         """The capability block, as the crystal saw it."""
         return self.presentation
+
+
+class RecordedMediums:
+    """The medium in which the turns of a cantrip were written, by the cantrip's id (`core.context.Context`)."""
+
+    __slots__ = ("_found", "_loom")
+
+    def __init__(self, loom: Loom) -> None:
+        self._loom = loom
+        self._found: dict[str, Medium | None] = {}
+
+    def __call__(self, cantrip_id: str) -> Medium | None:
+        """None if the loom does not name it, or if it belongs to a package that is not installed."""
+        if cantrip_id not in self._found:
+            record = self._loom.cantrip(cantrip_id)
+            name = record.circle.get("medium") if record is not None else None
+            try:
+                self._found[cantrip_id] = mediums.find(name) if isinstance(name, str) else None
+            except DefinitionError:
+                self._found[cantrip_id] = None
+        return self._found[cantrip_id]
 
 
 def recorded_call(record: CantripRecord | None) -> Call:

@@ -41,8 +41,8 @@ class LoomView:
         threads = loom.threads()
         head = loom.header
         parts = [f"format {head.format}", head.created[:19]] if head is not None else ["no header"]
-        turns = sum(1 for each in loom.turns() if each.role == "crystal" and each.continues is None)
-        counts = [_many(turns, "turn"), _many(len(casts), "cast")]
+        spoken = sum(1 for each in loom.turns() if each.role == "crystal" and each.continues is None)
+        counts = [_many(spoken, "turn"), _many(len(casts), "cast")]
         counts.append(_many(len(threads), "thread"))
         screen.line(
             (head.id if head is not None else "loom", "bold"), (self._dot + self._dot.join(parts + counts), "dim")

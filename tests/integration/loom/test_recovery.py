@@ -8,13 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
 from cantrip_acp import GateReply, Loom, Turn
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.crystals.contract import ToolCall, Usage
 from cantrip_acp.loom.records.turn import CastRecord, GateRecord, Observation, Utterance, UtteranceRecord
-from cantrip_acp.loom.recovery import CUT_OFF, ENDED, complete_interrupted
+from cantrip_acp.loom.recovery import CUT_OFF, ENDED, complete_interrupted, missing
 from cantrip_acp.loom.stores.address import open_store
 from tests.support import processes
 from tests.support.fixtures.core import done, echo, make
@@ -162,6 +163,47 @@ async def test_what_a_delegation_had_left(place: Place) -> None:
     assert rest.observation.output is not None
     assert rest.observation.output.error == ENDED
     assert [len(ids) for ids in loom.utterance_ids("t2")] == [2]
+
+
+KILLED_CHILD = """
+import sys, anyio
+sys.path.insert(0, {root!r})
+from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.gates.contract import Gate
+say = Gate("say", "Says.", {{"type": "object"}}, lambda args, context: print("waiting", flush=True) or "said")
+usage = {{"prompt_tokens": 10, "completion_tokens": 5}}
+call = lambda gate, **args: {{"tool_calls": [{{"gate": gate, "args": args}}], "usage": usage}}
+below = {{"responses": [call("say"), {{"content": "late", "delay_ms": 600_000}}]}}
+middle = {{"responses": [call("call_agent", intent="deepest")], "children": [below]}}
+usage = {{"prompt_tokens": 10, "completion_tokens": 5}}
+top = ScriptedCrystal([call("call_agent", intent="middle")], usage=usage, children=[middle])
+circle = Circle(gates=["done", say, "call_agent"], wards=[{{"max_turns": 9}}, {{"max_depth": 2}}])
+anyio.run(Cantrip(top, Call(), circle, loom=Loom.open({where!r})).cast, "go")
+"""
+
+
+async def test_a_child_that_was_between_two_turns_is_ended_and_paid_for(kept: Place) -> None:
+    program = KILLED_CHILD.format(root=os.getcwd(), where=kept.where)
+    with processes.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"waiting\n"
+        # Its turn is written, and its second query waits.
+        with Loom(open_store(kept.where, readonly=True)) as seen:
+            while not any("say" in turn.gate_calls for turn in seen.turns()):
+                await anyio.sleep(0.05)
+                seen.refresh()
+        process.send_signal(signal.SIGKILL)
+    with Loom(open_store(kept.where, readonly=True)) as seen:
+        told = {each.id for each in missing(seen) if isinstance(each, CastRecord)}
+    loom = kept.open()
+    ends = {start.intent: loom.cast_end(start.id) for start in loom.cast_starts().values()}
+    assert {end.id for end in ends.values() if end is not None} == told
+    spent = {intent: end.usage["total_tokens"] for intent, end in ends.items() if end is not None}
+    # Each pays for those below it.
+    assert spent == {"go": 45, "middle": 30, "deepest": 15}
+    records = list(loom.records())
+    loom = kept.again(loom)
+    assert list(loom.records()) == records
 
 
 async def test_what_cannot_be_ended_stays_as_it_is(place: Place, caplog: pytest.LogCaptureFixture) -> None:

@@ -200,7 +200,9 @@ async def _unsaved(session: Session, editor: EditorFiles, paths: Iterable[str]) 
             # It is not open there, or the client cannot read it. The disk counts.
             continue
         if text is not None and text != disk.removeprefix("\ufeff"):
-            found[path] = text.encode("utf-8", "surrogatepass")
+            # The editor gives a text without its byte order mark.
+            mark = "\ufeff" if disk.startswith("\ufeff") else ""
+            found[path] = (mark + text).encode("utf-8", "surrogatepass")
     return found
 
 

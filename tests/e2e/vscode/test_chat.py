@@ -204,6 +204,13 @@ def test_a_streamed_answer_is_whole(chat: Chat) -> None:
         assert answer.locator(":scope > *").count() == 3
         assert answer.locator("pre").inner_text() == "ls -la && echo hi"
         assert answer.locator("p").last.inner_text() == "Then len is the end: abcdefghijklmnEND7."
+    # Words are found in all of them.
+    chat.input.press("Control+f")
+    bar = chat.frame.get_by_role("search", name="Find in the conversation")
+    bar.get_by_role("textbox").fill("end7")
+    expect(bar.locator(".count")).to_have_text(re.compile("^[1-8] of 8$"))
+    bar.get_by_role("textbox").press("Escape")
+    expect(chat.input).to_be_focused()
 
 
 def test_formulas_diagrams_and_pictures_of_the_workspace_are_drawn(window: Window, chat: Chat) -> None:
@@ -949,6 +956,10 @@ def test_problems_a_terminal_changes_and_symbols_go_with_a_message(
     for name in names:
         chat.input.fill(f"What of @{name.split()[0]}")
         frame.locator(".suggestion", has=frame.get_by_text(name, exact=True)).click()
+    chat.input.fill("@symbol:nothing_is_called_so")
+    expect(chat.frame.locator(".completion .note")).to_have_text(
+        "No language server offers a symbol “nothing_is_called_so” here"
+    )
     chat.input.fill("What of @symbol")
     frame.locator(".suggestion", has_text="functions and classes").wait_for()
     chat.input.press("Enter")

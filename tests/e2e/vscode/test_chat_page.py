@@ -995,3 +995,82 @@ def test_code_can_be_applied_opened_and_run(strict: Callable[..., Any]) -> None:
         {"type": "applyCode", "text": "make test"},
         {"type": "runInTerminal", "text": "make test", "language": "bash"},
     ]
+
+
+def test_words_are_found_in_the_whole_conversation(page: Any) -> None:
+    page.evaluate(MANY, 6_000)
+    # The extension host searches; here a message stands in for it.
+    page.evaluate(
+        """() => {
+          const push = said.push
+          said.push = (message) => {
+            if (message.type === 'find') {
+              const items = all.flatMap(({ id, text }, index) => {
+                const count = text.toLowerCase().split(message.words.toLowerCase()).length - 1
+                return message.words && count ? [{ index, id, count }] : []
+              })
+              setTimeout(() => tell({ type: 'found', ask: message.ask, items }), 5)
+            }
+            return push(message)
+          }
+          all[30].text = 'A needle, and another NEEDLE.'
+          all[4_000].text = 'The **nee**dle in Markdown.\\n\\nneedle'
+        }"""
+    )
+    composer = page.locator(".composer textarea")
+    composer.focus()
+    page.keyboard.press("Control+f")
+    bar = page.get_by_role("search", name="Find in the conversation")
+    field = bar.get_by_role("textbox")
+    assert field.evaluate("(e) => e === document.activeElement")
+    page.keyboard.type("needle")
+    page.wait_for_selector(".find .count:has-text('of 3')")
+    of = "[range.toString(), range.startContainer.parentElement.closest('.item').dataset.id]"
+    now = f"[...CSS.highlights.get('found-now') ?? []].map((range) => {of})"
+    # From the end on: there is none, so the first one.
+    page.wait_for_function(f"JSON.stringify({now}) === JSON.stringify([['needle', 'i30']])")
+    assert bar.locator(".count").inner_text() == "1 of 3"
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"JSON.stringify({now}) === JSON.stringify([['NEEDLE', 'i30']])")
+    assert page.evaluate("CSS.highlights.get('found').size") == 2
+    # Far away, where no elements were.
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"JSON.stringify({now}) === JSON.stringify([['needle', 'i4000']])")
+    inside = """() => {
+      const [one] = CSS.highlights.get('found-now')
+      const [view, place] = [document.querySelector('.log').getBoundingClientRect(), one.getBoundingClientRect()]
+      return place.height > 0 && place.top >= view.top && place.bottom <= view.bottom
+    }"""
+    assert page.evaluate(inside)
+    assert bar.locator(".count").inner_text() == "3 of 3"
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.press("Shift+Enter")
+    page.wait_for_function(f"JSON.stringify({now}) === JSON.stringify([['needle', 'i30']])")
+    assert page.evaluate(inside)
+    field.fill("nowhere at all")
+    page.wait_for_selector(".find.none .count:has-text('No results')")
+    page.keyboard.press("Escape")
+    assert bar.is_hidden()
+    assert composer.evaluate("(e) => e === document.activeElement")
+    assert page.evaluate("CSS.highlights.size") == 0
+    assert not page.evaluate("said.some((m) => m.type === 'stop')")
+
+
+def test_a_list_without_suggestions_says_why(page: Any) -> None:
+    composer = page.locator(".composer textarea")
+    composer.fill("@symbol:gre")
+    ask = page.evaluate("said.findLast((m) => m.type === 'mention').ask")
+    note = "No language server offers a symbol “gre” here"
+    page.evaluate("(message) => tell(message)", {"type": "mentions", "ask": ask, "found": [], "note": note})
+    row = page.locator(".completion .note")
+    assert row.inner_text() == note
+    composer.press("ArrowDown")
+    assert row.is_visible()
+    composer.press("Escape")
+    assert row.is_hidden()
+    # The words are no suggestion: Enter sends the message.
+    composer.fill("@symbol:gree")
+    ask = page.evaluate("said.findLast((m) => m.type === 'mention').ask")
+    page.evaluate("(message) => tell(message)", {"type": "mentions", "ask": ask, "found": [], "note": note})
+    composer.press("Enter")
+    assert page.evaluate("said.findLast((m) => m.type === 'send').text") == "@symbol:gree"

@@ -74,6 +74,8 @@ export class ChangedFiles {
         'span',
         { class: 'row-buttons' },
         this.canRedo && act('redo', 'Redo', 'Take the last undo or restore back', () => { host.postMessage({ type: 'redoChange' }) }),
+        files.some((file) => file.hunks.length > 0) && this.step('previous', 'arrow-up', 'P'),
+        files.some((file) => file.hunks.length > 0) && this.step('next', 'arrow-down', 'N'),
         files.length > 0 && act('keep all', 'Keep all', 'Keep all changes: they are not listed any more', () => { host.postMessage({ type: 'keepChange' }) }),
         files.length > 0 && act('undo all', 'Undo all', 'Undo all changes that are listed', () => { host.postMessage({ type: 'undoChange' }) }),
       ),
@@ -120,6 +122,14 @@ export class ChangedFiles {
       this.button('check', `Keep ${what}`, `${key} keep`, () => { host.postMessage({ type: 'keepChange', ...choice }) }),
       this.button('discard', `Undo ${what}`, `${key} undo`, () => { host.postMessage({ type: 'undoChange', ...choice }) }),
     ]
+  }
+
+  /** A button to the next or the previous change in the text. */
+  private step(direction: 'next' | 'previous', sign: string, key: string): HTMLElement {
+    const name = direction === 'next' ? 'Next change' : 'Previous change'
+    const button = this.button(sign, name, direction, () => { host.postMessage({ type: 'goToChange', direction }) }, true)
+    button.title = `${name} in the text, over all files (${navigator.platform.startsWith('Mac') ? '⌥⌘' : 'Ctrl+Alt+'}${key})`
+    return button
   }
 
   private button(sign: string, label: string, key: string, press: () => void, always = false): HTMLElement {

@@ -78,7 +78,8 @@ export class Completion {
     this.hide()
   }
 
-  found(ask: number, attachments: readonly Attachment[]): void {
+  /** `note` says why there are none. */
+  found(ask: number, attachments: readonly Attachment[], note = ''): void {
     if (ask !== this.asked) return
     const take = this.takeFirst
     this.pending = this.takeFirst = false
@@ -89,7 +90,15 @@ export class Completion {
         return each.uri === undefined ? { ...base, insert: `@${each.name}` } : { ...base, insert: `@${each.name} `, attachment: each }
       }),
     )
-    if (take && this.visible) this.take(0)
+    if (take && this.shown.length > 0) this.take(0)
+    if (attachments.length === 0 && note !== '') this.say(note)
+  }
+
+  /** Show words instead of suggestions. */
+  private say(note: string): void {
+    this.element.replaceChildren(el('div', { class: 'suggestion note', role: 'option', 'aria-disabled': 'true', 'aria-selected': 'false' }, icon('info'), el('span', { class: 'label' }, note)))
+    this.element.hidden = false
+    this.input.setAttribute('aria-expanded', 'true')
   }
 
   hide(): void {
@@ -102,7 +111,7 @@ export class Completion {
 
   /** Handle a key. True if it was for the suggestions. */
   key(event: KeyboardEvent): boolean {
-    if (!this.visible) return false
+    if (!this.visible || (this.shown.length === 0 && event.key !== 'Escape')) return false
     switch (event.key) {
       case 'ArrowDown':
         this.select((this.at + 1) % this.shown.length)

@@ -133,7 +133,7 @@ export class Log {
       return
     }
     if (!same) this.following = true
-    this.show(part)
+    this.draw(part)
     const kept = this.placed === session ? undefined : savedPlace(session)
     if (kept !== undefined && kept.index < part.total) {
       this.placed = session
@@ -156,7 +156,7 @@ export class Log {
     const then = this.then
     this.then = undefined
     if (this.replacing || end < this.first || part.first > this.end) {
-      this.keeping(() => { this.show(part) })
+      this.keeping(() => { this.draw(part) })
     } else {
       const before = part.items.slice(0, Math.max(0, this.first - part.first))
       const after = part.items.slice(Math.max(0, this.end - part.first))
@@ -278,6 +278,40 @@ export class Log {
     else this.request(index - AT_ONCE / 2, index + AT_ONCE / 2, true, show)
   }
 
+  /** The place of the first item in view. */
+  get firstVisible(): number {
+    const { top } = this.element.getBoundingClientRect()
+    const at = this.shown.findIndex(({ view }) => view.element.getBoundingClientRect().bottom > top)
+    return at < 0 ? this.end : this.first + at
+  }
+
+  /** Show an item by its id and its place in the conversation, and then do something with its element. */
+  show(id: string, index: number, then: (element: HTMLElement) => void): void {
+    this.following = false
+    this.placed = this.session
+    const there = (): void => {
+      const element = this.views.get(id)?.view.element
+      if (element === undefined) return
+      const run = this.runAt(index - this.first)
+      if (run !== undefined && !this.opened.has(run)) {
+        this.opened.add(run)
+        this.arrange()
+      }
+      then(element)
+      this.lastTop = this.element.scrollTop
+      this.showDown()
+      this.fill()
+    }
+    if (this.views.has(id)) there()
+    else this.request(index - AT_ONCE / 2, index + AT_ONCE / 2, true, there)
+  }
+
+  /** The run of folded calls that an item is in, by its first item. */
+  private runAt(at: number): string | undefined {
+    const run = runsOf(this.shown.map(({ item }) => item)).find(({ from, to }) => at >= from && at <= to)
+    return run && this.shown[run.from]?.item.id
+  }
+
   /** The last message is complete. */
   finish(): void {
     this.open?.finish()
@@ -286,7 +320,7 @@ export class Log {
 
   // --- elements
 
-  private show({ first, items }: Part): void {
+  private draw({ first, items }: Part): void {
     this.views.clear()
     this.runs.clear()
     this.open = undefined

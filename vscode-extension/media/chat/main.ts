@@ -4,6 +4,7 @@ import { questionText } from '../../src/chat/questions'
 import { ChangedFiles } from './changed'
 import { Composer } from './composer'
 import { el, icon } from './dom'
+import { FindBar } from './find'
 import { afterForm, enterForm, plainQuestion } from './form'
 import { host } from './host'
 import { editing, error } from './items'
@@ -18,6 +19,7 @@ const live = el('div', { class: 'hidden-words', role: 'status', 'aria-live': 'po
 const empty = el('div', { class: 'empty' })
 const log = new Log(empty)
 const composer = new Composer(announce)
+const find = new FindBar(log, () => { composer.focus() })
 const sessions = new Sessions(() => { composer.focus() })
 const servers = new Servers(() => { composer.focus() }, announce)
 const queue = new Queue((message) => { composer.editQueued(message) }, () => { composer.focus() }, announce)
@@ -170,7 +172,10 @@ window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
       servers.set(message.servers, message.problem ?? '')
       return
     case 'mentions':
-      composer.completion.found(message.ask, message.found)
+      composer.completion.found(message.ask, message.found, message.note)
+      return
+    case 'found':
+      find.found(message.ask, message.items)
       return
     case 'attach':
       if (message.add === true) composer.add(message.attachments, message.text ?? '')
@@ -192,6 +197,11 @@ window.addEventListener('message', (event: MessageEvent<HostMessage>) => {
 })
 
 window.addEventListener('keydown', (event) => {
+  if (event.code === 'KeyF' && (event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey) {
+    event.preventDefault()
+    find.open()
+    return
+  }
   const kind = event.altKey && !event.ctrlKey ? { KeyA: 'allow_once', KeyR: 'reject_once' }[event.code] : undefined
   if (kind && log.asksUnseen) {
     event.preventDefault()
@@ -216,6 +226,6 @@ window.addEventListener('keydown', (event) => {
   }
 })
 
-document.getElementById('chat')?.append(el('div', { class: 'log-frame' }, log.element, log.toEndButton, sessions.element, servers.element), plan, changed.element, queue.element, composer.element, live)
+document.getElementById('chat')?.append(el('div', { class: 'log-frame' }, log.element, log.toEndButton, find.element, sessions.element, servers.element), plan, changed.element, queue.element, composer.element, live)
 window.setInterval(tick, 1000)
 host.postMessage({ type: 'ready' })

@@ -1,6 +1,7 @@
 /** The review in the editor: the lines that the agent changed are marked in the text, each change with Keep and Undo. */
+import { createHash } from "node:crypto";
 import * as vscode from "vscode";
-import { type ChangedFile, conflictWords } from "../acp/changes";
+import type { ChangedFile } from "../acp/changes";
 import { words } from "../acp/errors";
 import type { FileChoice } from "../acp/session";
 import { beyond, type HunkMark, mapped, marksOf, moved } from "./hunkmarks";
@@ -17,7 +18,22 @@ interface Reviewed {
   marks: HunkMark[];
 }
 
+/** The hunk that a lens is about. */
+interface Named {
+  readonly key: string;
+  readonly path: string;
+  readonly hunk: number;
+  readonly lines: string;
+}
+
 type Direction = "next" | "previous";
+
+/** What the panel does for the review in the text, as for the list above the input. */
+interface ReviewActions {
+  readonly openDiff: (review: Review, path: string) => Promise<void>;
+  /** Undo a choice; ask about what the user changed too, and say in the conversation what was left. */
+  readonly undo: (review: Review, choice: FileChoice) => Promise<void>;
+}
 
 /**
  * Shows `Review.files` in the text editors. All that it knows comes from there, so a change that is kept or undone anywhere
@@ -49,7 +65,7 @@ export class EditorReview implements vscode.CodeLensProvider, vscode.Disposable 
 
   constructor(
     private readonly reviews: () => readonly Review[],
-    private readonly openDiff: (review: Review, path: string) => Promise<void>,
+    private readonly actions: ReviewActions,
   ) {
     this.parts = [
       vscode.languages.registerCodeLensProvider({ scheme: "file" }, this),
@@ -62,7 +78,7 @@ export class EditorReview implements vscode.CodeLensProvider, vscode.Disposable 
       this.command("undoFile", () => this.undo(undefined, false)),
       this.command("showHunk", async (given) => {
         const found = this.chosen(given);
-        if (found !== undefined) await this.openDiff(found.reviewed.review, found.reviewed.file.path);
+        if (found !== undefined) await this.actions.openDiff(found.reviewed.review, found.reviewed.file.path);
       }),
       this.command("next", () => this.go("next")),
       this.command("previous", () => this.go("previous")),
@@ -107,7 +123,7 @@ export class EditorReview implements vscode.CodeLensProvider, vscode.Disposable 
         const [first] = mark.runs;
         if (first === undefined) return [];
         const range = lineRange(document, first.line);
-        const given = { key: document.uri.toString(), path: reviewed.file.path, hunk: mark.number, version: reviewed.file.version };
+        const given: Named = { key: document.uri.toString(), path: reviewed.file.path, hunk: mark.number, lines: changedLines(reviewed.file, mark.number) };
         const gone = mark.runs.reduce((sum, run) => sum + run.removed.length, 0);
         const made = mark.runs.reduce((sum, run) => sum + run.count, 0);
         const lens = (title: string, name: string, tooltip: string): vscode.CodeLens => new vscode.CodeLens(range, { title, tooltip, command: `cantrip.review.${name}`, arguments: [given] });
@@ -157,10 +173,17 @@ export class EditorReview implements vscode.CodeLensProvider, vscode.Disposable 
 
   /** What a lens names, or the change at the cursor. */
   private chosen(given: unknown): { reviewed: Reviewed; hunk: number; version: string } | undefined {
-    const named = given as { key?: string; path?: string; hunk?: number; version?: string } | undefined;
+    const named = given as Partial<Named> | undefined;
     if (named?.key !== undefined && named.hunk !== undefined) {
-      const reviewed = this.files.get(named.key)?.find((each) => each.file.path === named.path);
-      return reviewed && { reviewed, hunk: named.hunk, version: named.version ?? "" };
+      const { key, hunk, lines } = named;
+      for (const reviewed of this.files.get(key) ?? []) {
+        if (reviewed.file.path !== named.path) continue;
+        // The editor draws its lenses later than the changes are known, and other hunks may have gone meanwhile.
+        const same = reviewed.file.hunks.filter(({ number }) => changedLines(reviewed.file, number) === lines);
+        const found = same.find(({ number }) => number === hunk) ?? (same.length === 1 ? same[0] : undefined);
+        if (found !== undefined) return { reviewed, hunk: found.number, version: reviewed.file.version };
+      }
+      return undefined;
     }
     const editor = vscode.window.activeTextEditor;
     const line = editor?.selection.active.line ?? 0;
@@ -171,34 +194,43 @@ export class EditorReview implements vscode.CodeLensProvider, vscode.Disposable 
     return undefined;
   }
 
-  /** The choices that a command is about: one hunk, or the whole file in the active editor (of each conversation that changed it). */
-  private choices(given: unknown, hunk: boolean): { review: Review; choice: FileChoice }[] {
-    if (!hunk) return (this.files.get(vscode.window.activeTextEditor?.document.uri.toString() ?? "") ?? []).map(({ review, file }) => ({ review, choice: { path: file.path, version: file.version } }));
+  /** Do something with one hunk, or with the whole file in the active editor (for each conversation that changed it). */
+  private async each(given: unknown, hunk: boolean, work: (review: Review, choice: FileChoice) => Promise<void>): Promise<void> {
+    if (!hunk) {
+      for (const [at, { review, file }] of [...(this.files.get(vscode.window.activeTextEditor?.document.uri.toString() ?? "") ?? [])].entries()) {
+        // For the next conversation, the file is another one now.
+        if (at > 0) await review.refresh();
+        const now = at > 0 ? review.files.find(({ path }) => path === file.path) : file;
+        if (now !== undefined) await work(review, { path: now.path, version: now.version });
+      }
+      return;
+    }
+    // The file may have been written since it was read: by another conversation, or a moment ago.
+    await this.chosen(given)?.reviewed.review.refresh();
+    await this.refresh();
     const found = this.chosen(given);
     if (found === undefined) {
-      void vscode.window.showInformationMessage("There is no change of Cantrip at the cursor. “Next Change” goes to one.");
-      return [];
+      void vscode.window.showInformationMessage(given === undefined ? "There is no change of Cantrip at the cursor. “Next Change” goes to one." : "This change of Cantrip is not there any more.");
+      return;
     }
-    return [{ review: found.reviewed.review, choice: { path: found.reviewed.file.path, hunk: found.hunk, version: found.version } }];
+    await work(found.reviewed.review, { path: found.reviewed.file.path, hunk: found.hunk, version: found.version });
   }
 
-  private async keep(given: unknown, hunk: boolean): Promise<void> {
-    for (const { review, choice } of this.choices(given, hunk)) await review.keep(choice);
+  private keep(given: unknown, hunk: boolean): Promise<void> {
+    return this.each(given, hunk, (review, choice) => review.keep(choice));
   }
 
-  private async undo(given: unknown, hunk: boolean): Promise<void> {
-    for (const { review, choice } of this.choices(given, hunk)) {
-      const result = await review.undo(choice);
-      if (result.conflicts.length === 0) continue;
-      const [title, detail] = conflictWords(result);
-      if ((await vscode.window.showWarningMessage(title, { modal: true, detail }, "Overwrite")) === "Overwrite") await review.undo(choice, { force: true });
-    }
+  private undo(given: unknown, hunk: boolean): Promise<void> {
+    return this.each(given, hunk, (review, choice) => this.actions.undo(review, choice));
   }
 
   /** Go to the next or previous change, over all changed files in the order of the list. */
   private async go(direction: Direction): Promise<void> {
     const forward = direction === "next";
-    const files = [...this.files].filter(([, all]) => all.some(({ marks }) => marks.some(({ runs }) => runs.length > 0)));
+    const marked = [...this.files].filter(([, all]) => all.some(({ marks }) => marks.some(({ runs }) => runs.length > 0)));
+    // A file that the agent or the user deleted has no text to go to.
+    const there = await Promise.all(marked.map(([key]) => vscode.workspace.fs.stat(vscode.Uri.parse(key)).then(() => true, () => false)));
+    const files = marked.filter((_, at) => there[at]);
     if (files.length === 0) {
       void vscode.window.showInformationMessage("There is no change of Cantrip to look at.");
       return;
@@ -216,6 +248,12 @@ export class EditorReview implements vscode.CodeLensProvider, vscode.Disposable 
     const own = places(this.files.get(key) ?? all);
     reveal(shown, (forward ? own[0] : own.at(-1)) ?? 0);
   }
+}
+
+/** What a hunk removes and adds, as a short text. */
+function changedLines({ hunks }: ChangedFile, number: number): string {
+  const lines = hunks.find((each) => each.number === number)?.lines.filter((line) => !line.startsWith(" ")) ?? [];
+  return createHash("sha256").update(lines.join("\n")).digest("base64");
 }
 
 function places(all: readonly Reviewed[]): number[] {

@@ -4,6 +4,7 @@ import * as vscode from "vscode";
 
 const NOT_FOUND = -32002;
 const INVALID = -32602;
+const MARK = /^\uFEFF/;
 
 /**
  * The file system of the editor for the agent (ACP, File System): open files are read with their unsaved changes, and
@@ -25,7 +26,8 @@ export class EditorFiles {
     const open = opened(uri);
     if (open !== undefined) {
       const edit = new vscode.WorkspaceEdit();
-      edit.replace(uri, new vscode.Range(open.positionAt(0), open.positionAt(open.getText().length)), request.content);
+      // The editor writes the byte order mark of a file itself.
+      edit.replace(uri, new vscode.Range(open.positionAt(0), open.positionAt(open.getText().length)), request.content.replace(MARK, ""));
       if (!(await vscode.workspace.applyEdit(edit))) throw new RequestError(INVALID, `The editor did not take the change of ${request.path}.`);
       if (!(await open.save())) throw new RequestError(INVALID, `${request.path} was changed in the editor and could not be saved there.`);
     } else {

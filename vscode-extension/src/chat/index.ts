@@ -99,7 +99,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
       if (chosen === "Show") await showConversation(conversation);
     });
   };
-  const review = new EditorReview(() => service.reviews, (of, path) => panel.openChangeOf(of, path));
+  const review = new EditorReview(() => service.reviews, { openDiff: (of, path) => panel.openChangeOf(of, path), undo: (of, choice) => panel.undoChangeOf(of, choice) });
   service.reviewed.on(() => void review.refresh());
   context.subscriptions.push(
     review,
@@ -125,6 +125,8 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     vscode.workspace.onDidSaveTextDocument(({ uri }) => {
       if (uri.scheme === "file") service.saved(uri.fsPath);
     }),
+    vscode.workspace.onDidDeleteFiles(({ files }) => { for (const uri of files) service.saved(uri.fsPath); }),
+    vscode.workspace.onDidRenameFiles(({ files }) => { for (const { oldUri } of files) service.saved(oldUri.fsPath); }),
     vscode.window.registerWebviewViewProvider(ChatPanel.id, panel, { webviewOptions: { retainContextWhenHidden: true } }),
     tabs,
     command("cantrip.chat.openTab", () => {

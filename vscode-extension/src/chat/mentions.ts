@@ -22,9 +22,16 @@ export class Mentions implements vscode.Disposable {
     this.watcher.onDidDelete(forget);
   }
 
-  async find(query: string): Promise<Attachment[]> {
+  /** What fits the typed text; `note` says why nothing does. */
+  async find(query: string): Promise<{ readonly found: Attachment[]; readonly note?: string }> {
+    if (!query.toLowerCase().startsWith(SYMBOL)) return { found: await this.all(query) };
+    const name = query.slice(SYMBOL.length);
+    const found = await symbols(name, MOST);
+    return found.length > 0 ? { found } : { found, note: name === "" ? "No language server offers symbols here" : `No language server offers a symbol “${name}” here` };
+  }
+
+  private async all(query: string): Promise<Attachment[]> {
     const wanted = query.toLowerCase();
-    if (wanted.startsWith(SYMBOL)) return symbols(query.slice(SYMBOL.length), MOST);
     const found: Attachment[] = [];
     const editor = vscode.window.activeTextEditor ?? vscode.window.visibleTextEditors[0];
     if (editor?.document.uri.scheme === "file" && !editor.selection.isEmpty && "selection".startsWith(wanted)) found.push(await selectionAttached(editor));

@@ -2,6 +2,7 @@ import type { ChangedFile } from "../acp/changes";
 import type { ErrorNotice } from "../acp/errors";
 import type { McpStatus } from "../acp/mcp";
 import type { SetupState } from "../environment/setup";
+import type { Found } from "./find";
 import type { Attachment, Item, Op } from "./items";
 
 /** The state of the panel besides the conversation. */
@@ -74,7 +75,10 @@ export type HostMessage =
   | { readonly type: "items"; readonly ask: number; readonly first: number; readonly items: readonly Item[]; readonly total: number }
   | { readonly type: "state"; readonly state: State }
   | { readonly type: "sessions"; readonly sessions: readonly SessionRow[]; readonly problem?: string }
-  | { readonly type: "mentions"; readonly ask: number; readonly found: readonly Attachment[] }
+  /** `note` says why there are none. */
+  | { readonly type: "mentions"; readonly ask: number; readonly found: readonly Attachment[]; readonly note?: string }
+  /** The items with the words that were asked for. */
+  | { readonly type: "found"; readonly ask: number; readonly items: readonly Found[] }
   /** Put a text and attachments into the composer; with `add` after what is there. */
   | { readonly type: "attach"; readonly attachments: readonly Attachment[]; readonly text?: string; readonly add?: boolean }
   /** The files that the agent changed and the user has not kept; and whether the last restore can be taken back. */
@@ -99,6 +103,10 @@ export type WebviewMessage =
   | { readonly type: "openChange"; readonly path: string }
   /** Send another message in place of an earlier one. */
   | { readonly type: "resend"; readonly item: string; readonly text: string; readonly attachments: readonly Attachment[] }
+  /** Go to the next or the previous change in the text. */
+  | { readonly type: "goToChange"; readonly direction: "next" | "previous" }
+  /** Find the items with these words. `ask` numbers the request. */
+  | { readonly type: "find"; readonly ask: number; readonly words: string }
   /** Open the session with the version before or after that of a message. */
   | { readonly type: "version"; readonly item: string; readonly step: -1 | 1 }
   /** Show the session beside the one with another version of a message. */
@@ -162,6 +170,8 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
       return (fields.path === undefined || texts("path", "version")) && (fields.hunk === undefined || (texts("path") && Number.isInteger(fields.hunk))) ? (fields as unknown as WebviewMessage) : undefined;
     case "openChange":
       return texts("path") ? (fields as unknown as WebviewMessage) : undefined;
+    case "goToChange":
+      return fields.direction === "next" || fields.direction === "previous" ? (fields as unknown as WebviewMessage) : undefined;
     case "resend":
       return texts("item", "text") && Array.isArray(fields.attachments) && fields.attachments.every(isAttachment) ? (fields as unknown as WebviewMessage) : undefined;
     case "items":
@@ -185,6 +195,8 @@ export function parseWebviewMessage(value: unknown): WebviewMessage | undefined 
       return texts("item", "path") ? (fields as unknown as WebviewMessage) : undefined;
     case "link":
       return texts("href") ? (fields as unknown as WebviewMessage) : undefined;
+    case "find":
+      return texts("words") && typeof fields.ask === "number" ? (fields as unknown as WebviewMessage) : undefined;
     case "mention":
       return texts("query") && typeof fields.ask === "number" ? (fields as unknown as WebviewMessage) : undefined;
     case "dropped":

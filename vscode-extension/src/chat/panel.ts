@@ -10,6 +10,7 @@ import { contentOf, fileAttached } from "./attachments";
 import { PageChannel } from "./channel";
 import type { CodeBlocks } from "./codeblocks";
 import type { Conversation } from "./conversation";
+import { findWords } from "./find";
 import type { Attachment } from "./items";
 import { follow, reveal } from "./links";
 import type { Mentions } from "./mentions";
@@ -280,6 +281,9 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         return this.restoreFiles(current, message.path === undefined ? "all" : "file", (how) => current.review.undo(choiceOf(message), how));
       case "redoChange":
         return this.redo();
+      case "goToChange":
+        await vscode.commands.executeCommand(`cantrip.review.${message.direction}`);
+        return;
       case "openChange":
         return this.openChange(current, message.path).catch(showError);
       case "restore":
@@ -342,8 +346,11 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       }
       case "link":
         return follow(message.href, current.folder);
+      case "find":
+        this.send({ type: "found", ask: message.ask, items: findWords(current.transcript.items, message.words) });
+        return;
       case "mention":
-        this.send({ type: "mentions", ask: message.ask, found: await this.mentions.find(message.query) });
+        this.send({ type: "mentions", ask: message.ask, ...(await this.mentions.find(message.query)) });
         return;
       case "dropped": {
         const uris = message.uris.map((uri) => vscode.Uri.parse(uri)).filter((uri) => uri.scheme === "file" || uri.scheme === "vscode-remote");
@@ -492,6 +499,12 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     current.review.continues(conversation.review);
     if (restored !== undefined) current.transcript.addNotice("info", ...doneWords(restored));
     return true;
+  }
+
+  /** Undo a change that was chosen outside of the page. */
+  async undoChangeOf(review: Review, choice: FileChoice): Promise<void> {
+    const conversation = this.service.conversationOf(review);
+    if (conversation !== undefined) await this.restoreFiles(conversation, "file", (how) => review.undo(choice, how));
   }
 
   /** Show the changes of a file in the diff editor. */

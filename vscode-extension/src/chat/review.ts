@@ -14,6 +14,8 @@ export interface RestoreOptions {
 /** The files of a conversation that the agent changed and the user has not kept. The agent decides nothing: it is asked again after each change. */
 export class Review {
   readonly changed = new Signal<void>();
+  /** The paths of files that are not as they were when the changes were read before. */
+  readonly written = new Signal<readonly string[]>();
   files: readonly ChangedFile[] = [];
   /** The session whose last restore can be taken back. */
   private undone: Session | undefined;
@@ -46,8 +48,12 @@ export class Review {
     // A session without checkpoints, or an agent that ended, has no changes to show.
     const files = (await this.session()?.changedFiles().catch(() => undefined)) ?? [];
     if (asked !== this.asked) return;
+    const versions = new Map(this.files.map((file) => [file.uri, file.version]));
+    for (const { uri, version } of files) if (versions.get(uri) === version) versions.delete(uri);
+    else versions.set(uri, version);
     this.files = files;
     this.changed.fire();
+    if (versions.size > 0) this.written.fire([...versions.keys()].map((uri) => fileURLToPath(uri)));
   }
 
   /** The agent continues, so an earlier restore cannot be taken back any more. */

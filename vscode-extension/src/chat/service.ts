@@ -501,6 +501,10 @@ export class ChatService implements vscode.Disposable {
     conversation.transcript.versionsAt = (turn, earlier) => versionsOf(this.shared.listed, conversation.sessionId ?? "", turn, earlier);
     conversation.onUpdate.on((update) => { if (conversation === this.conversation) this.onUpdate.fire(update); });
     conversation.review.changed.on(() => { this.shared.reviewed.fire(); });
+    // Another session may have changed the same files, and compares them with what is there.
+    conversation.review.written.on((paths) => {
+      for (const other of this.conversations.values()) if (other !== conversation) for (const path of paths) other.review.saved(path);
+    });
     conversation.onPromptStart.on(() => {
       this.running.add(conversation);
       if (conversation.session !== undefined && conversation === this.conversation) this.remember(conversation.session.id);

@@ -161,6 +161,11 @@ class Context:
                 self.messages[index] = msgspec.structs.replace(message, content=capabilities)
         self._head = tuple(self.messages[: len(self._head)])
 
+    def present_as(self, other: Context) -> None:
+        """Take the call, the capability block and the circle of another context."""
+        self.messages[: len(self._head)] = other._head
+        self._head, self._circle, self._fixed = other._head, other._circle, other._fixed
+
     def begin(self, intent: str, blocks: Sequence[ContextBlock] = ()) -> None:
         """Add the messages that start a cast.
 

@@ -28,7 +28,7 @@ from cantrip_acp.loom.records.turn_parts import joined
 _BATCH = 256
 """How many turns are read at once."""
 
-Begun = Literal["start", "fold", "cut", "knowledge", "fork", "summary", "asked again"]
+Begun = Literal["start", "fold", "cut", "knowledge", "fork", "cantrip", "summary", "asked again"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,9 @@ class Window:
     window.
 
     ``begun`` is why it is a new window: the start of the thread, a fold, a cut that made room or removed an
-    ephemeral result, a change of what the session knows, another entity (a fork), or the query of a fold's summary, which
-    is a window of its own between the two others. Exports also begin one where the crystal was asked again (`sent`).
+    ephemeral result, a change of what the session knows, another entity (a fork), another call or circle of the same entity
+    (``cantrip``: its recipe was edited, or its crystal writes its calls in another way), or the query of a fold's summary,
+    which is a window of its own between the two others. Exports also begin one where the crystal was asked again (`sent`).
     """
 
     begun: Begun
@@ -99,7 +100,7 @@ class CrystalView:
         """
         path = self.outline.own_path(leaf_id)
         self.check(leaf_id)
-        walk = _Walk(self, self._last_change(path, then))
+        walk = _Walk(self, self._changes(path, then))
         for turn in (*self._turns(path), *(() if then is None else (then,))):
             yield from walk.add(turn)
             if summaries and (query := turn.metadata.summary) is not msgspec.UNSET:
@@ -118,7 +119,7 @@ class CrystalView:
         """The context after a turn, ready for the next query. ``empty`` creates the context of this cantrip."""
         path = self.outline.own_path(turn_id)
         self.check(turn_id)
-        walk = _Walk(self, self._last_change(path), lambda i: empty() if i == cantrip_id else self.context(i))
+        walk = _Walk(self, self._changes(path), lambda i: empty() if i == cantrip_id else self.context(i))
         for turn in self._turns(path):
             for _ in walk.add(turn):
                 continue
@@ -186,11 +187,17 @@ class CrystalView:
         """The numbers of tokens to which the context was cut before the query after a turn."""
         return self._cuts.get((entity_id, after or ""), [])
 
-    def _last_change(self, path: list[str], then: Turn | None = None) -> int:
-        """The number of times that a path changes to another entity, the first entity included."""
-        entities = [self.outline.places[i].entity_id for i in path if self.outline.places[i].role != "call"]
-        entities += [] if then is None else [then.entity_id]
-        return sum(1 for n, e in enumerate(entities) if n == 0 or e != entities[n - 1])
+    def same_definition(self, one: str, other: str) -> bool:
+        """Whether two cantrips have the same call and circle, and only present them otherwise (`Entity.use_crystal`)."""
+        first, second = self.loom.cantrip(one), self.loom.cantrip(other)
+        return first is not None and second is not None and (first.call, first.circle) == (second.call, second.circle)
+
+    def _changes(self, path: list[str], then: Turn | None = None) -> int:
+        """The number of times that a path changes to another entity or cantrip, the first one included."""
+        places = [self.outline.places[i] for i in path]
+        states = [(place.entity_id, place.cantrip_id) for place in places if place.role != "call"]
+        states += [] if then is None else [(then.entity_id, then.cantrip_id)]
+        return sum(1 for n, state in enumerate(states) if n == 0 or state != states[n - 1])
 
     def _turns(self, path: list[str]) -> Iterator[Turn]:
         """Yield the turns of a path, each utterance as one turn."""
@@ -215,11 +222,12 @@ class CrystalView:
 class _Walk:
     """Follows a thread's context turn by turn."""
 
-    def __init__(self, seen: CrystalView, entities: int, empty: Callable[[str], Context] | None = None) -> None:
-        """``empty`` creates the context of a cantrip before its first cast."""
+    def __init__(self, seen: CrystalView, changes: int, empty: Callable[[str], Context] | None = None) -> None:
+        """``changes`` is how often the path changes to another entity or cantrip. ``empty`` creates the context of a cantrip
+        before its first cast."""
         self._seen = seen
         self._empty = empty or seen.context
-        self._entities = entities
+        self._changes = changes
         self._context: Context | None = None
         self._window: Window | None = None
         self._cast: str | None = None
@@ -233,7 +241,8 @@ class _Walk:
 
     def add(self, turn: Turn) -> Iterator[Window]:
         """Add one turn. Yields a window that ends before it."""
-        if self._window is None or turn.entity_id != self._window.entity_id:
+        before = self._window
+        if before is None or (turn.entity_id, turn.cantrip_id) != (before.entity_id, before.cantrip_id):
             yield from self._enter(turn)
         context, window = self._context, self._window
         assert context is not None
@@ -244,8 +253,8 @@ class _Walk:
             yield from self.end()
             window = self._window = _after(window, "knowledge")
         context.settle()
-        if self._entities:
-            # Another entity will load all of this later.
+        if self._changes:
+            # Another entity or cantrip will load all of this later.
             self._parts[-1].turns.append(turn)
         if turn.role == "fold":
             yield from self.end()
@@ -286,23 +295,31 @@ class _Walk:
             )
 
     def _enter(self, turn: Turn) -> Iterator[Window]:
-        """Change to another entity: the first one, or a fork, which loads what was said and folded before."""
-        self._entities -= 1
+        """Change to another entity or cantrip. The first one begins; a fork, and an entity that was opened again with an
+        edited recipe, load what was said and folded before."""
+        self._changes -= 1
         before = self._window
         # An entity that resumes a cast loads the context unchanged, even if it was cut or has casts without a turn.
         resumes = turn.cast_id in self._seen.resuming
+        same_entity = before is not None and before.entity_id == turn.entity_id
         if before is not None and before.cantrip_id == turn.cantrip_id and (resumes or not self._altered):
             # It sees the same context as the entity before, so the window continues.
             before.entity_id = turn.entity_id
         else:
             yield from self.end()
-            self._context = self._empty(turn.cantrip_id)
-            self._context.load(self._parts)
+            empty = self._empty(turn.cantrip_id)
+            begun: Begun = "start" if before is None else "cantrip" if same_entity else "fork"
+            if before is not None and same_entity and self._seen.same_definition(before.cantrip_id, turn.cantrip_id):
+                assert self._context is not None
+                self._context.present_as(empty)
+            else:
+                empty.load(self._parts)
+                self._context, self._altered = empty, False
             tools = self._seen.circle(turn.cantrip_id).tools
-            self._window = Window("start" if before is None else "fork", turn.entity_id, turn.cantrip_id, tools)
-            self._altered = False
-        self._cast = None
-        if not self._entities:
+            self._window = Window(begun, turn.entity_id, turn.cantrip_id, tools)
+        if not same_entity:
+            self._cast = None
+        if not self._changes:
             self._parts = self._parts[-1:]
 
     def _begin(self, context: Context, turn: Turn) -> None:
@@ -322,7 +339,7 @@ class _Walk:
             context.begin(part.intent, [block_of(record) for record in part.context])
             if part.partial is not None:
                 context.interrupt(part.partial)
-        if self._entities:
+        if self._changes:
             # A fork loads the casts before it that have a turn or a partial utterance.
             self._parts += [part for part in parts if part.partial is not None or part is parts[-1]]
         else:

@@ -127,3 +127,23 @@ async def test_a_fork_of_a_code_child_in_the_parents_conversation(tmp_path: Path
     assert "RESULT-42" in texts
     check_answered(crystal.invocations[0].messages)
     loom.close()
+
+
+async def test_a_crystal_that_writes_its_calls_as_text_saw_another_capability_block() -> None:
+    loom = Loom.memory()
+    program = {"tool_calls": [{"gate": "python", "args": {"code": "done(1)"}}]}
+    one, two = (
+        ScriptedCrystal([program], record_inputs=True),
+        ScriptedCrystal([program], record_inputs=True, tools="text"),
+    )
+    circle = Circle("monty", ["done"], [{"max_turns": 3}])
+    async with Cantrip(one, {"system_prompt": "Help."}, circle, loom=loom).invoke() as entity:
+        await entity.cast("go")
+        entity.use_crystal(two)
+        await entity.cast("and on")
+        leaf = entity.last_turn
+    windows = list(CrystalView(loom, Outline(loom)).windows(leaf))
+    told = [window.messages[: said.at] for window in windows for said in window.uttered]
+    assert told == [list(query.messages) for query in (*one.invocations, *two.invocations)]
+    assert [window.begun for window in windows] == ["start", "cantrip"]
+    assert told[0][1] != told[1][1]

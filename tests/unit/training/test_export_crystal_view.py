@@ -8,6 +8,7 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.core.history.recorded_circle import RecordedCircle
 from cantrip_acp.loom.records.turn import CantripRecord, Turn
 from cantrip_acp.training.export.selection import Source
@@ -74,6 +75,35 @@ async def test_a_fork_with_another_call_saw_another_head() -> None:
     told = list(saw(loom, leaf))
     assert [m for _, m, _ in told][1:] == asked(second)
     assert [w.begun for _, _, w in told] == ["start", "fork", "fork"]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_an_entity_whose_recipe_was_edited_saw_another_head(stopped: bool) -> None:
+    loom = Loom.memory()
+    first = make(
+        *(echo(str(n)) for n in range(4)),
+        *([{"error": {"status": 500, "message": "no"}}] * 9 if stopped else [done("b")]),
+        loom=loom,
+        gates=GATES,
+        call={"system_prompt": "French."},
+        folding={"trigger_after_turns": 3, "keep_turns": 1},
+    )
+    async with first.invoke(entity_id="e_one") as entity:
+        with suppress(CrystalError):
+            await entity.cast("go")
+    script = [{}] * 5
+    second = make(
+        *script, gate("note", text="n"), done("c"), gates=GATES[:3], call={"system_prompt": "German."}, loom=loom
+    )
+    async with resume_entity(second, loom, "e_one").entity as entity:
+        await entity.cast("and on")
+        leaf = entity.last_turn
+    told = [each for each in saw(loom, leaf) if each[2].cantrip_id == second.id]
+    assert [messages for _, messages, _ in told] == asked(second)
+    assert [messages[0].content for _, messages, _ in told] == ["German."] * 2
+    assert [w.begun for _, _, w in told] == ["cantrip"] * 2
+    assert [t.name for t in told[0][2].tools] == ["done", "echo", "note"]
+    assert [messages for _, messages, _ in saw(loom, leaf)][: -len(told)] == asked(first)[: 4 if stopped else 5]
 
 
 async def test_a_fork_of_a_fork_of_the_same_cantrip_goes_on_in_one_window() -> None:

@@ -399,6 +399,8 @@ class Entity(Generic[Value]):
         if self.checkpoints is not None:
             notes, self.checkpoints.notes = self.checkpoints.notes, []
             notices += notes
+        notes, self.medium_session.notices = self.medium_session.notices, []
+        notices += notes
         return notices
 
     async def session(self) -> MediumSession:

@@ -298,7 +298,8 @@ class Sessions:
             or live.last_turn != turn_id
         ):
             return
-        if not live.medium_session.is_open:
+        if not live.medium_session.is_open or opened.restored_state == "none":
+            # Without variables there is nothing to copy. Modules are loaded again with the next prompt.
             return
         # Imported here because only forks need these modules.
         from cantrip_acp.core.forking.fork import restore

@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Any, Generic
 import anyio
 
 from cantrip_acp.core.casting.result import CastResult, Value
+from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.definition.circle import check_reference
 from cantrip_acp.core.definition.result_type import typed_result
 from cantrip_acp.core.errors import CantripError, EntityBusy, EntityClosed, EntityIdle, NoResult
 from cantrip_acp.core.lifecycle import children
+from cantrip_acp.core.state import SteeringMessage
 from cantrip_acp.crystals import http_clients
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from cantrip_acp.core.casting.loop import CastRun
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Event, EventHub, Subscription
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
-    from cantrip_acp.core.state import EntityState, SteeringMessage
+    from cantrip_acp.core.state import EntityState
     from cantrip_acp.gates.executor import GateExecutor
     from cantrip_acp.telemetry.tracing import Trace
 
@@ -79,6 +80,8 @@ class CastControl:
         try:
             with anyio.CancelScope() as self._connecting:
                 await self._connect_sources()
+                await self._session.restore_before_query()
+                self._tell_of_modules(run, resumed)
             self._connecting = None
             result = await run.run()
             whole = result.terminated
@@ -90,6 +93,20 @@ class CastControl:
                 # A cast that is cut off ends all entities below it, also those that wait for their next intent
                 # (COMP-9).
                 await children.close_all(entity)
+
+    def _tell_of_modules(self, run: CastRun, resumed: Point | None) -> None:
+        """Say in the context which modules were loaded again. A cast that goes on has the same messages as before, so
+        it reads only of those that could not be.
+        """
+        begins = resumed is None or resumed.begins
+        text = self._session.take_notes(also_loaded=resumed is None)
+        if not text:
+            return
+        block = ContextBlock(text, "Loaded modules", "cantrip")
+        if begins:
+            run.cast.blocks = (*run.cast.blocks, block)
+        else:
+            run.cast.steering.append(SteeringMessage((block,)))
 
     def cancel(self, reason: str) -> bool:
         """Stop the running cast. Returns False if none runs."""

@@ -21,7 +21,7 @@ from cantrip_acp.core.entity import Entity, check_new
 from cantrip_acp.core.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
 from cantrip_acp.core.forking import worktree as forkplace
 from cantrip_acp.core.forking.reload_modules import LOADING_GATE as MODULES
-from cantrip_acp.core.forking.reload_modules import reload_modules, unloaded_notes
+from cantrip_acp.core.forking.reload_modules import ReloadedModules, reload_modules, unloaded_notes
 from cantrip_acp.core.history.continuation import find_point
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.gates.registry import DELEGATION
@@ -147,16 +147,25 @@ def _notes_on_files(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
 
 
 async def restore(
-    entity: Entity, turn_id: str, parts: Sequence[CastPart], state: State, live: Entity | None
+    entity: Entity,
+    turn_id: str,
+    parts: Sequence[CastPart],
+    state: State,
+    live: Entity | None,
+    *,
+    modules: bool = True,
 ) -> tuple[str, list[str]]:
-    """Restore the medium's state. Returns the method, and what could not be restored."""
+    """Restore the medium's state, and with ``modules`` the loaded modules. Returns the method, and what could not be
+    restored.
+    """
     medium = entity.circle.medium
     cells = [(part, turn) for part, turn in crystal_turns(list(parts)) if _programs(turn, medium.tool)]
     keeps = getattr(medium, "keeps_state", False)
     if state == "none" or not keeps or not cells:
+        again = await reload_modules(entity, parts) if modules and state != "none" else ReloadedModules()
         left = ["variables of the code medium"] if state == "none" and keeps and cells else []
-        return "none", [*left, *(unloaded_notes(parts) if state == "none" else await reload_modules(entity, parts))]
-    modules = await reload_modules(entity, parts)
+        return "none", [*left, *(unloaded_notes(parts) if state == "none" else again.notes)]
+    loaded = (await reload_modules(entity, parts)).notes if modules else []
     if state in ("auto", "snapshot"):
         try:
             found = await _from_snapshot(entity, turn_id, cells[-1][1].id, live)
@@ -170,13 +179,13 @@ async def restore(
             await entity.medium_session.discard()
             found = None
         if found is not None:
-            return "snapshot", [*modules, *found]
+            return "snapshot", [*loaded, *found]
         if state == "snapshot":
             raise SandboxError(
                 f"there is no snapshot of turn {turn_id!r}. The loom keeps a snapshot of each turn only with "
                 "loom: {snapshots: true}; an open entity has only the one of its last turn. " + _ADVICE
             )
-    return "replay", [*modules, *await _replay(entity, parts, medium.tool or "")]
+    return "replay", [*loaded, *await _replay(entity, parts, medium.tool or "")]
 
 
 async def _from_snapshot(entity: Entity, turn_id: str, last: str, live: Entity | None) -> list[str] | None:

@@ -7,6 +7,7 @@ recorded hash. What a module kept in variables is not in the loom and is lost.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.loom.query.history import CastPart, crystal_turns
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
 
 LOADING_GATE = "compile_and_load"
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadedModules:
+    """What was loaded again, and what could not be, in words."""
+
+    loaded: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    @property
+    def notes(self) -> list[str]:
+        """Everything that differs from before."""
+        return [*self.loaded, *self.failed]
 
 
 def loaded_modules(parts: Sequence[CastPart]) -> dict[str, GateRecord]:
@@ -35,28 +49,28 @@ def loaded_modules(parts: Sequence[CastPart]) -> dict[str, GateRecord]:
     return found
 
 
-async def reload_modules(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
-    """Load the modules into ``entity``. Returns what could not be loaded, or differs, in words."""
-    missing: list[str] = []
+async def reload_modules(entity: Entity, parts: Sequence[CastPart]) -> ReloadedModules:
+    """Load the modules into ``entity``."""
+    again = ReloadedModules()
     for name, record in loaded_modules(parts).items():
         if LOADING_GATE not in entity.circle.gates:
-            missing.append(f"module {name} and its gates: this circle has no {LOADING_GATE}")
+            again.failed.append(f"module {name} and its gates: this circle has no {LOADING_GATE}")
             continue
         args = dict(record.args) if isinstance(record.args, Mapping) else {}
         args["sha256"] = record.result["sha256"]
-        again = await entity.executor.execute(
+        reply = await entity.executor.execute(
             LOADING_GATE,
             args,
             call_id=f"{new_id('t')}.reload",
             entity_id=entity.id,
-            cast_id="",
+            cast_id=entity.state.cast.id if entity.state.cast is not None else "",
             trace=tracing.trace_from(None),
         )
-        if again.is_error:
-            missing.append(f"module {name} and its gates: {' '.join(str(again.result).split())[:300]}")
+        if reply.is_error:
+            again.failed.append(f"module {name} and its gates: {' '.join(str(reply.result).split())[:300]}")
         else:
-            missing.append(f"module {name}: loaded again; the values of its variables are lost")
-    return missing
+            again.loaded.append(f"module {name}: loaded again; the values of its variables are lost")
+    return again
 
 
 def unloaded_notes(parts: Sequence[CastPart]) -> list[str]:

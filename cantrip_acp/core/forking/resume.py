@@ -7,6 +7,8 @@ All messages come from the loom. A code medium's variables are restored at the f
 - If it keeps none and cells cannot write files, the entity's cells run again (**replay**), and each gate call gets
   its recorded answer.
 - In all other cases the variables are **lost**, and the entity and the user are told so, with the reason.
+
+Modules that the entity had loaded are loaded again before its next cast, in every medium (`forking.reload_modules`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import LoomError, SandboxError, SandboxMissing
+from cantrip_acp.core.forking.reload_modules import loaded_modules, reload_modules
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.query.history import casts_of, crystal_turns
 from cantrip_acp.loom.recovery import complete_interrupted
@@ -78,8 +81,10 @@ def resume_entity(cantrip: CantripDefinition, loom: Loom, entity_id: str, at: st
     own = [turn for _, turn in crystal_turns(parts) if turn.entity_id == entity_id]
     entity.state.sequence = max((turn.sequence for turn in own), default=0)
     kept = _kept_state(entity, parts, last)
-    if kept != "none":
+    modules = bool(loaded_modules(parts))
+    if kept != "none" or modules:
         entity.medium_session.pending_restore = _make_restore(entity, parts, last, kept)
+        entity.medium_session.restore_first = modules
     return ResumedEntity(entity, sum(1 for _ in crystal_turns(parts)), kept, parts)
 
 
@@ -156,11 +161,15 @@ def _make_restore(entity: Entity, parts: Sequence[CastPart], last: str, kept: Ke
     async def restore_session() -> None:
         from cantrip_acp.core.forking.fork import restore
 
+        again = await reload_modules(entity, parts)
+        entity.medium_session.loaded_again, entity.medium_session.not_loaded = again.loaded, again.failed
+        if kept == "none":
+            return
         note, missing, problem = STATE_NOTES[kept], list[str](), ""
         if kept != "lost":
             at = _last_snapshot(entity, parts) or last
             try:
-                _, missing = await restore(entity, at, parts, kept, None)
+                _, missing = await restore(entity, at, parts, kept, None, modules=False)
             except SandboxMissing:
                 raise
             except (SandboxError, LoomError) as failure:

@@ -39,6 +39,14 @@ class SessionKeeper:
         self._pieces: SnapshotChunks | None = SnapshotChunks(entity.loom) if keeps else None
         self.pending_restore: Callable[[], Awaitable[None]] | None = None
         """Restores the state of a medium that was just opened, if this entity ran earlier in another process."""
+        self.restore_first = False
+        """Restore before the first query and not only for the first program, because the tools depend on it."""
+        self.loaded_again: list[str] = []
+        """The modules that the restore loaded again, in words, until the entity is told."""
+        self.not_loaded: list[str] = []
+        """Those that it could not load, until the entity and the user are told."""
+        self.notices: list[str] = []
+        """What the user is told when the cast begins."""
         self._session: MediumSession | None = None
         self._outdated = False
         self._opening = anyio.Lock()
@@ -69,6 +77,21 @@ class SessionKeeper:
                 await self.discard()
                 raise
         return self._session or session
+
+    async def restore_before_query(self) -> None:
+        """Restore what the first query needs, if the entity ran earlier in another process."""
+        if self.restore_first and self.pending_restore is not None:
+            await self.open()
+
+    def take_notes(self, *, also_loaded: bool) -> str:
+        """What the entity is told of modules that could not be loaded again, and with ``also_loaded`` of those that
+        were. Empty if there is nothing to say.
+        """
+        notes = [*(self.loaded_again if also_loaded else ()), *self.not_loaded]
+        if self.not_loaded:
+            self.notices.append(f"not loaded again: {'; '.join(self.not_loaded)}")
+        self.loaded_again, self.not_loaded = [], []
+        return "\n".join(notes)
 
     async def _open(self) -> MediumSession:
         if self._session is None:

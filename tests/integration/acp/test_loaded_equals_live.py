@@ -397,3 +397,41 @@ def test_what_was_streamed_before_a_cancel_is_shown_again_and_known(
     assert shown[0] == shown[1]
     assert shown[0][:2] != shown[0][1:3]
     assert "one two " in str(shown[1])
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("medium", ["conversation", "bash", "code"])
+def test_gates_that_the_entity_loaded_are_there_after_a_load(
+    recipe: Callable[..., str], folder: Path, tmp_path: Path, medium: str
+) -> None:
+    source = "def shout(text: str) -> str: return text.upper()"
+    load = {"module": "textkit", "source": source}
+    scripts: dict[str, list[dict[str, Any]]] = {
+        "conversation": [{"tool_calls": [{"gate": "compile_and_load", "args": load}]}, {"content": "Loaded."},
+                         {"tool_calls": [{"gate": "shout", "args": {"text": "hello"}}]}, {"content": "Over."}],
+        "bash": [{"tool_calls": [{"gate": "compile_and_load", "args": load}]}, {"content": "Loaded."},
+                 {"bash": "shout hello"}, {"content": "Over."}],
+        "code": [{"code": f"compile_and_load('textkit', source={source!r})"}, {"content": "Loaded."},
+                 {"code": "print(shout('hello'))"}, {"content": "Over."}],
+    }  # fmt: skip
+    wards: list[dict[str, Any]] = [{"max_turns": 9}, {"allow_compile_modules": ["textkit"]}]
+    if medium == "code":
+        wards.append({"code_writable_paths": ["workspace"]})
+    path = recipe(scripts[medium], medium=medium, gates=["done", "compile_and_load"], wards=wards)
+    session = ""
+    for method in ("session/new", "session/load"):
+        agent = RawClient("--recipe", path, "--state-dir", str(tmp_path / "state"))
+        try:
+            agent.initialize()
+            if method == "session/new":
+                session = agent.session(folder)
+            else:
+                agent.call(method, {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+            agent.call("session/set_mode", {"sessionId": session, "modeId": "trusted"})
+            agent.seen.clear()
+            agent.prompt(session, "Go.")
+            order, calls = seen(agent)
+        finally:
+            agent.close()
+    assert ("agent_message_chunk", "Over.") in order
+    assert "HELLO" in json.dumps(calls)

@@ -283,7 +283,11 @@ def _run(
     metavar="RECIPE",
     help="The recipe whose circle runs the thread again.",
 )
-@click.option("--recorded-gates", is_flag=True, help="All gates return their recorded results and do nothing.")
+@click.option(
+    "--recorded-gates",
+    is_flag=True,
+    help="All gates return their recorded results and do nothing; only modules are loaded.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @cwd_option
 @state_option

@@ -126,13 +126,13 @@ class _RecordedSteering:
             self.entity.steer("", context=blocks)
 
 
-_IN_COPIES = ("write_file", "edit_file", MODULES)
+_IN_COPIES = ("write_file", "edit_file")
 """Gates that write and really run: in a replay they write to copies."""
 
 
 class _RecordedGates:
-    """An interceptor that answers gate calls from the record: with ``every`` all but ``done``, otherwise children
-    and gates that write outside of copies.
+    """An interceptor that answers gate calls from the record: with ``every`` all but ``done`` and the loading of
+    modules, without which their gates would not exist; otherwise children and gates that write outside of copies.
     """
 
     def __init__(self, turns: Sequence[Turn], *, every: bool) -> None:
@@ -140,11 +140,11 @@ class _RecordedGates:
         self._every = every
 
     def _acts(self, gate: Gate) -> bool:
-        if gate.name == "done":
+        if gate.name == "done" or (gate.name == MODULES and _is_own(gate)):
             return True
         if self._every or gate.name in registry.DELEGATION:
             return False
-        return not gate.writes or (gate.name in _IN_COPIES and gate.handler is registry.find(gate.name).handler)
+        return not gate.writes or (gate.name in _IN_COPIES and _is_own(gate))
 
     async def __call__(self, call: GateInvocation, proceed: Proceed) -> GateReply:
         if self._acts(call.gate):
@@ -154,6 +154,12 @@ class _RecordedGates:
                 del self._left[: place + 1]
                 return GateReply(record.result, is_error=record.is_error, attachments=record.attachments or ())
         return GateReply(f"gate {call.gate.name!r} was not called here in the recording", is_error=True)
+
+
+def _is_own(gate: Gate) -> bool:
+    """Whether a gate is the product's own of its name. One with a session has the handler of that session."""
+    known = registry.find(gate.name)
+    return gate.handler is known.handler if known.opens is None else gate.opens is known.opens
 
 
 class _RecordedSource:
@@ -195,7 +201,8 @@ async def replay(cantrip: CantripDefinition, loom: Loom, turn_id: str, *, record
 
     What cells, commands, ``write_file`` and ``edit_file`` write goes to a copy of the folders that the circle may
     write. Other gates that write (``git_commit``, ``run_tests``, an editor's), and children, return recorded answers.
-    Gates that read are really called, or with ``recorded_gates`` return recorded answers too.
+    Gates that read are really called, or with ``recorded_gates`` return recorded answers too. Modules are really loaded
+    in both cases (`compile_and_load`); with ``recorded_gates`` their gates return recorded answers.
 
     Raises `TurnNotFound`, `LoomError` if the path is damaged, `SandboxError` if no copy can be made.
     """

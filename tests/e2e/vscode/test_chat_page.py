@@ -1015,6 +1015,8 @@ def test_words_are_found_in_the_whole_conversation(page: Any) -> None:
           }
           all[30].text = 'A needle, and another NEEDLE.'
           all[4_000].text = 'The **nee**dle in Markdown.\\n\\nneedle'
+          // It is not among the words that the page shows of this one.
+          all[46].text = '[link](https://example.org/needle)'
         }"""
     )
     composer = page.locator(".composer textarea")
@@ -1024,12 +1026,12 @@ def test_words_are_found_in_the_whole_conversation(page: Any) -> None:
     field = bar.get_by_role("textbox")
     assert field.evaluate("(e) => e === document.activeElement")
     page.keyboard.type("needle")
-    page.wait_for_selector(".find .count:has-text('of 3')")
+    page.wait_for_selector(".find .count:has-text('of 4')")
     of = "[range.toString(), range.startContainer.parentElement.closest('.item').dataset.id]"
     now = f"[...CSS.highlights.get('found-now') ?? []].map((range) => {of})"
     # From the end on: there is none, so the first one.
     page.wait_for_function(f"JSON.stringify({now}) === JSON.stringify([['needle', 'i30']])")
-    assert bar.locator(".count").inner_text() == "1 of 3"
+    assert bar.locator(".count").inner_text() == "1 of 4"
     page.keyboard.press("Enter")
     page.wait_for_function(f"JSON.stringify({now}) === JSON.stringify([['NEEDLE', 'i30']])")
     assert page.evaluate("CSS.highlights.get('found').size") == 2
@@ -1042,7 +1044,7 @@ def test_words_are_found_in_the_whole_conversation(page: Any) -> None:
       return place.height > 0 && place.top >= view.top && place.bottom <= view.bottom
     }"""
     assert page.evaluate(inside)
-    assert bar.locator(".count").inner_text() == "3 of 3"
+    assert bar.locator(".count").inner_text() == "3 of 4"
     page.keyboard.press("Shift+Enter")
     page.keyboard.press("Shift+Enter")
     page.wait_for_function(f"JSON.stringify({now}) === JSON.stringify([['needle', 'i30']])")

@@ -89,9 +89,13 @@ export class FindBar {
     this.show()
   }
 
-  private show(): void {
+  private tell(): void {
     this.count.textContent = this.input.value === '' ? '' : this.total === 0 ? 'No results' : `${this.at + 1} of ${this.total}`
     this.element.classList.toggle('none', this.input.value !== '' && this.total === 0)
+  }
+
+  private show(): void {
+    this.tell()
     this.clear()
     let number = this.at
     for (const { id, index, count } of this.items) {
@@ -100,15 +104,25 @@ export class FindBar {
         continue
       }
       const nth = number
-      this.log.show(id, index, (element) => { this.mark(element, nth) })
+      this.log.show(id, index, (element) => { this.mark(id, count, element, nth) })
       return
     }
   }
 
   /** Mark the words in an item, and bring one of them into view. */
-  private mark(element: HTMLElement, nth: number): void {
+  private mark(id: string, count: number, element: HTMLElement, nth: number): void {
     const ranges = rangesOf(element, this.input.value)
-    // What the item shows may have fewer hits than its text: Markdown has signs that are not shown.
+    if (ranges.length !== count) {
+      // An item may show other words than its text has: signs of Markdown, or a call that is shown by its title alone.
+      this.items = this.items.flatMap((each) => (each.id !== id ? each : ranges.length === 0 ? [] : { ...each, count: ranges.length }))
+      this.total += ranges.length - count
+      this.at = this.total === 0 ? 0 : (this.at - Math.max(0, nth - Math.max(0, ranges.length - 1))) % this.total
+      if (ranges.length === 0) {
+        this.show()
+        return
+      }
+      this.tell()
+    }
     const one = ranges[Math.min(nth, ranges.length - 1)]
     const parent = one?.startContainer.parentElement
     for (let above = parent?.closest('details:not([open])'); above; above = above.parentElement?.closest('details:not([open])')) above.setAttribute('open', '')

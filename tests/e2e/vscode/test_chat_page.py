@@ -522,11 +522,16 @@ def test_a_narrow_composer_has_one_row_of_controls_and_whole_hints(page: Any) ->
     assert all(left >= 0 and right <= 300 for left, right, _ in places)
     assert max(middle for *_, middle in places) - min(middle for *_, middle in places) < 4
     assert all(each.get_attribute("title") for each in page.locator(".choice").all())
+    # The names have the room of the cost, which is in the tooltip.
+    assert page.locator(".usage").inner_text() == "10 %"
+    assert "$0.10" in (page.locator(".usage").get_attribute("title") or "")
     hints = page.evaluate(
         "[...document.querySelectorAll('.tips kbd')].map((each) => each.getBoundingClientRect().left)"
     )
     assert hints
     assert min(hints) >= 0
+    page.set_viewport_size({"width": 500, "height": 800})
+    assert page.locator(".usage").inner_text() == "10 % · $0.10"
 
 
 def test_what_the_model_cannot_read_says_so_before_it_is_sent(page: Any) -> None:

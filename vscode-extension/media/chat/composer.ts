@@ -97,7 +97,8 @@ export class Composer {
     this.usage.hidden = usage === undefined
     if (usage) {
       const part = usage.size > 0 ? Math.min(100, Math.round((100 * usage.used) / usage.size)) : 0
-      this.usage.textContent = [usage.size > usage.used ? `${part < 1 ? '<1' : part} %` : '', usage.cost].filter(Boolean).join(' · ')
+      const percent = usage.size > usage.used ? `${part < 1 ? '<1' : part} %` : ''
+      this.usage.replaceChildren(percent, percent && usage.cost ? el('span', { class: 'cost' }, ` · ${usage.cost}`) : usage.cost)
       this.usage.title = `${usage.used.toLocaleString('en')} of ${usage.size.toLocaleString('en')} tokens of the window are used${usage.cost ? `; ${usage.cost} so far` : ''}`
     }
   }

@@ -125,7 +125,10 @@ export class FindBar {
     }
     const one = ranges[Math.min(nth, ranges.length - 1)]
     const parent = one?.startContainer.parentElement
-    for (let above = parent?.closest('details:not([open])'); above; above = above.parentElement?.closest('details:not([open])')) above.setAttribute('open', '')
+    for (let above = parent?.closest('details:not([open])'); above; above = above.parentElement?.closest('details:not([open])')) {
+      // Words of its title can be seen as it is.
+      if (above.querySelector(':scope > summary')?.contains(parent ?? null) !== true) above.setAttribute('open', '')
+    }
     CSS.highlights.set(ALL, new Highlight(...ranges))
     if (one === undefined) {
       element.scrollIntoView({ block: 'nearest' })

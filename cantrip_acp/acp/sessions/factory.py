@@ -56,7 +56,7 @@ from cantrip_acp.text.dataclass import dataclass
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.forking.resume import KeptState
+    from cantrip_acp.core.forking.resume import KeptState, ResumedEntity
     from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.gates.contract import Interceptor
     from cantrip_acp.gates.mcp.declaration import McpServer
@@ -80,6 +80,7 @@ class OpenedSession:
     - ``restored_state``: how the variables of the code medium were restored.
     - ``lock``: a file descriptor that locks a session in a shared loom, or -1.
     - ``dropped_choice``: the problem if the chosen crystal or effort is no longer available, else empty.
+    - ``definition_changes``: how the definition differs from that of the last answer (`definition_changes`).
     - ``mode_reason``: why a new session does not have the usual mode, else empty.
     - ``history``: the entity's history as read from disk. None after it was sent, or if it is out of date.
     """
@@ -95,6 +96,7 @@ class OpenedSession:
     mode_reason: str = ""
     released: bool = False
     history: list[CastPart] | None = None
+    definition_changes: Sequence[str] = ()
 
     def release(self) -> None:
         """Close the loom and the lock, but not the entity's medium (`Entity.close` does that)."""
@@ -239,8 +241,6 @@ class SessionFactory:
 
         Raises `LoomLocked` if another process has it open, and `NoSession` if another process has deleted it.
         """
-        from cantrip_acp.core.forking.resume import resume_entity
-
         if metadata.cwd != str(cwd):
             metadata.granted = grants_for_other_folder(metadata.granted)
         metadata.cwd, metadata.directories = str(cwd), [str(folder) for folder in directories]
@@ -249,8 +249,7 @@ class SessionFactory:
         try:
             if not self.store.has(metadata.id):
                 raise NoSession(metadata.id)
-            has_turns = loom.last_turn(metadata.entity_id) is not None
-            found = resume_entity(cantrip, loom, metadata.entity_id, at=None if has_turns else metadata.from_turn)
+            found, edited = reopen(cantrip, loom, metadata)
         except BaseException:
             loom.close()
             if lock >= 0:
@@ -258,7 +257,7 @@ class SessionFactory:
             raise
         apply_mode(found.entity, metadata.mode)
         opened = OpenedSession(metadata, found.entity, recipe, self.store.exports, found.turns, found.kept, lock, lost)
-        opened.history = found.parts
+        opened.history, opened.definition_changes = found.parts, edited
         if lost:
             crystal = found.entity.crystal
             changes = {"crystal": f"{crystal.name}:{crystal.model}", "effort": "default"}
@@ -449,6 +448,33 @@ def with_client_prompt(cantrip: Cantrip, prompt: ClientPrompt | None) -> Cantrip
     own = cantrip.call.system_prompt
     text = f"{own}\n\n{prompt.text}" if own and prompt.mode == "append" else prompt.text
     return cantrip.replace(call=cantrip.call.replace(system_prompt=text))
+
+
+def reopen(cantrip: Cantrip, loom: Loom, metadata: SessionMetadata) -> tuple[ResumedEntity, list[str]]:
+    """The entity of a session from disk, and how its definition differs from that of its last answer.
+
+    Another definition is another entity (CALL-1), so the session then goes on as a fork of that answer. ``metadata`` is
+    changed, and the caller saves it.
+    """
+    from cantrip_acp.core.forking.resume import resume_entity
+    from cantrip_acp.core.history.continuation import unfinished_cast
+    from cantrip_acp.core.history.definition_changes import definition_changes
+    from cantrip_acp.loom.recovery import complete_interrupted
+
+    complete_interrupted(loom)
+    last = loom.last_turn(metadata.entity_id)
+    written = last or metadata.from_turn
+    edited = definition_changes(loom, written, cantrip) if written is not None and written in loom else []
+    if last is None or not edited:
+        at = None if last is not None else metadata.from_turn
+        return resume_entity(cantrip, loom, metadata.entity_id, at=at), edited
+    resumes = unfinished_cast(loom, metadata.entity_id)
+    metadata.entity_id, metadata.from_turn = new_id("e"), last
+    found = resume_entity(cantrip, loom, metadata.entity_id, at=last)
+    loom.append(ForkRecord(new_id("k"), last, metadata.entity_id, found.kept, (), now(), resumes=resumes or UNSET))
+    change = {"definition": edited, "from_turn": last}
+    loom.append(ConfigRecord(new_id("g"), metadata.entity_id, change, now()))
+    return found, edited
 
 
 def apply_mode(entity: Entity, mode: str) -> None:

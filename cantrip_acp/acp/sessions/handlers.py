@@ -364,6 +364,16 @@ class Sessions:
             )
         if opened.restored_state == "lost":
             session.user_notes.append(f"This session was opened again: {STATE_NOTES['lost']}.")
+        if opened.definition_changes:
+            told = ", ".join(opened.definition_changes)
+            session.user_notes.append(
+                f"The definition of this session has changed since its last answer ({told}). The session goes on as a fork of "
+                "that answer, with the definition as it is now; the earlier turns keep theirs in the record."
+            )
+            session.entity_notes.append(
+                f"Your definition has changed since your last answer ({told}). What you were told about it before may no "
+                "longer hold."
+            )
         if opened.dropped_choice:
             crystal = opened.entity.crystal
             session.user_notes.append(

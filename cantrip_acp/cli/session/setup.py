@@ -354,9 +354,9 @@ def open_session(
     import click
 
     from cantrip_acp.acp.sessions import modes
-    from cantrip_acp.acp.sessions.factory import apply_mode
+    from cantrip_acp.acp.sessions.factory import apply_mode, reopen, with_client_prompt
     from cantrip_acp.acp.sessions.session_store import SessionStore
-    from cantrip_acp.core.forking.resume import STATE_NOTES, resume_entity
+    from cantrip_acp.core.forking.resume import STATE_NOTES
     from cantrip_acp.files import paths
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.stores.address import display_address, is_address
@@ -388,7 +388,7 @@ def open_session(
             raise
         except DefinitionError as problem:
             click.echo(f"the session's crystal cannot be used, so the recipe's own is used: {problem}", err=True)
-    made = build.build(found, workspace=workspace, crystal=crystal)
+    made = with_client_prompt(build.build(found, workspace=workspace, crystal=crystal), note.system_prompt)
     asker: Interceptor = hosts
     if questions:
         from cantrip_acp.cli.session.permissions import permissions
@@ -416,8 +416,14 @@ def open_session(
         raise LoomLocked(
             f"session {session_id} is open in another process, such as an editor; close it there first"
         ) from None
-    begun = loom.last_turn(note.entity_id) is not None
-    again = resume_entity(cantrip, loom, note.entity_id, at=None if begun else note.from_turn)
+    again, edited = reopen(cantrip, loom, note)
+    if edited:
+        sessions.save(note)
+        click.echo(
+            f"the definition of this session has changed since its last answer ({', '.join(edited)}): it goes on as a fork of "
+            "that answer",
+            err=True,
+        )
     apply_mode(again.entity, note.mode)
     hosts.add_from_thread(loom, again.entity.last_turn)
     if again.kept in STATE_NOTES:

@@ -134,18 +134,30 @@ def find_own_point(entity: EntityState) -> Point:
 
 
 def unfinished_reason(entity: EntityState) -> str | None:
-    """Why an entity's own last cast can continue: the reason of its end (`cancelled`, `max_turns`, …), or ``interrupted``
-    if the process ended before it. None if it ended by itself, or if the entity has no cast of its own.
+    """Why an entity's own last cast can continue, or that which a fork continues without a message: the reason of its end
+    (`cancelled`, `max_turns`, …), or ``interrupted`` if the process ended before it. None if it ended by itself, or if there
+    is none.
     """
     loom = entity.loom
-    mine = [start.id for start in loom.cast_starts().values() if start.entity_id == entity.id]
+    cast_id = unfinished_cast(loom, entity.id)
+    end = loom.cast_end(cast_id) if cast_id is not None else None
+    if cast_id is None or (end is not None and end.terminated):
+        return None
+    return "interrupted" if end is None else end.reason
+
+
+def unfinished_cast(loom: Loom, entity_id: str) -> str | None:
+    """The id of that cast; None if there is none."""
+    mine = [start.id for start in loom.cast_starts().values() if start.entity_id == entity_id]
+    fork = None if mine else loom.fork_of(entity_id)
+    if fork is not None and isinstance(fork.resumes, str):
+        return fork.resumes
     if not mine:
         return None
     end = loom.cast_end(mine[-1])
     turns = [i for i, place in loom.places.items() if place.cast_id == mine[-1] and place.role == "crystal"]
-    if (end is not None and end.terminated) or (turns and loom.turn(turns[-1]).terminated):
-        return None
-    return "interrupted" if end is None else end.reason
+    ended = (end is not None and end.terminated) or (turns and loom.turn(turns[-1]).terminated)
+    return None if ended else mine[-1]
 
 
 def rebuild_context(entity: EntityState, where: Point) -> Context:

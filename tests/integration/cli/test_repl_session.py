@@ -83,6 +83,30 @@ def test_the_mode_of_the_session_holds_in_the_terminal(
         editor.close()
 
 
+def test_an_edited_recipe_goes_on_as_a_fork(recipe: Callable[..., str], folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    state, path = str(tmp_path / "state"), Path(recipe(TALK, call={"system_prompt": "Old."}))
+    editor = RawClient("--recipe", str(path), "--state-dir", state)
+    try:
+        editor.initialize()
+        session = editor.session(folder, _meta={"systemPrompt": {"append": "The client's."}})
+        editor.prompt(session, "First?")
+        editor.call("session/close", {"sessionId": session})
+        same = repl("--session", session, "--state-dir", state, said="Second?\n")
+        assert (same.returncode, "goes on as a fork" in same.stderr) == (0, False), same.stderr
+        path.write_text(path.read_text().replace("Old.", "New."))
+        edited = repl("--session", session, "--state-dir", state, said="Third?\n")
+        assert "has changed since its last answer (system prompt): it goes on as a fork" in edited.stderr
+        assert "Three." in edited.stdout
+        again = repl("--session", session, "--state-dir", state, said="")
+        assert "goes on as a fork" not in again.stderr
+        editor.seen.clear()
+        loaded = editor.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+        assert loaded["_meta"]["cantrip"]["turns"] == 3
+        assert editor.said() == "One.Two.Three."
+    finally:
+        editor.close()
+
+
 def test_a_session_in_a_database_is_open_once(
     recipe: Callable[..., str],  # noqa: F811
     folder: Path,  # noqa: F811

@@ -36,7 +36,7 @@ END = {
 
 
 def cantrip(medium: str, crystal: ScriptedCrystal, loom: Loom, **more: Any) -> Cantrip:
-    gates = ["done", LOOK] if medium == "conversation" else ["done"]
+    gates: list[Any] = ["done", LOOK] if medium == "conversation" else ["done"]
     return Cantrip(
         crystal, {"system_prompt": f"You use {medium}."}, Circle(medium, gates, [{"max_turns": 9}], **more), loom=loom
     )

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from cantrip_acp.checkpoints import watcher
+from cantrip_acp.core.history.crystal_view import CrystalView
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.records.turn import ConfigRecord, ContextRecord
 from tests.support.acp_client import RawClient
 from tests.support.fixtures.acp import Start
@@ -249,6 +251,56 @@ def test_another_recipe_is_a_fork(start: Start, folder: Path, tmp_path: Path, mo
         ]
         == -32602
     )
+
+
+def test_an_edited_recipe_is_a_fork_and_the_user_is_told(start: Start, folder: Path, tmp_path: Path) -> None:
+    state = ("--state-dir", str(tmp_path / "state"))
+    agent = start([{"content": "Bonjour."}], *state, call={"system_prompt": "Only French."})
+    session = agent.session(folder)
+    agent.prompt(session, "Hello?")
+    agent.hang_up()
+    load = {"sessionId": session, "cwd": str(folder), "mcpServers": []}
+    # The same recipe again: nothing to tell.
+    again = start([{"content": "x"}], *state, call={"system_prompt": "Only French."})
+    again.call("session/load", load)
+    again.quiet()
+    assert "goes on as a fork" not in str(again.seen)
+    again.hang_up()
+    german: dict[str, Any] = {"call": {"system_prompt": "Only German."}, "gates": ["done", "echo", "read_file"]}
+    for _ in range(2):
+        # It is told until an answer has the new definition, but there is one fork.
+        later = start([{"content": "never"}, {"content": "Guten Tag."}], *state, **german)
+        later.call("session/load", load)
+        notice = later.until(lambda message: "The session goes on as a fork" in str(message))
+        assert "(system prompt, new gate read_file)" in str(notice)
+        later.hang_up()
+    last = start([{"content": "never"}, {"content": "Guten Tag."}], *state, **german)
+    reply = last.call("session/load", load)
+    last.prompt(session, "And now?")
+    assert last.said().endswith("Guten Tag.")
+    with Loom.open(reply["_meta"]["cantrip"]["loom"], readonly=True) as loom:
+        (fork,) = loom.forks()
+        leaf = loom.leaves()[-1]
+        assert loom.turn(leaf).entity_id == fork.entity_id
+        (change,) = [r for r in loom.records() if isinstance(r, ConfigRecord) and "definition" in r.changes]
+        assert change.changes["definition"] == ["system prompt", "new gate read_file"]
+        (note,) = [r for r in loom.records() if isinstance(r, ContextRecord) and r.source == "session"]
+        assert "Your definition has changed" in note.text
+        told = list(CrystalView(loom, Outline(loom)).windows(leaf))
+        assert [(w.messages[0].content, w.begun) for w in told] == [("Only French.", "start"), ("Only German.", "fork")]
+
+
+def test_a_cut_prompt_of_an_edited_recipe_can_be_continued(start: Start, folder: Path, tmp_path: Path) -> None:
+    state, echo = ("--state-dir", str(tmp_path / "state")), {"tool_calls": [{"gate": "echo", "args": {"text": "one"}}]}
+    agent = start([echo, {"content": "never"}], *state, wards=[{"max_turns": 1}])
+    session = agent.session(folder)
+    assert agent.prompt(session, "Go.")["stopReason"] == "max_turn_requests"
+    agent.hang_up()
+    later = start([{"content": "never"}, {"content": "Done."}], *state, call={"system_prompt": "New."})
+    reply = later.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+    assert reply["_meta"]["cantrip"]["incomplete"] == "max_turns"
+    assert later.call("session/prompt", {"sessionId": session, "prompt": []})["stopReason"] == "end_turn"
+    assert later.said().endswith("Done.")
 
 
 def test_no_recipe_is_chosen_by_a_path(start: Start, recipe: Callable[..., str], folder: Path, tmp_path: Path) -> None:

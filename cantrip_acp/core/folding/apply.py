@@ -66,7 +66,7 @@ def _compact(entity: EntityState, most: int) -> None:
 async def fold_now(entity: EntityState, keep: int | None = None) -> int:
     """Fold between two casts on request. Returns how many turns were folded.
 
-    ``keep`` defaults to the policy's number, and is at most all turns but one.
+    ``keep`` defaults to the policy's number. At least one turn is folded, and at least one stays.
     """
     context = entity.context
     before = context.unfolded
@@ -78,7 +78,7 @@ async def fold_now(entity: EntityState, keep: int | None = None) -> int:
     # It counts towards the cast before, which has ended; only the entity's usage grows.
     intent = (start.intent if start else None) or ""
     cast = CastState(last.cast_id or last.id, entity, intent, tracing.trace_from(None))
-    await _fold(entity, cast, min(wanted, before - 1), spend_on_parents=False)
+    await _fold(entity, cast, max(1, min(wanted, before - 1)), spend_on_parents=False)
     return before - context.unfolded
 
 

@@ -47,7 +47,8 @@ class Folding:
     Three triggers ask for a fold, whichever comes first (D-007): ``at_fraction`` of the crystal's window by the
     provider's own count, ``trigger_at_tokens``, and ``trigger_after_turns`` (before query n + 1).
     ``keep_turns`` is the number of turns that stay. The default is `KEEP_TURNS` for the trigger by turns, and for
-    tokens as many as fill 30 % of the window.
+    tokens as many as fill 30 % of the window. The last turn always stays, also with ``keep_turns: 0``, because no query
+    has seen its results yet.
     ``summarizer`` is a crystal that writes the summary. Without it the summary is a digest by rule, which costs no
     query.
     """
@@ -100,7 +101,7 @@ class Folding:
         by_turns = self.trigger_after_turns is not None and turns >= self.trigger_after_turns
         limit = self.limit(window)
         by_tokens = limit is not None and tokens >= limit
-        if turns == 0 or not (by_turns or by_tokens):
+        if turns < 2 or not (by_turns or by_tokens):
             return None
         choices = []
         if by_turns:
@@ -112,9 +113,9 @@ class Folding:
                 if room < 0:
                     break
                 fits += 1
-            # The last turn stays, however large: the entity needs what it just learned to go on.
-            choices.append(max(fits, 1) if self.keep_turns is None else min(self.keep_turns, turns - 1))
-        return min(choices)
+            choices.append(fits if self.keep_turns is None else min(self.keep_turns, turns - 1))
+        # The last turn stays, however large: the entity needs what it just learned to go on.
+        return max(min(choices), 1)
 
 
 def largest(window: int) -> int:

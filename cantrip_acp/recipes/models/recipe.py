@@ -58,7 +58,9 @@ class Folding(Model):
     )
     trigger_after_turns: Annotated[int, whole(1)] = 1
     trigger_at_tokens: Annotated[int, whole(1)] = 1
-    keep_turns: Annotated[int, whole(0)] = Field(default=0, description="Number of last turns that are not folded.")
+    keep_turns: Annotated[int, whole(0)] = Field(
+        default=0, description="Number of last turns that are not folded. The very last one never is."
+    )
     summarizer: Line = Field(
         default="",
         description="The name of one of crystals, which writes the summary. Without this key, it is made by rule.",

@@ -63,7 +63,7 @@ INTENTS = (
 CHANCE = re.compile(r"random|time|date|uuid|getpid|\bid\(|\bhash\(|\$\$|\bps\b|ls -l", re.IGNORECASE)
 """What gives a program another output each time."""
 TOKENS = 40
-REASONS = {*TERMINATIONS, "max_turns", "max_tokens", "cancelled", "parent_terminated", "error"}
+REASONS = {*TERMINATIONS, "max_turns", "max_tokens", "output_limit", "cancelled", "parent_terminated", "error"}
 
 
 @dataclass(frozen=True)

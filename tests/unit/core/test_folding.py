@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from cantrip_acp import Cantrip, Circle, Loom
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.core.events import Folded
+from cantrip_acp.core.folding.apply import fold_now
 from cantrip_acp.core.folding.policy import Folding, tokens_of
 from cantrip_acp.crystals.contract import Emit, Message, Query, Response, ToolCall, Usage
 from cantrip_acp.gates.contract import Gate
@@ -270,3 +272,33 @@ async def test_an_intent_is_told_once_however_often_its_cast_is_folded() -> None
     folds = [t.utterance.content or "" for t in cantrip.loom.turns() if t.role == "fold"]
     assert len(folds) > 20
     assert [folds[-1].count(f"- The {which} thing.") for which in ("first", "second")] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "folding",
+    [
+        {"trigger_after_turns": 1},
+        {"trigger_after_turns": 1, "keep_turns": 1},
+        {"trigger_after_turns": 3, "keep_turns": 0},
+        {"trigger_at_tokens": 1, "keep_turns": 0},
+    ],
+)
+@pytest.mark.parametrize("ephemeral", [False, "after_use"])
+async def test_a_result_is_never_folded_before_a_query_has_seen_it(folding: dict[str, int], ephemeral: Any) -> None:
+    page = replace(fetch(50), ephemeral=ephemeral)
+    worker = Worker(6, None)
+    circle = Circle(gates=["done", page], wards=[{"max_turns": 9}])
+    await Cantrip(worker, {"system_prompt": PROMPT}, circle, folding=folding).cast("go")
+    assert sum(any(m.kind == "fold" for m in messages) for messages in worker.seen) > 1
+    for before, after in zip(worker.seen, worker.seen[1:], strict=False):
+        (new,) = [
+            m.content or "" for m in after if m.role == "tool" and "x" * 50 in (m.content or "") and m not in before
+        ]
+        assert new.startswith("page ")
+
+
+async def test_a_fold_on_request_keeps_the_last_turn() -> None:
+    async with spell(Worker(4, None), folding={"keep_turns": 0}).invoke() as entity:
+        await entity.cast("go")
+        assert await fold_now(entity.state) == 3
+        assert entity.context.unfolded == 1

@@ -123,9 +123,11 @@ async def test_the_summarizer_of_folding_counts_when_it_fails_too() -> None:
     for summary, known in (({"content": "short"}, 10), ({"error": {"status": 500}, "usage": TEN}, 10)):
         summarizer = ScriptedCrystal([summary], usage=TEN, model="small")
         folding = {"trigger_after_turns": 1, "keep_turns": 0, "summarizer": summarizer}
-        cantrip = make(echo(), done(), usage={"prompt_tokens": 1, "completion_tokens": 1, "cost": 0.0}, folding=folding)
+        cantrip = make(
+            echo(), echo(), done(), usage={"prompt_tokens": 1, "completion_tokens": 1, "cost": 0.0}, folding=folding
+        )
         result = await cantrip.cast("go")
-        assert result.usage.prompt_tokens == 2 + known
+        assert result.usage.prompt_tokens == 3 + known
         (fold,) = [t for t in cantrip.loom.turns() if t.role == "fold"]
         assert fold.metadata.tokens_prompt == known
 

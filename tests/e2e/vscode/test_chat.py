@@ -307,6 +307,10 @@ def test_code_of_an_answer_is_applied_opened_and_run(window: Window, project: Pr
     assert "2Kx" not in rows.inner_text()
     page.keyboard.press("Escape")
     window.command("Terminal: Kill All Terminals")
+    # The next test closes all editors, which would ask about the new file.
+    expect(page.locator(".tab.active")).to_contain_text("Untitled-1")
+    window.command("View: Revert and Close Editor")
+    expect(page.locator(".tab", has_text="Untitled-1")).to_have_count(0)
 
 
 def test_what_is_not_saved_is_seen_and_what_is_written_can_be_undone(

@@ -1,6 +1,6 @@
 import { Lexer, Marked, type Token, type Tokens } from 'marked'
 import { codeBlock } from './codeblock'
-import { el } from './dom'
+import { el, icon } from './dom'
 import { formula } from './formula'
 import { host } from './host'
 import { formulas, type Formula } from './math'
@@ -208,7 +208,7 @@ function inline(tokens: readonly Token[] | undefined, inLink = false): (Node | s
       }
       case 'image': {
         const { href, text } = token as Tokens.Image
-        return link(href, [inLink ? `🖼 ${text || href}` : picture(href, text)])
+        return link(href, inLink ? [icon('file-media'), ` ${text || href}`] : [picture(href, text)])
       }
       case 'formula':
         return formula(token as Formula)

@@ -1,6 +1,6 @@
 /** Pictures of the workspace in Markdown. The extension host gives them, if they are inside the workspace; all others stay links. */
 import { host } from './host'
-import { el } from './dom'
+import { el, icon } from './dom'
 import { Cache, keepingPlace, whenSeen } from './seen'
 
 /** The time in ms for which a picture counts as unchanged. */
@@ -12,7 +12,7 @@ let asks = 0
 
 /** The content of a link to a picture: the picture, once it is there. */
 export function picture(href: string, alt: string): HTMLElement {
-  const element = el('span', { class: 'picture' }, `🖼 ${alt || href}`)
+  const element = el('span', { class: 'picture' }, icon('file-media'), ` ${alt || href}`)
   // Remote pictures would tell who looks at them.
   if (/^(?:[A-Za-z][A-Za-z0-9+.-]*:|\/\/)/.test(href)) return element
   const name = `${document.body.dataset['session'] ?? ''} ${href}`

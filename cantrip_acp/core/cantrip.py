@@ -270,7 +270,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
     ) -> CastResult[Value]:
         """Fork a turn and continue its cast to the end without a new message. The original does not change.
 
-        Its first query has the messages that the original entity sent after that turn (`forking.continuation` says
+        Its first query has the messages that the original entity sent after that turn (`core.history.continuation` says
         what follows which turn). ``cast`` names the cast if there are several. See `fork` for the other arguments;
         ``options`` are those of `Entity.resume`.
         """

@@ -1,7 +1,9 @@
 """The message list that the crystal sees: call, capabilities, context, intent, turns, in this order (§4.6).
 
-New messages are only appended. So adding a turn always costs the same, and each query begins with the messages of the
-last query, byte for byte. Prompt caching depends on that.
+New messages are appended. So adding a turn always costs the same, and each query begins with the messages of the last query,
+byte for byte, which prompt caching depends on. What changes earlier messages: a fold, `compact`, new knowledge
+(`set_knowledge`), an ephemeral result that was seen (`_expire`), and an intent or answer that is taken back (`withdraw`,
+`forget_partial`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The entity: runs the casts of a cantrip and keeps its state between them (§1.4, ENTITY-1..6).
 
 `Entity` is the public face. Its data are an `EntityState`; its life cycles are one part each: casts
-(`core.cast_control`), the medium's session, the gate sources, the preparation and the files (`core.lifecycle`).
+(`core.casting.cast_control`), the medium's session, the gate sources, the preparation and the files (`core.lifecycle`).
 """
 
 from __future__ import annotations

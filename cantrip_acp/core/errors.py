@@ -1,4 +1,5 @@
-"""Every error that this package raises on purpose, in one tree.
+"""The errors of the core, in one tree. Other parts (the substrate, the tuple-space, clients, MCP, training …) derive their own
+from `CantripError`, or from the class here that says what failed.
 
     CantripError
     ├── DefinitionError            a cantrip, recipe, gate or ward that is not valid (CANTRIP-1, CANTRIP-3)

@@ -1,6 +1,6 @@
 """The state of an entity and of its running cast: plain data that the loop, folding, forks and delegation work on.
 
-`core.entity.Entity` owns an `EntityState`; `core.loop.CastRun` owns a `CastState`. A child's state refers to its
+`core.entity.Entity` owns an `EntityState`; `core.casting.loop.CastRun` owns a `CastState`. A child's state refers to its
 parent's by a `ParentLink`, so usage and limits can be followed up the tree without any entity.
 """
 
@@ -95,7 +95,7 @@ class FileCheckpoints(Protocol):
 
 @dataclass(slots=True)
 class Children:
-    """The children of one entity (`core.children`). ``count`` counts its own children, ``descendants`` all below it."""
+    """The children of one entity (`core.lifecycle.children`). ``count`` counts its own children, ``descendants`` all below it."""
 
     count: int = 0
     descendants: int = 0

@@ -1,6 +1,6 @@
 """Reads and appends to the tree of all turns (§6.3, LOOM-1..3, LOOM-7, LOOM-9).
 
-`loom.Loom` adds what needs more than the records: opening with recovery, threads, checks and copies.
+`loom.loom.Loom` adds what needs more than the records: opening with recovery, threads, checks and copies.
 
 Memory holds a head for each turn: its parent, and its position in the store. The body of a turn is read when it is
 needed.

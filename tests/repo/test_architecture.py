@@ -96,6 +96,28 @@ def test_modules_exist(page: str) -> None:
     assert {name for name in named if not NO_MODULES.fullmatch(name) and not names_something(name)} == set()
 
 
+NAMED = re.compile(r"(?<!`)`([a-z_]+(?:\.\w+)+)`(?!`)")
+FOLDERS = [PACKAGE, *(path.parent for path in PACKAGE.rglob("__init__.py"))]
+
+
+def test_dotted_names_in_docstrings_exist() -> None:
+    """`core.casting.loop` and `casting.loop.CastRun` name what is there. Words with dots that begin with no folder's name, such
+    as attributes, are not looked at."""
+    folders = {folder.name for folder in FOLDERS}
+    missing = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for name in NAMED.findall(path.read_text()):
+            if name.split(".")[0] not in folders | {"cantrip_acp"} or name.endswith((".db", ".py")):
+                continue
+            whole = name.removeprefix("cantrip_acp.")
+            if not any(
+                names_something(f"{folder.relative_to(ROOT).as_posix().replace('/', '.')}.{whole}")
+                for folder in FOLDERS
+            ):
+                missing.append(f"{path.relative_to(ROOT)}: {name}")
+    assert missing == []
+
+
 CONTRACTS = configparser.ConfigParser(allow_no_value=True, delimiters=("=",))
 CONTRACTS.read(ROOT / ".importlinter")
 LISTED = re.findall(r"cantrip_acp\.([\w.]+)", CONTRACTS["importlinter:contract:layers-of-the-core"]["layers"])

@@ -150,7 +150,7 @@ class Sessions:
         """``session/fork``: fork from the last turn, or from the turn that ``_meta.cantrip.turn`` names by id or number.
 
         With ``_meta.cantrip.resume: true`` an empty prompt then continues the cast of that turn
-        (`core.forking.continuation`). With ``_meta.cantrip.restoreFiles: true`` the files are restored as they were after
+        (`core.history.continuation`). With ``_meta.cantrip.restoreFiles: true`` the files are restored as they were after
         that turn; the reply says in ``_meta.cantrip.files`` what was restored, or without it which files differ.
         """
         cwd, folders = _folders(params.cwd, params.additional_directories)

@@ -69,7 +69,7 @@ async def fork(
 
     ``live`` is the entity whose last turn that is, if it still exists; its current state is then used. ``worktree``
     gives the fork its own folder with the files of that turn (`forking.worktree`). ``group`` is the group of the
-    fork. With ``resume`` the fork will continue without a new intent (`forking.continuation`): True, or the cast to
+    fork. With ``resume`` the fork will continue without a new intent (`core.history.continuation`): True, or the cast to
     continue if there are several.
 
     Raises `TurnNotFound`; `LoomError` if the path is damaged; `SandboxError` where ``state`` asks for a snapshot

@@ -181,8 +181,8 @@ def crystal_for_run(recipe: Recipe, name: str, where: str) -> tuple[Crystal, tup
     """The crystal that takes the place of the recipe's own for one run, and notes for the user.
 
     ``name`` is one of the recipe's ``crystals``, the recipe's own ``PROVIDER:MODEL`` (with all that the recipe says about it), or
-    any name that `crystals.options_named` knows. ``where`` is the option that has the name, for errors. The notes say what the
-    recipe sets and the new crystal does not take. Raises `DefinitionError`, and `MissingKey` if the key is missing.
+    any name that `recipes.build.crystals.options_named` knows. ``where`` is the option that has the name, for errors. The notes
+    say what the recipe sets and the new crystal does not take. Raises `DefinitionError`, and `MissingKey` if the key is missing.
     """
     value = name_for_run(recipe, name, where)
     if value in recipe.data.get("crystals", {}):
@@ -237,7 +237,7 @@ def _untaken(recipe: Recipe, crystal: Crystal) -> list[str]:
 
 
 def _of_environment(*, ask: bool = True) -> tuple[dict[str, Any], Path]:
-    """The options for a recipe without a crystal: ``$CANTRIP_CRYSTAL``, or `crystals.default_options`."""
+    """The options for a recipe without a crystal: ``$CANTRIP_CRYSTAL``, or `recipes.build.crystals.default_options`."""
     from cantrip_acp.crystals import keys
     from cantrip_acp.crystals.catalog import lookup
 

@@ -2,7 +2,7 @@
 
 It uses events, because YAML loaders drop what a recipe needs: the position of every key, duplicate keys, and the number
 of aliases (a few lines with aliases can become gigabytes of data). As in YAML 1.2, ``on`` and ``off`` are texts here;
-boolean fields accept them (`models.Flag`).
+boolean fields accept them (`recipes.models.field_types.Flag`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a database of the substrate offers. `substrate.Substrate` has the rules; a store only keeps versions.
+"""What a database of the substrate offers. `substrate.substrate.Substrate` has the rules; a store only keeps versions.
 
 Every record has the number of its commit. "As of commit N" means: of each chunk the latest version, and of each
 placement the latest record, with a number of at most N.

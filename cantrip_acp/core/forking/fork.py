@@ -20,6 +20,7 @@ from msgspec import UNSET, UnsetType
 from cantrip_acp.core.entity import Entity, check_new
 from cantrip_acp.core.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
 from cantrip_acp.core.forking import worktree as forkplace
+from cantrip_acp.core.forking.child_turn import cantrip_for_turn
 from cantrip_acp.core.forking.reload_modules import LOADING_GATE as MODULES
 from cantrip_acp.core.forking.reload_modules import ReloadedModules, reload_modules, unloaded_notes
 from cantrip_acp.core.history.continuation import find_point
@@ -67,12 +68,16 @@ async def fork(
 ) -> Entity:
     """Make an entity of ``cantrip`` with the history of the path to ``turn_id``. The original thread does not change.
 
+    If that turn is of a child, the fork has the child's own call, gates and wards, as far as ``cantrip`` allows them
+    (`forking.child_turn`).
+
     ``live`` is the entity whose last turn that is, if it still exists; its current state is then used. ``worktree``
     gives the fork its own folder with the files of that turn (`forking.worktree`). ``group`` is the group of the
     fork. With ``resume`` the fork will continue without a new intent (`core.history.continuation`): True, or the cast to
     continue if there are several.
 
-    Raises `TurnNotFound`; `LoomError` if the path is damaged; `SandboxError` where ``state`` asks for a snapshot
+    Raises `TurnNotFound`; `LoomError` if the path is damaged; `DefinitionError` if ``cantrip`` lacks what a child had;
+    `SandboxError` where ``state`` asks for a snapshot
     that does not exist or cannot be opened; `EntityBusy` if ``live`` is in the middle of a cast; `GitError` if
     no worktree can be made.
     """
@@ -84,6 +89,7 @@ async def fork(
         where = find_point(loom, turn_id, resume if isinstance(resume, str) else None)
         turn_id, resumes = where.turn_id, where.cast.id
     parts = casts_of(loom, turn_id)
+    cantrip = cantrip_for_turn(cantrip, loom, turn_id)
     name = entity_id or new_id("e")
     place = None
     if worktree is not False:

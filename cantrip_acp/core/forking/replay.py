@@ -21,6 +21,7 @@ import msgspec
 from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import CrystalError, GateError, LoomError
+from cantrip_acp.core.forking.child_turn import cantrip_for_turn
 from cantrip_acp.core.forking.fork import divergence
 from cantrip_acp.core.forking.reload_modules import LOADING_GATE as MODULES
 from cantrip_acp.crystals.contract import Emit, Query, Response
@@ -204,12 +205,16 @@ async def replay(cantrip: CantripDefinition, loom: Loom, turn_id: str, *, record
     Gates that read are really called, or with ``recorded_gates`` return recorded answers too. Modules are really loaded
     in both cases (`compile_and_load`); with ``recorded_gates`` their gates return recorded answers.
 
-    Raises `TurnNotFound`, `LoomError` if the path is damaged, `SandboxError` if no copy can be made.
+    A thread of a child runs in the child's own circle, as far as ``cantrip`` allows it (`forking.child_turn`).
+
+    Raises `TurnNotFound`, `LoomError` if the path is damaged, `DefinitionError` if ``cantrip`` lacks what a child had,
+    `SandboxError` if no copy can be made.
     """
     parts = casts_of(loom, turn_id)
     turns = [t for part in parts for t in part.turns if t.role == "crystal"]
     if not turns:
         raise LoomError(f"turn {turn_id!r} has no turn before it that could be replayed")
+    cantrip = cantrip_for_turn(cantrip, loom, turn_id)
     # Refusals of the circle and stops by wards are not replayed: they happen again by themselves.
     sources: Sequence[GateSource] = [_RecordedSource(loom, turns)] if recorded_gates else cantrip.sources
     crystal = RecordedCrystal(turns)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import LoomError, SandboxError, SandboxMissing
+from cantrip_acp.core.forking.child_turn import cantrip_for_turn
 from cantrip_acp.core.forking.reload_modules import loaded_modules, reload_modules
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.query.history import casts_of, crystal_turns
@@ -61,8 +62,13 @@ def resume_entity(cantrip: CantripDefinition, loom: Loom, entity_id: str, at: st
 
     ``at`` is the turn to continue from, if that is not its own last one (a fork).
 
-    It reads the loom, so run it in a thread. Raises `LoomError` if the path to its last turn is damaged.
+    It reads the loom, so run it in a thread. Raises `LoomError` if the path to its last turn is damaged, and `DefinitionError`
+    if that is a child's turn and ``cantrip`` lacks what the child had.
     """
+    begun = at or loom.last_turn(entity_id)
+    if begun is not None:
+        # A session may be the fork of a child's turn.
+        cantrip = cantrip_for_turn(cantrip, loom, begun)
     entity = Entity(cantrip, loom, entity_id=entity_id)
     complete_interrupted(loom)
     last = at or loom.last_turn(entity_id)

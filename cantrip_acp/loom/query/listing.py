@@ -66,7 +66,7 @@ class ThreadLine(msgspec.Struct, frozen=True):
     ``outcome`` is the reason that its last cast ended with, ``interrupted`` if its process ended first, or
     ``active``. ``state`` is terminated, truncated or active (`thread.Endings`). ``turns``, ``casts``, ``children`` and
     ``spent`` count from the root; for a child's thread, from where it was spawned. What a fork shares with its origin
-    counts in both. ``forked_from`` and ``parent`` are ids of turns.
+    counts in both. ``forked_from`` and ``parent`` are ids of turns; a fork of a child's thread has no ``parent``.
     """
 
     leaf: str
@@ -203,6 +203,10 @@ class Listing:
         ending = self._endings.thread(leaf)
         start = self.outline.starts.get(ending.cast_id or "")
         model = start.attributes.get("model") if start is not None else None
+        forked_from, parent = sums.forked_from, sums.parent
+        if parent is not None and (fork := self.loom.fork_of(leaf.entity_id)) is not None:
+            # The fork of a child's thread is no child: nobody waits for its answer.
+            forked_from, parent = forked_from or fork.from_turn, None
         return ThreadLine(
             leaf=leaf.id,
             intent=start.intent if start is not None else None,
@@ -218,8 +222,8 @@ class Listing:
             started=start.timestamp if start is not None else leaf.metadata.timestamp,
             ended=leaf.metadata.timestamp or (start.timestamp if start is not None else ""),
             entity_id=leaf.entity_id,
-            forked_from=sums.forked_from,
-            parent=sums.parent,
+            forked_from=forked_from,
+            parent=parent,
         )
 
     def _end(self, cast_id: str | None) -> CastRecord | None:

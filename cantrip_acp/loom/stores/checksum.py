@@ -51,6 +51,11 @@ def close(buffer: bytearray, prev: str, place: int | None = None) -> str:
     return own
 
 
+def of(data: bytes | bytearray) -> str:
+    """XXH3 of these bytes."""
+    return xxh3_64_hexdigest(data)
+
+
 def strip(line: bytes | memoryview) -> bytes:
     """A stored record as it was before `close`."""
     data = bytes(line)

@@ -285,7 +285,7 @@ class PostgresStore:
             "INSERT INTO cantrip_records (loom, n, kind, turn_id, parent_id, head, body, entity, sum) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
         )
-        about = (row.kind, row.turn_id, row.parent_id, row.head, bytes(body), row.entity, own)
+        about = (row.kind, row.turn_id, row.parent_id, rows.sealed(row.head), bytes(body), row.entity, own)
         base.execute(add, (self._loom, n, *about), prepare=True)
         return own
 
@@ -341,7 +341,7 @@ class PostgresStore:
 
     def heads(self) -> Iterator[tuple[int, Head | LaterHead]]:
         noted: list[Problem] = []
-        for position, head in self._decoded("head", heads.decode, noted, self._seen):
+        for position, head in self._decoded("head", rows.head_of, noted, self._seen):
             newer = rows.too_new(head)
             if newer is not None:
                 raise LoomError(f"loom {self._url.shown} has {newer}. Upgrade cantrip-acp")
@@ -366,6 +366,10 @@ class PostgresStore:
         for _, each in self._decoded("body", lambda body: (rows.record_of(body), checksum.strip(body)), [], 0):
             yield each
 
+    def _head_from_body(self, position: int) -> Head | LaterHead | None:
+        found = self._ask("SELECT body FROM cantrip_records WHERE loom = %s AND n = %s", (self._loom, position))
+        return rows.head_from(found[0][0]) if found else None
+
     def _decoded(self, column: str, decode: Any, noted: list[Problem], after: int) -> Iterator[tuple[int, Any]]:
         query = f"SELECT n, {column} FROM cantrip_records WHERE loom = %s AND n > %s ORDER BY n LIMIT %s"
         page = _PAGE[column]
@@ -380,7 +384,9 @@ class PostgresStore:
                     record = decode(data)
                 except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                     noted.append(Problem(f"record {position} is damaged: {error}", offset=position))
-                    continue
+                    record = self._head_from_body(position) if column == "head" else None
+                    if record is None:
+                        continue
                 yield position, record
             if len(found) < page:
                 return

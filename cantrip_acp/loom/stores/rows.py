@@ -108,14 +108,44 @@ def record_of(body: bytes | memoryview) -> Record | LaterRecord:
         return LaterRecord(name, msgspec.Raw(checksum.strip(body)))
 
 
+def sealed(head: bytes) -> bytes:
+    """A head with its own checksum. Lists and trees read heads alone, so they must notice a changed one by itself."""
+    buffer = bytearray(head)
+    buffer.pop()
+    return bytes(buffer) + f',"sum":"{checksum.of(buffer)}"}}'.encode()
+
+
+def head_of(head: bytes | memoryview) -> record_heads.Head | record_heads.LaterHead:
+    """Decode a stored head. Raises `msgspec.DecodeError` if it was changed since it was written."""
+    if checksum.is_valid(head) is False:
+        raise msgspec.DecodeError(f"its head was {checksum.CHANGED}")
+    return record_heads.decode(head)
+
+
+def head_from(body: bytes | memoryview) -> record_heads.Head | record_heads.LaterHead | None:
+    """The head that a record's body says, where the stored one cannot be used. None if the body is damaged too."""
+    try:
+        return record_heads.decode(row_of(record_of(body), checksum.strip(body)).head)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
 def agree(head: bytes, record: Record | LaterRecord, *, chained: bool = False) -> bool:
     """Whether a row's head fits its body. A head of an older version may lack newer fields. The head of a chained
     record must decode to the same head as ours."""
     made = row_of(record).head
+    bare = checksum.strip(head)
+    if bare != head and sealed(bare) != head:
+        return False
+    head = bare
     try:
         kept = msgspec.json.decode(head)
         if chained and record_heads.decode(head) != record_heads.decode(made):
             return False
+        if chained and isinstance(kept, dict):
+            # Every bit, also those of a name that no reader knows then.
+            whole = msgspec.json.decode(made)
+            return kept.keys() <= whole.keys() and _encode({key: whole[key] for key in kept}) == head
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
     whole = msgspec.json.decode(made)

@@ -21,7 +21,6 @@ import msgspec
 
 from cantrip_acp.core.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.files.sqlite_file import statements, use_write_ahead_log
-from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import LaterRecord, Record
@@ -338,7 +337,7 @@ class SqliteStore:
         add = (
             "INSERT INTO record (n, kind, turn_id, parent_id, head, body, entity, sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         )
-        head, entity = row.head.decode(), row.entity
+        head, entity = rows.sealed(row.head).decode(), row.entity
         base.execute(add, (n, row.kind, row.turn_id, row.parent_id, head, body.decode(), entity, own))
         return own
 
@@ -397,7 +396,7 @@ class SqliteStore:
 
     def heads(self) -> Iterator[tuple[int, Head | LaterHead]]:
         noted: list[Problem] = []
-        for position, head in self._decoded("head", heads.decode, noted):
+        for position, head in self._decoded("head", rows.head_of, noted):
             self._check_version(head)
             self._seen = max(self._seen, position)
             self._sums.clear()
@@ -437,8 +436,17 @@ class SqliteStore:
                 record = decode(data)
             except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError) as error:
                 noted.append(Problem(f"record {position} is damaged: {error}", offset=position))
-                continue
+                record = self._head_from_body(position) if column == "head" else None
+                if record is None:
+                    continue
             yield position, record
+
+    def _head_from_body(self, position: int) -> Head | LaterHead | None:
+        try:
+            found = self._open.execute("SELECT body FROM record NOT INDEXED WHERE n = ?", (position,)).fetchone()
+        except sqlite3.Error:
+            return None
+        return None if found is None else rows.head_from(_bytes(found[0]))
 
     def _rows(self, column: str, after: int, noted: list[Problem]) -> Iterator[tuple[int, bytes]]:
         """Yield rows in order. If a page of the index is damaged, read the table instead. If the table is damaged too,

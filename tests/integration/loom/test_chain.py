@@ -20,6 +20,7 @@ import pytest
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.loom.records.turn import CantripRecord, CastRecord, RewardRecord, Utterance, UtteranceRecord
 from cantrip_acp.loom.stores import checksum, sqlite
+from cantrip_acp.loom.stores import rows as rows_of_stores
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.view.reader import LoomReader
 from cantrip_acp.training.importing.import_file import merge
@@ -280,6 +281,53 @@ def test_every_random_damage_is_found(filled: Place, mishap: Callable[..., list[
         assert found(filled), f"{mishap.__name__} was not found"
         store(filled, whole)
     assert found(filled) == []
+
+
+def _flipped(value: Any, at: int, bit: int) -> Any:
+    """A value with one bit of one byte changed; None if no text would result. Numbers are not looked at."""
+    data = bytearray(value.encode() if isinstance(value, str) else bytes(value))
+    data[at % len(data)] ^= 1 << bit
+    try:
+        return data.decode() if isinstance(value, str) else bytes(data)
+    except UnicodeDecodeError:
+        return None
+
+
+@pytest.mark.parametrize("column", ["kind", "turn_id", "parent_id", "head", "body", "entity", "sum"])
+def test_every_changed_bit_of_every_column_is_found(filled: Place, column: str) -> None:
+    if filled.kind == "jsonl":
+        pytest.skip("a file of lines has no columns")
+    rows, dice = stored(filled), random.Random(column)
+    with filled.open(readonly=True) as loom:
+        shown = (dict(loom.places), loom.cast_starts(), [str(turn.reason) for turn in loom.turns()])
+    wrong = []
+    for _ in range(40):
+        number = dice.choice([n for n, row in enumerate(rows) if row[column]])
+        value = _flipped(rows[number][column], dice.randrange(10_000), dice.randrange(7))
+        if value is None or value == rows[number][column] or (isinstance(value, str) and "\0" in value):
+            continue
+        store(filled, [{**row, column: value} if n == number else row for n, row in enumerate(rows)])
+        if not found(filled):
+            wrong.append((number, rows[number][column], value))
+        if column == "head":
+            # Lists and trees show what the body says.
+            with filled.open(readonly=True) as loom:
+                assert (dict(loom.places), loom.cast_starts(), [str(t.reason) for t in loom.turns()]) == shown
+    assert wrong == []
+
+
+def test_every_bit_of_a_head_tells(tmp_path: Path) -> None:
+    with Loom.open(f"sqlite:{tmp_path / 'a.db'}") as loom:
+        fill(loom)
+        records = list(loom.records())
+    for record in records:
+        head = rows_of_stores.sealed(rows_of_stores.row_of(record).head)
+        assert rows_of_stores.agree(head, record, chained=True)
+        for at in range(len(head)):
+            for bit in range(8):
+                changed = bytearray(head)
+                changed[at] ^= 1 << bit
+                assert not rows_of_stores.agree(bytes(changed), record, chained=True), (head, at, bit)
 
 
 def test_what_is_cut_off_at_the_end_stays_known(filled: Place) -> None:

@@ -10,13 +10,17 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import anyio
+import msgspec
 
+from cantrip_acp.core.casting.query_digest import QueryDigest
 from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.casting.token_log import TokenLog
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
 from cantrip_acp.core.running_calls import RunningCalls
-from cantrip_acp.crystals.contract import NO_USAGE, Usage
+from cantrip_acp.crystals.contract import NO_USAGE, ToolDefinition, Usage
+from cantrip_acp.loom.records.turn import SentQuery
 from cantrip_acp.text.dataclass import dataclass
+from cantrip_acp.text.json_data import freeze
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import EventHub, Location
     from cantrip_acp.core.folding.policy import Folding
-    from cantrip_acp.crystals.contract import Crystal, RequestParameters, ToolCall
+    from cantrip_acp.crystals.contract import Crystal, Query, RequestParameters, ToolCall
     from cantrip_acp.crystals.retry import RetryPolicy
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.loom.loom import Loom
@@ -131,6 +135,9 @@ class EntityState:
     last_cast: str = ""
     """The cast whose intent is the last one in the context, if it began in this process."""
     token_log: TokenLog = field(default_factory=TokenLog)
+    query_digest: QueryDigest = field(default_factory=QueryDigest)
+    tools_in_turns: dict[bytes, str] = field(default_factory=dict)
+    """The turns whose records have tools that are not the cantrip's, by the hash of the tools."""
     requests: RequestGraph = field(default_factory=RequestGraph)
     names_requests: bool = False
     """Whether each query has its own id, which providers send as a header (`Query.request_id`)."""
@@ -182,6 +189,18 @@ class EntityState:
             return True
         return self.parent is not None and self.cast is not None and not self.cast.scope.cancel_called
 
+    def describe_query(self, query: Query) -> SentQuery:
+        """What the record of the next turn says about a query."""
+        mask, tools, own = self.redactor.text if self.redactor.active else None, query.tools, self.cantrip.circle.tools
+        if mask is not None and tools != own:
+            plain = msgspec.to_builtins(tools)
+            masked = self.redactor.data(plain)
+            tools = tools if masked == plain else msgspec.convert(masked, tuple[ToolDefinition, ...])
+        digest = self.query_digest.digest(query.messages, tools, query.params, mask)
+        if tools == own:
+            return SentQuery(digest)
+        return SentQuery(digest, self.tools_in_turns.get(self.query_digest.tools_hash(tools)) or freeze(tools))
+
     def write_root(self) -> None:
         """Make sure that the call is in the loom as this entity's root (CALL-4).
 
@@ -214,6 +233,8 @@ class CastState:
     intent: str
     trace: Trace
     blocks: Sequence[ContextBlock] = ()
+    sent: SentQuery | None = None
+    """The last query."""
     parameters: RequestParameters | None = None
     """The call's parameters, or None if it sets none."""
     usage: Usage = NO_USAGE

@@ -186,6 +186,7 @@ def _metadata(loom: BaseLoom, record: UtteranceRecord) -> TurnMetadata:
         request=record.request or msgspec.UNSET,
         fingerprint=record.fingerprint or msgspec.UNSET,
         voided=record.voided or msgspec.UNSET,
+        query=record.query or msgspec.UNSET,
     )
 
 

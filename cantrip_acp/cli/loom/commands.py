@@ -193,10 +193,14 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
     Each record's checksum includes the checksum of the record before it. So changed, removed, repeated, swapped and cut off
     records are found. Records of a later version are reported, but they are not damage. The loom is not changed.
 
+    What the model read before each turn is rebuilt and compared with the digest that was recorded when it was sent. Turns where
+    they differ are named; that is no damage either: another version may word a message otherwise.
+
     Exit status: 0 everything can be read, 1 there is damage.
     """
     import msgspec
 
+    from cantrip_acp.core.history.crystal_view import differing_turns
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import find_loom
     from cantrip_acp.loom.loom import Loom
@@ -206,6 +210,7 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
     # Open the store directly: `open_by_name` may add the last turn of a process that died, but a check changes nothing.
     with Loom(open_store(find_loom(name, paths.state_dir(state_dir)), readonly=True)) as held:
         problems = held.check()
+        differing = differing_turns(held)
         running = held.running_casts()
         unfinished = [
             {"entity": utterance.entity_id, "turn": utterance.id, "running": utterance.cast_id in running}
@@ -223,6 +228,7 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
                     "later": later,
                     "unfinished": unfinished,
                     "casts_without_end": endless,
+                    "differing_turns": differing,
                 }
             )
         )
@@ -243,6 +249,9 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
             what = (
                 f"cast {cast_id} has no end, and no process runs it: its process died, or the last records are missing"
             )
+            click.echo(clean_line(f"note: {what}"))
+        for turn_id in differing:
+            what = f"what the model read before the turn {turn_id} is not what this version rebuilds from the loom"
             click.echo(clean_line(f"note: {what}"))
         for name, many in later.items():
             what = f"{many:,} record{'' if many == 1 else 's'} of kind {name!r}"

@@ -50,10 +50,15 @@ def context(name: str | None, turn: str | None, full: bool, as_json: bool, state
 
     with open_by_name(name or None, paths.state_dir(state_dir)) as held:
         turn_id, number = _turn(held, turn)
-        window, at = _window(held, turn_id)
+        window, at, differs = _window(held, turn_id)
         messages = window.messages[:at]
+        if differs:
+            click.echo(
+                "note: this is rebuilt from the loom, and not exactly what was sent: the recorded digest differs",
+                err=True,
+            )
         if as_json:
-            click.echo(json.dumps(_data(turn_id, number, window, messages)))
+            click.echo(json.dumps(_data(turn_id, number, window, messages) | {"differs": differs}))
         elif full:
             _print_messages(messages)
         else:
@@ -72,16 +77,18 @@ def _turn(held: Loom, wanted: str | None) -> tuple[str, int | None]:
     return turn_id, numbered.index(turn_id) + 1 if turn_id in numbered else None
 
 
-def _window(held: Loom, turn_id: str) -> tuple[Window, int]:
-    """The part of the crystal's context in which it wrote a turn, and the number of messages before it."""
+def _window(held: Loom, turn_id: str) -> tuple[Window, int, bool]:
+    """The part of the crystal's context in which it wrote a turn, the number of messages before it, and whether it is not
+    what was sent."""
     from cantrip_acp.core.errors import LoomError
     from cantrip_acp.core.history.crystal_view import CrystalView
     from cantrip_acp.loom.query.outline import Outline
 
-    for window in CrystalView(held, Outline(held)).windows(turn_id):
+    view = CrystalView(held, Outline(held))
+    for window in view.windows(turn_id):
         for uttered in window.uttered:
             if turn_id in (uttered.turn.id, uttered.first):
-                return window, uttered.at
+                return window, uttered.at, uttered.first in view.differing
     raise LoomError(f"what the crystal read before {turn_id} is not in this loom")
 
 

@@ -467,6 +467,7 @@ class CastRun:
             trace_id=self.cast.trace.trace_id,
             request_id=new_id("q") if entity.names_requests else "",
         )
+        self.cast.sent = entity.describe_query(query)
         stream = self._stream = QueryStream(entity, self.cast)
         if entity.hub.active:
             await entity.hub.send(events.QueryStarted(**self.cast.ids, message_id=stream.message_id))

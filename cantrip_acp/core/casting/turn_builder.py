@@ -19,6 +19,7 @@ from cantrip_acp.loom.records.turn import (
     GateRecord,
     Observation,
     Output,
+    SentQuery,
     Turn,
     TurnMetadata,
     Utterance,
@@ -388,6 +389,7 @@ class TurnBuilder:
             request=self._request(),
             fingerprint=response.fingerprint,
             voided=self.voided,
+            query=self.cast.sent,
         )
 
     def _utterance(self) -> tuple[Utterance, bool]:
@@ -444,7 +446,15 @@ class TurnBuilder:
             request=self._request() or msgspec.UNSET,
             fingerprint=response.fingerprint or msgspec.UNSET,
             voided=self.voided or msgspec.UNSET,
+            query=self._query(),
         )
+
+    def _query(self) -> SentQuery | msgspec.UnsetType:
+        """What was sent. Later turns with the same tools name this one."""
+        sent, entity = self.cast.sent, self.entity
+        if sent is not None and isinstance(sent.tools, tuple):
+            entity.tools_in_turns[entity.query_digest.tools_hash(sent.tools)] = self.id
+        return sent or msgspec.UNSET
 
     def close(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
         """The turn's record for the loom."""

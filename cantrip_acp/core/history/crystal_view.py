@@ -8,11 +8,13 @@ ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
 
+from cantrip_acp.core.casting.query_digest import QueryDigest
 from cantrip_acp.core.context import Context
 from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.errors import LoomError
@@ -22,13 +24,13 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.history import CastPart
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.records.tree import UNREADABLE
-from cantrip_acp.loom.records.turn import ConfigRecord, SummaryQuery, Turn
+from cantrip_acp.loom.records.turn import ConfigRecord, SentQuery, SummaryQuery, Turn
 from cantrip_acp.loom.records.turn_parts import joined
 
 _BATCH = 256
 """How many turns are read at once."""
 
-Begun = Literal["start", "fold", "cut", "knowledge", "fork", "cantrip", "summary", "asked again"]
+Begun = Literal["start", "fold", "cut", "knowledge", "fork", "cantrip", "tools", "summary", "asked again"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,9 @@ class Window:
 
     ``begun`` is why it is a new window: the start of the thread, a fold, a cut that made room or removed an
     ephemeral result, a change of what the session knows, another entity (a fork), another call or circle of the same entity
-    (``cantrip``: its recipe was edited, or its crystal writes its calls in another way), or the query of a fold's summary,
-    which is a window of its own between the two others. Exports also begin one where the crystal was asked again (`sent`).
+    (``cantrip``: its recipe was edited, or its crystal writes its calls in another way), other tools (a mode, a gate that was
+    loaded later), or the query of a fold's summary, which is a window of its own between the two others. Exports also begin one
+    where the crystal was asked again (`sent`).
     """
 
     begun: Begun
@@ -71,6 +74,8 @@ class CrystalView:
         self.outline = outline
         self.rebuilt: set[str] = set()
         """Cantrips whose presentation is not in the loom and was created again."""
+        self.differing: dict[str, None] = {}
+        """The turns of the windows so far whose query was recorded otherwise than it is rebuilt, in order."""
         self._sound: set[str] = set()
         """Turns that were already read and are not damaged."""
         self._circles: dict[str, RecordedCircle] = {}
@@ -102,10 +107,30 @@ class CrystalView:
         self.check(leaf_id)
         walk = _Walk(self, self._changes(path, then))
         for turn in (*self._turns(path), *(() if then is None else (then,))):
-            yield from walk.add(turn)
+            yield from map(self._compared, walk.add(turn))
             if summaries and (query := turn.metadata.summary) is not msgspec.UNSET:
                 yield self._summary_window(turn, query)
-        yield from walk.end()
+        yield from map(self._compared, walk.end())
+
+    def _compared(self, window: Window) -> Window:
+        """The window, whose turns are compared with what was recorded of their queries."""
+        hashed, call = QueryDigest(), recorded_call(self.loom.cantrip(window.cantrip_id))
+        for uttered in window.uttered:
+            sent = uttered.turn.metadata.query
+            if isinstance(sent, SentQuery) and sent.digest != hashed.digest(
+                window.messages[: uttered.at], window.tools, call
+            ):
+                self.differing[uttered.first] = None
+        return window
+
+    def tools(self, turn: Turn) -> tuple[ToolDefinition, ...]:
+        """The tools of a turn's query: its own, if they were recorded with it or with an earlier turn, else its cantrip's."""
+        sent = turn.metadata.query
+        tools = sent.tools if isinstance(sent, SentQuery) else None
+        if isinstance(tools, str):
+            other = self.loom.turn(tools).metadata.query if tools in self.loom else None
+            tools = other.tools if isinstance(other, SentQuery) else None
+        return tools if isinstance(tools, tuple) else self.circle(turn.cantrip_id).tools
 
     def _summary_window(self, turn: Turn, query: SummaryQuery) -> Window:
         record = self.loom.cantrip(turn.cantrip_id)
@@ -219,6 +244,19 @@ class CrystalView:
             yield from self.loom.bodies(path[start : start + _BATCH])
 
 
+def differing_turns(loom: Loom) -> list[str]:
+    """The ids of the turns whose recorded query is not the one that is rebuilt from the loom, in the order of the threads.
+
+    Threads that are damaged, and turns of earlier versions, are not compared.
+    """
+    view = CrystalView(loom, Outline(loom))
+    for leaf in view.outline.ends:
+        with suppress(LoomError):
+            for _ in view.windows(leaf):
+                continue
+    return list(view.differing)
+
+
 class _Walk:
     """Follows a thread's context turn by turn."""
 
@@ -262,6 +300,11 @@ class _Walk:
             context.passed(turn.id)
             self._window = _after(window, "fold")
             return
+        tools = self._seen.tools(turn)
+        if tools != window.tools:
+            yield from self.end()
+            window = self._window = _after(window, "tools") if window.uttered else window
+            window.tools = tools
         for most in self._seen.cuts(turn.entity_id, turn.parent_id):
             yield from self.end()
             context.compact(most)
@@ -315,8 +358,7 @@ class _Walk:
             else:
                 empty.load(self._parts)
                 self._context, self._altered = empty, False
-            tools = self._seen.circle(turn.cantrip_id).tools
-            self._window = Window(begun, turn.entity_id, turn.cantrip_id, tools)
+            self._window = Window(begun, turn.entity_id, turn.cantrip_id, self._seen.tools(turn))
         if not same_entity:
             self._cast = None
         if not self._changes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from cantrip_acp.crystals.contract import Attachment, RequestParameters, ToolCall, Usage
+from cantrip_acp.crystals.contract import Attachment, RequestParameters, ToolCall, ToolDefinition, Usage
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.text.styled import Styled, join
 
@@ -278,6 +278,19 @@ class SummaryQuery(msgspec.Struct, frozen=True, gc=False):
     answer: str
 
 
+class SentQuery(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What the crystal was sent for a turn, without what was added after an answer that was rejected.
+
+    - ``digest``: 24 hex digits, a hash of the messages, the tools and the parameters of the call. `cantrip loom check` compares
+      it with the query that readers rebuild.
+    - ``tools``: the tools, if they were not those of the cantrip (a mode, a gate that was loaded later); or the id of an earlier
+      turn whose record has the same ones. Absent otherwise.
+    """
+
+    digest: str
+    tools: tuple[ToolDefinition, ...] | str | None = None
+
+
 class TurnMetadata(msgspec.Struct, frozen=True):
     """Tokens, cost (US dollars), wall-clock duration (ms, more than 0), time, model, trace (LOOM-9).
 
@@ -291,6 +304,8 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     had streamed something, and the rejected answers; absent if there are none. ``folded``, in a turn of role fold, is the number of
     the entity's first turns that the summary replaces; the key is absent elsewhere, and in looms of earlier versions.
     ``summary``, in a turn of role fold, is the query that made it; the key is absent if its tokens are not recorded.
+    ``query`` is what the crystal was sent; the key is absent in looms of earlier versions, and in the parts of an utterance after
+    a delegation.
     """
 
     tokens_prompt: int | None = 0
@@ -311,6 +326,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     voided: tuple[VoidedAttempt, ...] | msgspec.UnsetType = msgspec.UNSET
     folded: int | msgspec.UnsetType = msgspec.UNSET
     summary: SummaryQuery | msgspec.UnsetType = msgspec.UNSET
+    query: SentQuery | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def usage(self) -> Usage:
@@ -405,6 +421,7 @@ class UtteranceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="uttera
     request: RequestParameters | None = None
     fingerprint: str | None = None
     voided: tuple[VoidedAttempt, ...] = ()
+    query: SentQuery | None = None
 
 
 class LoomHeader(msgspec.Struct, frozen=True, tag_field="type", tag="loom"):

@@ -164,7 +164,7 @@ def _thread(source: Source, graph: Graph, episode: Episode) -> tuple[int | None,
         nodes = graph.add(window, sequences)
         if last is not None and nodes and window.begun in ("fold", "cut"):
             graph.link(nodes[0], last, "compaction")
-        elif last is not None and nodes and window.begun in ("fork", "cantrip", "asked again"):
+        elif last is not None and nodes and window.begun in ("fork", "cantrip", "tools", "asked again"):
             graph.link(nodes[0], last, "continuation")
         first = nodes[0] if first is None and nodes else first
         last = nodes[-1] if nodes else last

@@ -40,7 +40,7 @@ async def test_records_have_the_promised_shape(tmp_path: Path) -> None:
     said = lines.pop(4)
     assert set(said) == {
         "type", "id", "parent_id", "cantrip_id", "entity_id", "cast_id", "sequence", "utterance", "gates", "usage", "model",
-        "prev", "sum",
+        "query", "prev", "sum",
     }  # fmt: skip
     first = lines[4]
     assert (said["id"], said["utterance"], said["gates"]) == (first["id"], first["utterance"], ["echo"])
@@ -58,6 +58,7 @@ async def test_records_have_the_promised_shape(tmp_path: Path) -> None:
     meta = first["metadata"]
     assert (meta["tokens_prompt"], meta["tokens_completion"], meta["tokens_cached"]) == (5, 2, 1)
     assert meta["duration_ms"] > 0
+    assert [set(line["metadata"]["query"]) for line in (lines[4], lines[5])] == [{"digest"}] * 2
     assert meta["trace_id"] == result.trace_id
     assert lines[2]["role"] == "call"
     assert [line["parent_id"] for line in (lines[2], lines[4], lines[5])] == [None, lines[2]["id"], lines[4]["id"]]

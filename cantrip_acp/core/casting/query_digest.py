@@ -1,0 +1,102 @@
+"""Query digest: a short hash of what a crystal was sent (messages, tools, parameters), recorded with each turn.
+
+Readers rebuild the same query from the loom (`history.crystal_view`) and compare. The hash of a query is made of one hash
+for each message, so that a long session hashes each message only once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from operator import is_
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cantrip_acp.text.json_data import plain
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.definition.call import Call
+    from cantrip_acp.crystals.contract import Message, ToolDefinition
+
+_PART_BYTES = 16
+_BYTES = 12
+"""Of the digest of a query: 96 bits, 24 hex digits."""
+
+_MASKED = frozenset({"context", "knowledge", "intent", "steering", "fold"})
+"""The kinds of messages whose text may have a secret that the loom has masked. All others come from the loom's records."""
+
+Mask = Callable[[str], str]
+
+
+class QueryDigest:
+    """Hashes the queries of one entity, or of one window of a thread."""
+
+    __slots__ = ("_hasher", "_known", "_parameters", "_parts", "_tools")
+
+    def __init__(self) -> None:
+        self._known: list[Message] = []
+        self._parts: list[bytes] = []
+        """The hash of each message."""
+        self._hasher = _hasher()
+        """It has read the hashes of all known messages."""
+        self._tools: tuple[tuple[ToolDefinition, ...], bytes] = ((), b"")
+        self._parameters: tuple[Call | None, bytes] = (None, b"")
+
+    def digest(
+        self, messages: Sequence[Message], tools: tuple[ToolDefinition, ...], call: Call, mask: Mask | None = None
+    ) -> str:
+        """The digest of a query in hex digits. ``mask`` masks secrets as the loom does."""
+        self._read(messages, mask)
+        hasher = self._hasher.copy()
+        hasher.update(self.tools_hash(tools))
+        hasher.update(self._parameters_hash(call))
+        found: str = hasher.hexdigest()
+        return found
+
+    def _read(self, messages: Sequence[Message], mask: Mask | None) -> None:
+        known, count = self._known, len(self._known)
+        if count > len(messages) or not all(map(is_, known, messages)):
+            # A fold, a cut or new knowledge replaced messages; the others keep their hash.
+            before = dict(zip(map(id, known), self._parts, strict=True))
+            self._parts = [before.get(id(each)) or _message_hash(each, mask) for each in messages]
+            self._hasher = _hasher()
+            self._hasher.update(b"".join(self._parts))
+        else:
+            new = [_message_hash(each, mask) for each in messages[count:]]
+            self._parts += new
+            self._hasher.update(b"".join(new))
+            known += messages[count:]
+            return
+        self._known = list(messages)
+
+    def tools_hash(self, tools: tuple[ToolDefinition, ...]) -> bytes:
+        """The hash of the tools of a query."""
+        known, found = self._tools
+        if len(known) != len(tools) or not all(map(is_, known, tools)) or not found:
+            found = _hash([[tool.name, tool.description, plain(tool.parameters)] for tool in tools])
+            self._tools = tools, found
+        return found
+
+    def _parameters_hash(self, call: Call) -> bytes:
+        known, found = self._parameters
+        if known is not call:
+            found = _hash({name: plain(value) for name, value in call.record().items() if name != "system_prompt"})
+            self._parameters = call, found
+        return found
+
+
+def _message_hash(message: Message, mask: Mask | None) -> bytes:
+    if mask is not None and message.kind in _MASKED and message.content:
+        masked = mask(message.content)
+        message = msgspec.structs.replace(message, content=masked) if masked != message.content else message
+    return _hash(message)
+
+
+def _hash(data: Any) -> bytes:
+    encoded = msgspec.json.encode(data, order="deterministic")
+    return hashlib.blake2b(encoded, digest_size=_PART_BYTES).digest()
+
+
+def _hasher() -> Any:
+    return hashlib.blake2b(digest_size=_BYTES)

@@ -1,0 +1,247 @@
+"""What a crystal was sent is recorded as a digest, and readers rebuild exactly that: random lives of entities."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cantrip_acp import Cantrip, Circle, Entity, Gate, Loom, ScriptedCrystal
+from cantrip_acp.core.casting.query_digest import QueryDigest
+from cantrip_acp.core.context_block import KNOWLEDGE, ContextBlock
+from cantrip_acp.core.definition.call import Call
+from cantrip_acp.core.errors import CantripError, CrystalError
+from cantrip_acp.core.folding.apply import fold_now
+from cantrip_acp.core.forking.resume import resume_entity
+from cantrip_acp.core.history.crystal_view import CrystalView, Window
+from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolCall, Usage
+from cantrip_acp.gates.contract import GateContext
+from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.loom.records.turn import CastRecord, SentQuery
+from tests.support import processes
+
+pytestmark = pytest.mark.anyio
+
+CANTRIP = str(Path(sys.executable).parent / "cantrip")
+LIVES = range(24 * int(os.environ.get("FUZZ", "1")))
+MODULE = "def twice(text: str) -> str:\n    'Say it twice.'\n    return text * 2\n"
+TOOLS = {"echo", "passing", "steer", "call_agent", "twice"}
+
+
+class Random:
+    """A crystal that does anything. ``sent`` are its queries; each answer begins with the number of its query."""
+
+    name, model = "random", "random"
+
+    def __init__(self, rng: random.Random, window: int | None) -> None:
+        self.rng = rng
+        self.context_window = window
+        self.sent: list[tuple[list[Message], list[Any]]] = []
+
+    async def query(self, query: Query, emit: Any) -> Response:
+        self.sent.append((list(query.messages), msgspec.to_builtins(query.tools)))
+        rng, said, usage = self.rng, f"{len(self.sent) - 1} ", Usage(100, 10)
+        if rng.random() < 0.06:
+            await emit(Delta("text", "half an answer"))
+            raise CrystalError("it broke", retryable=False, status=rng.choice([400, 401]))
+        offered = [tool.name for tool in query.tools]
+        if rng.random() < 0.15:
+            return Response(said + "prose " * rng.choice([1, 400]), usage=usage)
+        calls = []
+        for number in range(rng.choice([1, 1, 2])):
+            gate = rng.choice([*offered, "done", "nothing"])
+            args: dict[str, Any] = {"text": rng.choice(["a", "long " * 900])} if gate in TOOLS else {}
+            if gate == "call_agent":
+                args = {"intent": "be brief"}
+            if gate == "compile_and_load":
+                args = {"module": "twice", "source": MODULE}
+            if gate == "done":
+                args = {"answer": "x"}
+            calls.append(ToolCall(f"c{len(self.sent)}_{number}", gate, msgspec.json.encode(args).decode()))
+        return Response(said, tool_calls=tuple(calls), usage=usage)
+
+
+class Knows:
+    """A contributor whose text changes."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+
+    async def __call__(self, cast: Any) -> list[ContextBlock]:
+        return [ContextBlock("a page", "Page", "user", "file:///p")] if self.rng.random() < 0.3 else []
+
+    async def refresh(self, cast: Any) -> ContextBlock | None:
+        return ContextBlock(self.rng.choice(["one", "one", "two"]), "Knows", KNOWLEDGE)
+
+
+class Life:
+    """Casts, and changes between them, on one loom."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.loom = Loom.memory()
+        self.crystal = Random(self.rng, self.rng.choice([None, None, 9_000]))
+        self.knows = [Knows(self.rng)] if self.rng.random() < 0.5 else []
+        self.loads = seed % 3 == 0
+        self.entity: Entity
+
+    def cantrip(self) -> Cantrip:
+        async def steer(args: Any, context: GateContext) -> str:
+            self.entity.steer(f"please {self.rng.random()}")
+            return "ok"
+
+        text = {"type": "object", "properties": {"text": {"type": "string"}}}
+        gates: list[Any] = [
+            "done", "echo", "call_agent", Gate("steer", "Steer.", text, steer),
+            Gate("passing", "Tell.", text, lambda args, context: "told " * 50, ephemeral=self.ephemeral),
+        ]  # fmt: skip
+        wards: dict[str, Any] = {"max_turns": 6, "max_depth": 1}
+        if self.loads:
+            gates.append("compile_and_load")
+            wards |= {"allow_compile_modules": ["twice"]}
+        prompt = self.rng.choice(["French.", "German."])
+        folding = {"trigger_after_turns": 4, "keep_turns": 1} if self.folds else {}
+        circle = Circle("conversation", gates, [wards])
+        return Cantrip(
+            self.crystal,
+            Call(prompt, temperature=0.5),
+            circle,
+            loom=self.loom,
+            contributors=self.knows,
+            folding=folding,
+        )
+
+    async def live(self) -> None:
+        rng = self.rng
+        self.folds, self.ephemeral = rng.random() < 0.5, rng.choice([False, True, "after_use"])
+        made = self.cantrip()
+        self.entity = made.invoke()
+        for _ in range(7):
+            with suppress(CantripError):
+                await self.entity.cast(f"intent {rng.random()}")
+            if rng.random() < 0.2:
+                with suppress(CantripError):
+                    await self.entity.resume()
+            change = rng.choice(["mode", "fork", "other fork", "reopen", "edit", "fold", "nothing"])
+            if change == "mode":
+                own = self.entity.cantrip.circle.wards
+                self.entity.set_wards(rng.choice([None, replace(own, remove_gate=("echo",))]))
+            elif change == "fold":
+                await fold_now(self.entity)
+            elif self.entity.sequence and change != "nothing":
+                made = made if change in ("fork", "reopen") else self.cantrip()
+                turns = [
+                    i for i, p in self.loom.places.items() if p.role == "crystal" and p.entity_id == self.entity.id
+                ]
+                await self.entity.close()
+                if change in ("reopen", "edit"):
+                    self.entity = resume_entity(made, self.loom, self.entity.id).entity
+                else:
+                    self.entity = await made.fork(rng.choice(turns), loom=self.loom, state="none")
+        await self.entity.close()
+
+
+def windows(view: CrystalView) -> Iterator[Window]:
+    for leaf in view.outline.ends:
+        yield from view.windows(leaf)
+
+
+@pytest.mark.parametrize("seed", LIVES)
+async def test_readers_rebuild_what_was_sent(seed: int) -> None:
+    life = Life(seed)
+    await life.live()
+    view, compared = CrystalView(life.loom, Outline(life.loom)), 0
+    for window in windows(view):
+        for said in window.uttered:
+            messages, tools = life.crystal.sent[int((said.turn.utterance.content or "").split(" ")[0])]
+            assert list(map(plain, window.messages[: said.at])) == list(map(plain, messages)), (seed, said.turn.id)
+            assert msgspec.to_builtins(window.tools) == tools
+            assert isinstance(said.turn.metadata.query, SentQuery)
+            compared += 1
+    assert compared
+    assert list(view.differing) == []
+
+
+def plain(message: Message) -> Any:
+    return msgspec.to_builtins(message)
+
+
+async def test_a_turn_that_differs_is_named(tmp_path: Path) -> None:
+    life = Life(1)
+    await life.live()
+    path = tmp_path / "other.loom.jsonl"
+    other = Loom.open(path)
+    for record in life.loom.records():
+        if isinstance(record, CastRecord) and record.intent is not None:
+            record = msgspec.structs.replace(record, intent="another intent")
+        other.append(record)
+    view = CrystalView(other, Outline(other))
+    turns = {said.first for window in windows(view) for said in window.uttered}
+    assert set(view.differing) == turns
+    other.close()
+    checked = processes.run(
+        [CANTRIP, "loom", "check", str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert checked.returncode == 0
+    assert all(f"before the turn {turn} is not what this version rebuilds" in checked.stdout for turn in turns)
+    shown = processes.run(
+        [CANTRIP, "loom", "context", str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "the recorded digest differs" in shown.stderr
+    out = ["--format", "trl-sft", "--output", str(tmp_path / "rows.jsonl"), "--include-truncated"]
+    rows = processes.run(
+        [CANTRIP, "loom", "export", str(path), *out], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "is not exactly as it was sent" in rows.stderr, rows.stderr
+
+
+async def test_turns_of_a_mode_have_the_tools_that_were_sent(tmp_path: Path) -> None:
+    path = tmp_path / "l.loom.jsonl"
+    calls = [{"tool_calls": [{"gate": "echo", "args": {"text": "a"}}]}] * 3
+    circle = Circle("conversation", ["done", "echo", "plan"], [{"max_turns": 1}])
+    loom = Loom.open(path)
+    async with Cantrip(ScriptedCrystal(calls), circle=circle, loom=loom).invoke() as entity:
+        await entity.cast("one")
+        entity.set_wards(replace(entity.circle.wards, remove_gate=("plan",)))
+        await entity.cast("two")
+        await entity.cast("three")
+    view = CrystalView(loom, Outline(loom))
+    told = [(window.begun, [tool.name for tool in window.tools], len(window.uttered)) for window in windows(view)]
+    assert told == [("start", ["done", "echo", "plan"], 1), ("tools", ["done", "echo"], 2)]
+    kept = [turn.metadata.query for turn in loom.turns() if turn.role == "crystal"]
+    assert [type(each.tools) for each in kept if isinstance(each, SentQuery)] == [type(None), tuple, str]
+    loom.close()
+    shown = processes.run(
+        [CANTRIP, "loom", "context", str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert shown.stdout.endswith("tools: done, echo\n")
+    assert not shown.stderr
+    checked = processes.run(
+        [CANTRIP, "loom", "check", str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "before the turn" not in checked.stdout
+    assert checked.stdout.endswith("everything can be read\n")
+
+
+def test_a_long_session_hashes_each_message_once() -> None:
+    digest, call = QueryDigest(), Call("Help.")
+    hashed: list[str] = []
+
+    def mask(text: str) -> str:
+        hashed.append(text)
+        return text
+
+    messages = [Message("user", f"text {n}", kind="intent") for n in range(200)]
+    for end in range(1, 201):
+        digest.digest(messages[:end], (), call, mask)
+    # New knowledge stands before all others, which keep their hash.
+    digest.digest([Message("system", "new", kind="knowledge"), *messages], (), call, mask)
+    assert hashed == [*(f"text {n}" for n in range(200)), "new"]

@@ -242,13 +242,18 @@ class FileHistory:
 
 
 def _unsure(steps: Iterable[Checkpoint]) -> frozenset[str]:
-    """The paths that perhaps the user changed. A later restore of a path settled that: the user chose it."""
+    """The paths that perhaps the user changed. A later restore of a path settled that, because the user chose it; a redo
+    brings the doubt back."""
     found: set[str] = set()
+    settled: dict[str, set[str]] = {}
     for each in steps:
         if each.by == "unsure":
             found.update(each.changes)
+        elif each.by == "restore" and each.takes_back:
+            found |= settled.get(each.takes_back, set()) & each.changes.keys()
         elif each.by == "restore":
-            found.difference_update(each.changes)
+            settled[each.id] = found & each.changes.keys()
+            found -= each.changes.keys()
     return frozenset(found)
 
 

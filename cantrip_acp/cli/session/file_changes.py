@@ -49,11 +49,15 @@ def decide_conflicts(plan: Plan, show: Callable[[str, str], None], ask: Callable
         return plan
     from cantrip_acp.checkpoints.restore import UNSURE
 
+    if plan.steps:
+        names = [clean_line(path) for path in plan.steps]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        show(f"restores {', '.join(names[:5])}{more}", "dim")
     for path, why in plan.conflicts.items():
-        show(f"conflict {clean_line(path)}: {why}", "yellow")
-    unsure = all(why == UNSURE for why in plan.conflicts.values())
-    keep, over = ("leave them", "restore them too") if unsure else ("keep yours", "overwrite them")
-    answer = _choice(ask, f"{keep} (k), {over} (o), restore nothing (c)? ", "koc", "c")
+        show(f"{'unsure  ' if why == UNSURE else 'conflict'} {clean_line(path)}: {why}", "yellow")
+    these = "it" if len(plan.conflicts) == 1 else "them"
+    question = f"keep {these} as {'it is' if these == 'it' else 'they are'} (k), overwrite {these} (o), cancel everything (c)? "
+    answer = _choice(ask, question, "koc", "c")
     return None if answer == "c" else plan.overwriting(plan.over) if answer == "o" else plan
 
 
@@ -148,7 +152,7 @@ class _Files:
             what = "deleted" if step.then is None else "merged  " if step.merged else "restored"
             self._show(f"{what} {clean_line(path)}", "")
         for path, why in plan.conflicts.items():
-            hint = "; --force restores it all the same" if self._ask is None else ""
+            hint = f"; /undo {clean_line(path)} takes back this file, --force every file" if self._ask is None else ""
             self._show(f"left     {clean_line(path)}: {why}{hint}", "yellow")
         for path, why in {**plan.left, **outcome.skipped}.items():
             self._show(f"left     {clean_line(path)}: {why}", "yellow")
@@ -165,7 +169,8 @@ class _Files:
                 self._show("changed while a command ran, perhaps by you:", "bold")
                 named = True
             added, removed = each.lines()
-            self._show(f"{each.status:<8} {clean_line(each.path)}  +{added} -{removed}", "")
+            indent = "  " if each.unsure else ""
+            self._show(f"{indent}{each.status:<8} {clean_line(each.path)}  +{added} -{removed}", "")
         self._show("/changes -p goes through them" if reviews else "no file was changed that you have not kept", "dim")
 
     def _named(self, history: FileHistory, words: list[str]) -> tuple[FileReview, int | None]:

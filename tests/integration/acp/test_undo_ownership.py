@@ -262,6 +262,19 @@ def test_without_an_answer_they_are_left_and_with_force_or_by_name_restored(
 
 
 @pytest.mark.sandbox
+def test_a_redo_brings_the_doubt_back(unsure: tuple[Any, str, Person], folder: Path) -> None:
+    agent, session, person = unsure
+    before = listed(agent, session)
+    for undo in ("/undo --force", "/undo mine.txt"):
+        says(agent, session, undo)
+        says(agent, session, "/redo")
+        assert listed(agent, session) == before
+        agent.call("_cantrip/undo", {"sessionId": session, "ask": False})
+        person.check()
+        says(agent, session, "/redo")
+
+
+@pytest.mark.sandbox
 def test_undo_all_of_the_list_leaves_them_too(unsure: tuple[Any, str, Person], folder: Path) -> None:
     agent, session, person = unsure
     done = agent.call("_cantrip/undo", {"sessionId": session, "since": "start", "ask": False})

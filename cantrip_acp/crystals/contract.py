@@ -454,7 +454,8 @@ def check_response(response: Response, messages: Sequence[Message]) -> None:
     calls = response.tool_calls
     if response.tool_results:
         _check_results(response, messages)
-    if not calls and not response.content and not response.refused:
+    # An answer of white space alone says nothing either.
+    if not calls and not (response.content or "").strip() and not response.refused:
         raise MalformedResponse("crystal returned neither content nor tool_calls (CRYSTAL-3)")
     if len(calls) == 1:
         _check_call(calls[0], 0)

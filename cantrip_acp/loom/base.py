@@ -116,8 +116,8 @@ class BaseLoom:
         """Add one record; when this returns it is in the store (LOOM-1). ``body`` is the record's JSON as another loom
         gave it (`stored`); it may have fields that this version does not know.
 
-        Raises `LoomError` for a turn whose id is taken or whose parent is unknown, `LoomWriteError` where the store
-        fails.
+        Raises `LoomError` for a turn whose id is taken or whose parent is unknown and for a reward that is no finite
+        number, `TurnNotFound` for a reward of an unknown turn, `LoomWriteError` where the store fails.
         """
         with self._in_step:
             self._append(record, body)
@@ -132,6 +132,9 @@ class BaseLoom:
                 raise LoomAppendOnly(f"loom is append-only: turn {record.id!r} is already written")
             if record.parent_id is not None and self._tree_place(record.parent_id) is None:
                 raise LoomError(f"turn {record.id!r} names a parent that is not in this loom: {record.parent_id!r}")
+        if isinstance(record, RewardRecord) and body is None:
+            # None says that a scorer failed.
+            self._check_reward(record.turn_id, 0 if record.reward is None else record.reward)
         position = self._store.append(record, body)
         if self._store.behind:
             # Other processes wrote records before this one. Read all of them in the order of the store, this one too.
@@ -230,15 +233,18 @@ class BaseLoom:
         ``kind``, ``group`` and ``grade`` are as in `RewardRecord`; secrets in ``by`` and ``note`` are masked.
         Raises `TurnNotFound`, and `LoomError` for a value that is not a finite number.
         """
-        self._known_place(turn_id)
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= sys.float_info.max:
-            raise LoomError(f"a reward is a number, not {reward!r}")
+        self._check_reward(turn_id, reward)
         about: dict[str, Any] = {"grade": True} if grade else {}
         if group is not None:
             about["group"] = group
         mask = shared().text
         note = None if note is None else mask(note)
         self.append(RewardRecord(turn_id, float(reward), mask(by), note, now(), kind, **about))
+
+    def _check_reward(self, turn_id: str, reward: Any) -> None:
+        self._known_place(turn_id)
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= sys.float_info.max:
+            raise LoomError(f"a reward is a number, not {reward!r}")
 
     def delete_turn(self, turn_id: str) -> NoReturn:
         """Always raises `LoomAppendOnly`: a turn cannot be deleted (LOOM-3)."""

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from cantrip_acp.core.context_block import Contributor
     from cantrip_acp.gates.contract import GateSource, Interceptor
 
+NEVER_DONE = (
+    "tool_choice: none cannot be used with require_done_tool: the entity could never call done, so no cast would end "
+    "by itself (LOOP-2)"
+)
+
 ABSENT: Any = object()
 """The value of an argument that was left out, where None would mean something else."""
 
@@ -168,6 +173,8 @@ class CantripDefinition(Definition):
         typed = kind is not None and kind.kind is not str
         require_done = called.require_done_tool or circle.wards.require_done_tool or typed
         _validate(circle, require_done)
+        if called.tool_choice == "none" and require_done:
+            raise DefinitionError(NEVER_DONE, rule="LOOP-2")
         circle = with_result_type(circle, kind)
         self._set(
             crystal=crystal,

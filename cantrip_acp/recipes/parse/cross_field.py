@@ -40,6 +40,7 @@ def breaches(data: Any) -> Iterator[Breach]:
     if isinstance(call, dict):
         yield from _both(call, ("call",), "system_prompt", "system_prompt_file")
         yield from _both(call, ("call",), "require_done_tool", "require_done")
+        yield from _done(call, data.get("circle"))
     circle = data.get("circle")
     if isinstance(circle, dict):
         yield from _of_code(circle)
@@ -91,7 +92,26 @@ def _both(mapping: dict[str, Any], path: KeyPath, first: str, second: str) -> It
 BOTH_CALL = [
     {"not": {"required": ["system_prompt", "system_prompt_file"]}},
     {"not": {"required": ["require_done_tool", "require_done"]}},
+    *(
+        {
+            "not": {
+                "required": ["tool_choice", key],
+                "properties": {"tool_choice": {"const": "none"}, key: {"const": True}},
+            }
+        }
+        for key in ("require_done_tool", "require_done")
+    ),
 ]
+
+
+def _done(call: dict[str, Any], circle: Any) -> Iterator[Breach]:
+    wards = circle.get("wards") if isinstance(circle, dict) else None
+    given = [call, *(ward for ward in (wards if isinstance(wards, list) else ()) if isinstance(ward, dict))]
+    required = any(each.get(key) in _ON for each in given for key in ("require_done_tool", "require_done"))
+    if call.get("tool_choice") == "none" and required:
+        from cantrip_acp.core.definition.cantrip_definition import NEVER_DONE
+
+        yield Breach(("call", "tool_choice"), NEVER_DONE, True, "LOOP-2")
 
 
 def _crystal(crystal: Any, path: KeyPath) -> Iterator[Breach]:

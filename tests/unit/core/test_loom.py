@@ -7,12 +7,13 @@ import os
 import resource
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.core.errors import LoomAppendOnly, LoomWriteError, TurnNotFound
-from cantrip_acp.loom.records.turn import Utterance, new_id
+from cantrip_acp.loom.records.turn import RewardRecord, Utterance, new_id
 from tests.support.fixtures.core import done, echo, make
 
 pytestmark = pytest.mark.anyio
@@ -80,6 +81,26 @@ def test_it_opens_again_and_goes_on(tmp_path: Path) -> None:
         ]
         assert loom.children("t1") == ["t2", "t5"]
     assert not loom.problems
+
+
+@pytest.mark.parametrize(
+    ("turn_id", "reward", "said"),
+    [
+        ("nothing", 1.0, "no turn 'nothing'"),
+        ("t0", float("nan"), "a number"),
+        ("t0", "high", "a number"),
+        ("t0", True, "a number"),
+    ],
+)
+def test_a_reward_that_is_appended_is_checked_too(turn_id: str, reward: Any, said: str) -> None:
+    loom = Loom.memory()
+    loom.append(turn(0, None))
+    with pytest.raises(LoomError, match=said):
+        loom.append(RewardRecord(turn_id, reward))
+    assert loom.assigned() == []
+    # A scorer that failed leaves a record without a value.
+    loom.append(RewardRecord("t0", None, note="it failed"))
+    assert len(loom.assigned()) == 1
 
 
 def test_append_only(tmp_path: Path) -> None:

@@ -234,6 +234,7 @@ async def test_spent_retries_end_in_an_error_and_no_turn() -> None:
     [
         ({}, "crystal returned neither content nor tool_calls"),
         ({"content": ""}, "crystal returned neither content nor tool_calls"),
+        ({"content": " \n\t "}, "crystal returned neither content nor tool_calls"),
         ({"tool_calls": [{"id": "a", "gate": "echo"}, {"id": "a", "gate": "done"}]}, "duplicate tool call ID"),
         ({"content": "x", "tool_result": {"tool_call_id": "zz"}}, "tool result without matching tool call"),
         ({"tool_result": {"tool_call_id": "zz", "content": "y"}}, "tool result without matching tool call"),

@@ -87,6 +87,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "stop": (lambda: Call(stop=[1]), "stop"),  # type: ignore[arg-type]
     "stop empty": (lambda: Call(stop=[""]), "stop"),  # type: ignore[arg-type]
     "tool_choice": (lambda: Call(tool_choice="requird"), "did you mean 'required'"),  # type: ignore[arg-type]
+    "none and done": (lambda: _cantrip(call={"tool_choice": "none", "require_done_tool": True}), "never call done"),
     "require_done_tool": (lambda: Call(require_done_tool="yes"), "require_done_tool"),  # type: ignore[arg-type]
     "require twice": (lambda: Call.of({"require_done": True, "require_done_tool": True}), "exclude each other"),
     "system_prompt": (lambda: Call(system_prompt=b"x"), "system_prompt"),  # type: ignore[arg-type]

@@ -53,6 +53,14 @@ BAD = [
         "circle:\n  gates: [echo]\n  wards: [{max_turns: 3}, {require_done_tool: true}]\n",
         ":2:3: circle.gates: cantrip with require_done must have a done gate",
     ),
+    (
+        GOOD + "call: {tool_choice: none, require_done_tool: true}\n",
+        ":5:8: call.tool_choice: tool_choice: none cannot be used with require_done_tool",
+    ),
+    (
+        "call: {tool_choice: none}\ncircle:\n  gates: [done]\n  wards: [{max_turns: 3}, {require_done_tool: true}]\n",
+        ":1:8: call.tool_choice: tool_choice: none cannot be used with require_done_tool",
+    ),
     ("circle:\n  gates: [done]\n", ":1:1: circle: cantrip must have at least one truncation ward"),
     (
         "circle:\n  gates: [done]\n  wards: [{max_depth: 1}]\n",

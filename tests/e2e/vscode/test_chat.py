@@ -368,9 +368,7 @@ def test_a_stop_fork_command_and_reload(window: Window, chat: Chat) -> None:
     frame.locator(".agent-item", has_text="Another answer.").wait_for()
     frame.locator("body:not(.running)").wait_for()
 
-    # The window writes which session it shows within a second.
-    window.page.wait_for_timeout(1_500)
-    window.page.reload()
+    window.reload()
     window.page.wait_for_selector(".monaco-workbench")
     chat.find()
     chat.frame.locator(".agent-item", has_text="Another answer.").wait_for()
@@ -426,9 +424,7 @@ def test_a_message_is_edited_an_answer_copied_and_tried_again(window: Window, ch
     frame.get_by_role("button", name="Earlier version of this message: 1 of 2").press("Enter")
     expect(words).to_have_text(["First.", "Second, and otherwise?", "Third."])
     expect(frame.locator(".versions")).to_have_text(["1/2", "1/2"])
-    # The window writes which session it shows within a second.
-    window.page.wait_for_timeout(1_500)
-    window.page.reload()
+    window.reload()
     window.page.wait_for_selector(".monaco-workbench")
     chat.find()
     frame = chat.frame
@@ -475,8 +471,7 @@ def test_versions_of_a_message_are_compared_side_by_side(window: Window, chat: C
     # A second time the same tab is shown.
     frame.get_by_role("button", name="Compare both versions side by side").click()
     expect(window.page.locator('.tab[aria-label^="Versions 1 and 2"]')).to_have_count(1)
-    window.page.wait_for_timeout(1_500)
-    window.page.reload()
+    window.reload()
     window.page.wait_for_selector(".monaco-workbench")
     tab.wait_for()
     differs()
@@ -849,8 +844,7 @@ def test_a_question_is_a_card_and_its_answer_stays(window: Window, chat: Chat, w
     # A reload keeps the questions and their answers, and one without an answer says so.
     chat.say("Ask me and stop, again.")
     frame.locator(".form-question").wait_for()
-    window.page.wait_for_timeout(1_500)
-    window.page.reload()
+    window.reload()
     window.page.wait_for_selector(".monaco-workbench")
     chat.find()
     frame = chat.frame
@@ -1007,7 +1001,7 @@ def test_a_reload_keeps_what_was_shown(window: Window, chat: Chat) -> None:
     red = ".tool-item .terminal span[style*=ansiRed]"
     expect(chat.frame.locator(red)).to_have_text("in red")
 
-    window.page.reload()
+    window.reload()
     window.page.wait_for_selector(".monaco-workbench")
     chat.find()
     frame = chat.frame

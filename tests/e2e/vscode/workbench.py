@@ -230,6 +230,12 @@ class Window:
             assert time.monotonic() < end, f"{key} opened no quick input"
         return self.page.locator(".quick-input-list .monaco-list-row")
 
+    def reload(self) -> None:
+        """Load the window again, once it has written which session it shows: that takes a second, and longer on a busy
+        machine."""
+        self.page.wait_for_timeout(4_000)
+        self.page.reload()
+
     def command(self, title: str) -> None:
         """Run a command by its title in the palette."""
         end = time.monotonic() + PATIENCE_MS / 1000

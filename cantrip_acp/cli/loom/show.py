@@ -339,7 +339,13 @@ def draw(screen: Screen, loom: Loom) -> None:
         begun = _beginning(loom, outline, turn, turn_id in heads)
         if turn.role == "call":
             parts = [(f"{prefix}{mark}", "dim"), (begun, "cyan"), ("call ", "bold")]
-            screen.line(*parts, (f"{turn.id}{dot}{turn.cantrip_id}", "dim"))
+            parts.append((f"{turn.id}{dot}{turn.cantrip_id}", "dim"))
+            silent = outline.cast_of_silent(turn_id)
+            if silent is not None:
+                ended = endings.cast(silent.id)
+                parts.append((f"{dot}{ended.outcome}", "yellow"))
+                parts.append((f": {clean_line(ended.error, _WORDS)}" if ended.error else "", "dim"))
+            screen.line(*parts)
             continue
         parts = [
             (f"{prefix}{mark}", "dim"),
@@ -382,7 +388,8 @@ def _beginning(loom: Loom, outline: Outline, turn: Turn, spawned: bool) -> str:
     if spawned:
         # A child's root turn has no cast yet; the turn after it has one.
         first = next(iter(outline.next.get(turn.id, [])), turn.id)
-        intent = outline.intent(first)
+        silent = outline.cast_of_silent(turn.id) if turn.role == "call" else None
+        intent = silent.intent if silent is not None else outline.intent(first)
         return f"child {clean_line(without_links(intent), _WORDS)!r}  " if intent else "child  "
     above = outline.places.get(place.parent_id) if place.parent_id is not None else None
     if above is None or above.entity_id == place.entity_id or turn.role == "call":

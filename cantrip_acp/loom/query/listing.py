@@ -148,7 +148,7 @@ class Listing:
         wanted = wanted if wanted is not None else ThreadFilter()
         self._compute_sums(wanted.intent)
         held = self._matching_turns(wanted)
-        for leaf_id in reversed(self.outline.leaves):
+        for leaf_id in reversed(self._last_turns()):
             sums = self._sums[leaf_id]
             if wanted.intent is not None and not sums.matches:
                 continue
@@ -159,6 +159,14 @@ class Listing:
             line = self._line(self.loom.turn(leaf_id))
             if wanted.matches(line):
                 yield line
+
+    def _last_turns(self) -> list[str]:
+        """The last turns of all threads, and the ``call`` turns of children that ended before their first turn."""
+        silent = {i for i in self.outline.silent_children if self.outline.cast_of_silent(i) is not None}
+        if not silent:
+            return self.outline.leaves
+        wanted = silent.union(self.outline.leaves)
+        return [turn_id for turn_id in self.outline.places if turn_id in wanted]
 
     def _compute_sums(self, intent: str | None) -> None:
         """Compute each turn's sums from those of its parent, in one pass: parents come before their turns."""
@@ -174,6 +182,9 @@ class Listing:
             parent_cast = outline.places[place.parent_id].cast_id if above is not nothing and place.parent_id else None
             same = place.cast_id is not None and place.cast_id == parent_cast
             reward = self.loom.reward(turn_id)
+            cast_id = place.cast_id
+            if place.role == "call" and (begun := outline.cast_of_silent(turn_id)) is not None:
+                cast_id = begun.id
             speaks = place.role == "crystal" and place.continues is None
             forked = above.forked_from
             if place.parent_id is not None and above is not nothing and outline.next[place.parent_id][0] != turn_id:
@@ -185,7 +196,7 @@ class Listing:
                 above.children + len(outline.spawned.get(turn_id, ())),
                 above.rewards + (reward is not None),
                 above.total + (reward or 0.0),
-                above.matches or (place.cast_id in fits),
+                above.matches or (cast_id in fits),
                 above.head if same else turn_id,
                 (above.length if same else 0) + speaks,
                 forked,

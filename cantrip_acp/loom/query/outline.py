@@ -89,6 +89,21 @@ class Outline:
         return {head for heads in self.spawned.values() for head in heads}
 
     @cached_property
+    def silent_children(self) -> list[str]:
+        """The ``call`` turns of children that ended before their first turn, in the order of writing."""
+        calls = (i for i, place in self.places.items() if place.role == "call" and place.parent_id is not None)
+        return [turn_id for turn_id in calls if turn_id not in self.next]
+
+    def cast_of_silent(self, turn_id: str) -> CastRecord | None:
+        """The start of the cast of such a child; None if it waits for its first intent."""
+        return self._silent_starts.get(self.places[turn_id].entity_id)
+
+    @cached_property
+    def _silent_starts(self) -> dict[str, CastRecord]:
+        entities = {self.places[turn_id].entity_id for turn_id in self.silent_children}
+        return {start.entity_id: start for start in self.starts.values() if start.entity_id in entities}
+
+    @cached_property
     def follows(self) -> set[str]:
         """The turns that continue a thread: neither roots nor first turns of children."""
         return {turn_id for after in self.next.values() for turn_id in after}

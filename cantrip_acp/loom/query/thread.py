@@ -79,13 +79,13 @@ class Endings:
 
     def thread(self, leaf: Turn) -> Ending:
         """The state of the thread to a turn. A later cast of the same entity without any turn counts as the thread's
-        last cast."""
-        if self._last_turn.get(leaf.entity_id) == leaf.id:
+        last cast, also if the entity has only its ``call`` turn."""
+        if self._last_turn.get(leaf.entity_id, leaf.id if leaf.role == "call" else None) == leaf.id:
             for silent in reversed(self._casts.get(leaf.entity_id, ())):
                 if silent == leaf.cast_id or silent in self._last_of:
                     break
                 end = self._loom.cast_end(silent)
-                if end is None or end.withdrawn is not True:
+                if end is None or end.withdrawn is not True or leaf.role == "call":
                     return self.cast(silent)
         cast_id = leaf.cast_id
         if leaf.terminated or leaf.truncated:

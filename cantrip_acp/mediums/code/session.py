@@ -401,7 +401,12 @@ class CodeSession:
             ],
             "gained": [_spec(shown, gate) for shown, gate in self.gained.items()],
             "loom": self._loom,
-            **({"construction": True} if child_functions(self._circle) else {}),
+            # At max_depth 0 they are there too, so that a call gets the error that says why (COMP-6).
+            **(
+                {"construction": True}
+                if child_functions(self._circle) or "call_agent" in self._circle.removed_delegation_gates
+                else {}
+            ),
             "prefix": self._interpreter.prefix,
             "system_packages": self._interpreter.system_packages,
         }

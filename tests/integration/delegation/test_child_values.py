@@ -190,13 +190,22 @@ async def test_without_the_gate_there_is_nothing_of_it() -> None:
     names = "[n for n in ('Cantrip', 'cast', 'cast_batch', 'summon', 'send', 'dismiss') if n in globals()]"
     for gates, wards, there in (
         (("done",), [], []),
-        (GATES, [{"max_depth": 0}], []),
         (GATES, [{"remove_gate": "call_agent"}], []),
         (("done", "call_agent"), [], ["Cantrip", "cast", "cast_batch", "summon", "send", "dismiss"]),
     ):
         spell = parent(code(f"done({names})"), medium="code", gates=gates, wards=wards)
         assert (await spell.cast("go")).result == there
         assert ("Cantrip(" in (spell.circle.presentation or "")) is bool(there)
+    for medium in ("code", "monty"):
+        for asks in ("Cantrip().cast('x')", "cast_batch(['x'])", "Cantrip(system_prompt='A').summon()"):
+            none = parent(
+                code(f"try:\n    {asks}\nexcept GateError as e:\n    done(str(e))"),
+                medium=medium,
+                gates=GATES,
+                wards=[{"max_depth": 0}],
+            )
+            assert "max_depth is 0 here, so no child can be spawned" in (await none.cast("go")).result
+            assert "Cantrip(" not in (none.circle.presentation or "")
     alone = parent(
         code("try:\n    cast_batch(['x'])\nexcept GateError as e:\n    done(str(e))"),
         medium="code",

@@ -370,7 +370,11 @@ class Cantrip(CantripDefinition, Generic[Value]):
     @overload
     def cast_sync(self, intent: str, **options: Any) -> CastResult[Value]: ...
     def cast_sync(self, intent: str, **options: Any) -> CastResult[Any]:
-        """`cast` for scripts without an event loop. Raises RuntimeError inside a running event loop."""
+        """Run one cast to its end and return its `CastResult`. This is `cast` for scripts.
+
+        ``options`` are those of `Entity.cast`, and ``result_type``. In a coroutine or a notebook, use ``await cast(…)``: here it
+        raises RuntimeError.
+        """
         refuse_event_loop("cast_sync", "await cantrip.cast(…)")
         return run_sync(partial(self.cast, intent, **options))
 

@@ -71,10 +71,10 @@ class ForkMaker(Protocol):
 
 
 class Entity(Generic[Value]):
-    """A live instance of a cantrip. It runs one cast at a time and remembers all its casts.
+    """A running agent, made by ``async with cantrip.invoke() as entity``. `cast` gives it a task, and each task builds on those
+    before it. It runs one at a time.
 
-    It is made by `Cantrip.invoke` (or, for one cast, by `Cantrip.cast`) and in no other way (ENTITY-1). Close it when
-    it is no longer needed, or use ``async with``: closing ends what its medium started. Its record stays in the loom.
+    Leaving the block (or `close`) ends the processes and the variables of its medium. Its record stays in the loom.
     """
 
     def __init__(

@@ -384,7 +384,7 @@ class ChildRejected(Event, frozen=True, kw_only=True, tag="child_rejected"):
 
 
 class TurnEnded(Event, frozen=True, kw_only=True, tag="turn"):
-    """A turn was written to the loom."""
+    """A turn was written to the loom. It holds what the entity said and called, what came of each call, and the usage."""
 
     turn: Turn
 

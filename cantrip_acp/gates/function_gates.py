@@ -41,6 +41,10 @@ def gate(function: Any = None, /, **options: Any) -> Any:
     pydantic models, dataclasses and TypedDicts. Keyword-only parameters are not for the entity: ``context`` gets the
     `GateContext`, the others are dependencies. A function without ``async`` runs in a thread.
 
+    Options: ``name`` and ``description`` in place of the function's own; ``pure=True`` if the same arguments always give the
+    same result; ``writes=True`` if a call changes something, so that modes ask; ``kind``, how editors show it (`KINDS`);
+    ``ephemeral=True`` to show the model a placeholder from the next query on; ``blocking=False`` to run it without a thread.
+
     >>> @gate
     ... def add(a: int, b: int) -> int:
     ...     "Add two numbers."

@@ -14,9 +14,10 @@ from cantrip_acp.loom.stores.contract import Store
 
 
 class Loom(BaseLoom):
-    """A tree of turns in a store.
+    """The record of what entities did: a tree of turns, in a file, a database or memory.
 
-    Create one with `Loom.memory` or `Loom.open`. The only way to change it is to append; `annotate_reward` appends too.
+    `Loom.open` and `Loom.memory` make one. `threads` are its ways from the start to an end, `turns` and `casts` all that is in
+    it. Records are only added and never changed; `annotate_reward` adds one, too.
     """
 
     @classmethod

@@ -286,8 +286,8 @@ def _show(data: dict[str, Any]) -> None:
     without, unpriced = data.get("queries_without_usage", 0), data.get("queries_without_cost", 0)
     print_row(
         "tokens",
-        f"{_count(tokens['prompt'])} in ({_count(tokens['cached'])} cached)",
-        f"{_count(tokens['completion'])} out",
+        f"{_count(tokens['prompt']) or 'unknown'} in ({_count(tokens['cached']) or 'unknown'} cached)",
+        f"{_count(tokens['completion']) or 'unknown'} out",
         f"not all known of {_queries(without)}" if without else "",
     )
     print_row("cost", money(data["cost"]) or "not known", f"not known of {_queries(unpriced)}" if unpriced else "")

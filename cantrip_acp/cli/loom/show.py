@@ -100,6 +100,9 @@ class LoomView:
             if thread.reason is None or thread.state == "terminated"
             else f"{thread.state} ({thread.reason})"
         )
+        if thread.leaf.reason is None and self._loom.children(thread.leaf.id):
+            # A turn in the middle was asked for.
+            outcome, style = "up to this turn, after which the cast went on", "bold"
         screen.line((f"{screen.marks.stop} {outcome}", style), (self._dot + self._dot.join(parts), "dim"))
 
     def _damage(self) -> None:

@@ -51,8 +51,10 @@ _SHORT = 200
 class CastResult(Generic[Value]):
     """How a cast ended.
 
-    ``result`` is the argument of ``done``, or the last text (LOOP-6); None if a ward or a cancel cut the cast off.
-    With a ``result_type`` it is a value of that type, and a cast that was cut off raises `NoResult`.
+    ``terminated``: it ended by itself, with ``done`` or with an answer in plain text. ``truncated``: it was cut off, by a limit,
+    a cancel or an error. One of both is True, and ``reason`` says which way.
+    ``result`` is the argument of ``done``, or the last text; None if it was cut off. With a ``result_type`` it is a value of
+    that type, and a cast that was cut off raises `NoResult`.
     ``reason`` is one of done, text, max_turns, max_seconds, max_tokens, max_cost, output_limit, cancelled, parent_terminated,
     refusal, error.
     ``summary`` says what was done before a truncation (LOOP-4). ``loom`` is where the trace is, None in memory.

@@ -50,13 +50,13 @@ LARGEST_DATA = 64 * 1024 * 1024
 
 
 class Circle(Definition):
-    """A medium, gates and wards. A circle is a value: nothing runs until an entity acts in it.
+    """What an entity can do: its medium, its gates (tools) and its wards (limits). Nothing runs until an entity acts in it.
 
     ``gates`` are functions (see `gates.function_gates.gate`), `Gate`s, names of known gates, or mappings of a ``name`` and
     dependencies (``{"name": "read_file", "root": "data"}``).
     ``wards`` is a list of mappings, a mapping or a `Wards`.
     ``workspace`` is the folder that relative roots and ward paths start from. It is None if the circle uses no files.
-    ``folders`` are further folders outside the workspace. Wards that admit the workspace admit them too. Gates
+    ``folders`` are further folders outside the workspace. Wards that allow the workspace allow them too. Gates
     without a root of their own accept absolute paths in them.
     ``score`` gives rewards: a function of each turn, or a `Scorer`.
     ``data`` is any JSON value that the entity works on. It is never part of the prompt (see `gates.interaction.read_context`).

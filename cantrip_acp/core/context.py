@@ -129,6 +129,8 @@ class Context:
         )
         self._knowledge: tuple[Message, ...] = ()
         self._known: ContextBlock | None = None
+        self._known_from_withdrawn = False
+        """Whether a cast that was withdrawn may have recorded it. Readers leave out such a cast, so it is recorded again."""
         self._due: ContextBlock | None = None
         """Recorded knowledge that the next query sees."""
         self._later: dict[str, ContextBlock] = {}
@@ -238,6 +240,8 @@ class Context:
         now = self._known
         if now is None:
             return block.text != ""
+        if self._known_from_withdrawn:
+            return True
         return (now.text, now.uri, now.placement) != (block.text, block.uri, block.placement)
 
     def set_knowledge(self, block: ContextBlock) -> None:
@@ -253,7 +257,7 @@ class Context:
         old, at = self._knowledge, len(self._head)
         self.messages[at : at + len(old)] = new
         self._since += sum(map(tokens_of, new)) - sum(map(tokens_of, old))
-        self._known, self._knowledge = block, new
+        self._known, self._knowledge, self._known_from_withdrawn = block, new, False
 
     def passed(self, turn_id: str) -> None:
         """Note that a turn (a fold too) is in the context: what the user sent after it follows, and knowledge that changed
@@ -302,6 +306,7 @@ class Context:
         self.messages[:] = [message for message in self.messages if id(message) not in gone]
         self._since = max(0, self._since - sum(map(tokens_of, opening.messages)))
         self._opening, self._before = self._before, None
+        self._known_from_withdrawn = True
         return True
 
     def pinned(self) -> list[ContextBlock]:
@@ -411,7 +416,7 @@ class Context:
                 self.continue_cast(blocks)
             else:
                 self.begin(part.intent, blocks)
-            before = part.id
+            before = None if part.withdrawn else part.id
             for turn in part.turns:
                 self.settle()
                 if turn.role == "crystal":
@@ -423,6 +428,8 @@ class Context:
             if part.partial is not None and not resumed:
                 self.settle()
                 self.interrupt(part.partial)
+            if part.withdrawn:
+                self.withdraw()
         self.settle()
 
     def refold(self, summary: str | None) -> None:

@@ -439,7 +439,8 @@ class CastRun:
 
     def _place(self) -> str | None:
         """The turn after which something is added to the context now; None if this cast has none yet."""
-        return None if not self.cast.turns and self._resumed is None else self.entity.last_turn
+        begins = self._resumed is None or self._resumed.begins
+        return None if begins and not self.cast.turns else self.entity.last_turn
 
     async def _warn_once(self, text: str) -> None:
         if text in self._warned:

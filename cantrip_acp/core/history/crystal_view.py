@@ -200,11 +200,7 @@ class CrystalView:
         if at != after and after is not None and after not in known:
             silent = []
         # An intent that no provider accepted was removed from the context.
-        stood = [
-            i
-            for i in reversed(silent)
-            if i != resumed and ((end := self.loom.cast_end(i)) is None or end.withdrawn is not True)
-        ]
+        stood = [i for i in reversed(silent) if (end := self.loom.cast_end(i)) is None or end.withdrawn is not True]
         silent_parts = [CastPart(i, *self.loom.cast_of(i), [], self.partials.get(i)) for i in stood]
         return [*silent_parts, CastPart(cast_id, *self.loom.cast_of(cast_id))]
 
@@ -368,19 +364,30 @@ class _Walk:
         after, self._cast = self._cast, turn.cast_id
         above = self._parts[-1].id if self._parts else None
         parts = self._seen.begun(turn.entity_id, turn.cast_id, after)
-        goes_on = parts[-1].goes_on(above)
+        added = parts[-1:] if parts[-1].goes_on(above) else parts
         partial = self._seen.partials.get(after) if after is not None else None
-        if partial is not None and partial.entity_id == turn.entity_id and not goes_on:
+        if partial is not None and partial.entity_id == turn.entity_id and not added[0].goes_on(above):
             context.interrupt(partial)
             if self._parts:
                 self._parts[-1] = replace(self._parts[-1], partial=partial)
+        end = self._seen.loom.cast_end(after) if after is not None else None
+        if end is not None and end.withdrawn is True and end.entity_id == turn.entity_id:
+            # It only folded.
+            context.withdraw()
+            above = None
+            if self._parts:
+                self._parts[-1] = replace(self._parts[-1], withdrawn=True)
         self._altered |= any(part.partial is None for part in parts[:-1])
-        if goes_on:
-            context.continue_cast([block_of(record) for record in parts[-1].context])
-        for part in [] if goes_on else parts:
-            context.begin(part.intent, [block_of(record) for record in part.context])
+        for part in added:
+            blocks = [block_of(record) for record in part.context]
+            if part.goes_on(above):
+                context.forget_partial()
+                context.continue_cast(blocks)
+            else:
+                context.begin(part.intent, blocks)
             if part.partial is not None:
                 context.interrupt(part.partial)
+            above = part.id
         if self._changes:
             # A fork loads the casts before it that have a turn or a partial utterance.
             self._parts += [part for part in parts if part.partial is not None or part is parts[-1]]

@@ -20,7 +20,8 @@ class CastPart:
     """One cast, up to the end of the path: its intent, the context pinned before it, and its turns (folds included).
 
     ``id`` and ``start`` are None for turns of a cast that the loom does not know. ``partial`` is the text that was
-    streamed before the cast was stopped.
+    streamed before the cast was stopped. ``withdrawn``: no provider accepted the intent, so that it is not in the context any
+    more; the cast can only have folded.
     """
 
     id: str | None
@@ -28,6 +29,7 @@ class CastPart:
     context: tuple[ContextRecord, ...] = ()
     turns: list[Turn] = field(default_factory=list)
     partial: UtteranceRecord | None = None
+    withdrawn: bool = False
 
     def goes_on(self, before: str | None) -> bool:
         """Whether it continues the cast ``before``, whose turns are directly above it. Then the intent is already
@@ -110,4 +112,5 @@ def _part(loom: Loom, cast_id: str | None) -> CastPart:
     if cast_id is None:
         return CastPart(None, None)
     start, context = loom.cast_of(cast_id)
-    return CastPart(cast_id, start, context)
+    end = loom.cast_end(cast_id)
+    return CastPart(cast_id, start, context, withdrawn=end is not None and end.withdrawn is True)

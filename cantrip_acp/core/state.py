@@ -19,6 +19,7 @@ from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
 from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.crystals.contract import NO_USAGE, ToolDefinition, Usage
 from cantrip_acp.loom.records.turn import SentQuery
+from cantrip_acp.text.codecs import convert
 from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.json_data import freeze
 
@@ -195,7 +196,7 @@ class EntityState:
         if mask is not None and tools != own:
             plain = msgspec.to_builtins(tools)
             masked = self.redactor.data(plain)
-            tools = tools if masked == plain else msgspec.convert(masked, tuple[ToolDefinition, ...])
+            tools = tools if masked == plain else convert(masked, tuple[ToolDefinition, ...])
         digest = self.query_digest.digest(query.messages, tools, query.params, mask)
         if tools == own:
             return SentQuery(digest)

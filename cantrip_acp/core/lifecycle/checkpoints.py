@@ -123,7 +123,8 @@ class Checkpoints:
     @asynccontextmanager
     async def _writing(self, writer: Writer | None) -> AsyncIterator[None]:
         """While something runs that may change files. What changed before it began is known then, and so whose it is."""
-        if writer is None or not writer.writes or self._off():
+        if writer is None or not writer.writes or self._off() or self._entity.loom.header is None:
+            # Without a cast there is no record to keep files for.
             yield
             return
         self._append_first(await self._run(self._open))

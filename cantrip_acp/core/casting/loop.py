@@ -439,8 +439,10 @@ class CastRun:
 
     def _place(self) -> str | None:
         """The turn after which something is added to the context now; None if this cast has none yet."""
-        begins = self._resumed is None or self._resumed.begins
-        return None if begins and not self.cast.turns else self.entity.last_turn
+        last, resumed = self.entity.last_turn, self._resumed
+        # A cast that was cut before its first turn continues at the call, too.
+        begins = resumed is None or resumed.begins or self.entity.loom.places[last].role == "call"
+        return None if begins and not self.cast.turns else last
 
     async def _warn_once(self, text: str) -> None:
         if text in self._warned:

@@ -56,7 +56,9 @@ def decide_conflicts(plan: Plan, show: Callable[[str, str], None], ask: Callable
     for path, why in plan.conflicts.items():
         show(f"{'unsure  ' if why == UNSURE else 'conflict'} {clean_line(path)}: {why}", "yellow")
     these = "it" if len(plan.conflicts) == 1 else "them"
-    question = f"keep {these} as {'it is' if these == 'it' else 'they are'} (k), overwrite {these} (o), cancel everything (c)? "
+    question = (
+        f"keep {these} as {'it is' if these == 'it' else 'they are'} (k), overwrite {these} (o), restore nothing (c)? "
+    )
     answer = _choice(ask, question, "koc", "c")
     return None if answer == "c" else plan.overwriting(plan.over) if answer == "o" else plan
 

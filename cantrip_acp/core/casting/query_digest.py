@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cantrip_acp.loom.stores.rows import mend
 from cantrip_acp.text.json_data import plain
 
 if TYPE_CHECKING:
@@ -94,7 +95,11 @@ def _message_hash(message: Message, mask: Mask | None) -> bytes:
 
 
 def _hash(data: Any) -> bytes:
-    encoded = msgspec.json.encode(data, order="deterministic")
+    try:
+        encoded = msgspec.json.encode(data, order="deterministic")
+    except UnicodeEncodeError:
+        # As records have it.
+        encoded = msgspec.json.encode(mend(msgspec.to_builtins(data)), order="deterministic")
     return hashlib.blake2b(encoded, digest_size=_PART_BYTES).digest()
 
 

@@ -19,6 +19,7 @@ from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.turn import (
     CantripRecord,
     CastRecord,
+    ContextRecord,
     LoomHeader,
     Record,
     RewardRecord,
@@ -196,7 +197,7 @@ def test_cut_anywhere(tmp_path: Path) -> None:
             assert len(records) in (whole, whole + 1)
             torn = len(WHOLE[:at]) - len(b"".join(LINES[: len(records)]))
             assert [p.length for p in loom.problems] == ([torn] if torn > 0 else [])
-            loom.append(RewardRecord("x", 1.0))
+            loom.append(ContextRecord("x_1", "e_1", "c_1", "documents", "", "text"))
         with Loom.open(path, readonly=True) as loom:
             assert not loom.problems
 

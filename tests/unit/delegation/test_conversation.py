@@ -58,7 +58,7 @@ async def test_max_turns_counts_queries() -> None:
     two = calls(("call_agent", {"intent": "a"}), ("call_agent", {"intent": "b"}))
     spell = parent(two, done("in time"), children=[[done()], [done()]], wards=[{"max_turns": 2}])
     result = await spell.cast("go")
-    assert (result.result, result.turns) == ("in time", 3)
+    assert (result.result, result.turns) == ("in time", 2)
 
 
 async def test_a_child_knows_nothing_but_its_intent() -> None:

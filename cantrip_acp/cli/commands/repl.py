@@ -140,6 +140,9 @@ def repl(
     else:
         opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir, model)
     place = _Place(opening)
+    if line is not None:
+        # Also what is typed before the session is ready is completed.
+        line.complete = partial(_complete_words, opening.workspace)
     try:
         with _quit_on_signal():
             talk = partial(
@@ -170,13 +173,17 @@ def _screen(state_dir: Path | None) -> tuple[Screen, InputLine | None]:
         return screen, None
     if find_spec("prompt_toolkit") is None:
         return screen, None
-    from cantrip_acp.cli.session import slash_commands
-    from cantrip_acp.cli.session.completions import completions
     from cantrip_acp.cli.session.input_line import InputLine
 
-    names = slash_commands.names()
-    line = InputLine(paths.state_dir(state_dir) / "repl_history", lambda typed: completions(typed, names, None, {}))
+    line = InputLine(paths.state_dir(state_dir) / "repl_history", partial(_complete_words, None))
     return line.screen, line
+
+
+def _complete_words(workspace: Path | None, typed: str, **arguments: Any) -> Iterator[tuple[str, int, str]]:
+    from cantrip_acp.cli.session import slash_commands
+    from cantrip_acp.cli.session.completions import completions
+
+    return completions(typed, slash_commands.names(), workspace, arguments)
 
 
 def _talk(
@@ -296,11 +303,7 @@ class _Conversation:
         return self._queue.waiting() if self._queue is not None else []
 
     def _complete(self, typed: str) -> Iterator[tuple[str, int, str]]:
-        from cantrip_acp.cli.session import slash_commands
-        from cantrip_acp.cli.session.completions import completions
-
-        arguments = {"/model": self.commands.models}
-        return completions(typed, slash_commands.names(), self.opening.workspace, arguments)
+        return _complete_words(self.opening.workspace, typed, **{"/model": self.commands.models})
 
     def until_end(self, typed: Iterator[str], context: Sequence[ContextBlock], waiting: Sequence[str]) -> _Ended:
         """Talk until the user quits or begins a new conversation. ``context`` is for the first intent, ``waiting`` are lines

@@ -35,7 +35,12 @@ def view_of(session: Session) -> SessionView:
 
 async def scope(session: Session, rest: str) -> str:
     """List what the session reads, or add a scope to it."""
+    from cantrip_acp.substrate.recorder import flush
+
     view, entity = view_of(session), session.entity
+    if view.address is not None:
+        # What other sessions of this process have just learned is there, too.
+        await anyio.to_thread.run_sync(flush, view.address)
     word, _, name = rest.partition(" ")
     if word == "add" and name.strip():
         scope_id, tokens = await anyio.to_thread.run_sync(view.add, entity.id, name.strip())

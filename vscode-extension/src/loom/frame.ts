@@ -16,7 +16,8 @@ export class ViewerFrame {
     private readonly open: () => Promise<Viewer>,
     private turn?: string,
   ) {
-    panel.webview.options = { enableScripts: true, localResourceRoots: [] };
+    // A tab that the editor brings back has them already; to set them again loads its page again, at the same time as the text.
+    if (panel.webview.options.enableScripts !== true) panel.webview.options = { enableScripts: true, localResourceRoots: [] };
     panel.webview.html = page("Opening the record…");
     panel.webview.onDidReceiveMessage((message: unknown) => {
       if (message === "again") void this.start();

@@ -261,12 +261,13 @@ class Collector:
     def _store(self, data: bytes) -> None:
         self._committed += len(data)
         self._lines += data.count(b"\n")
-        room = self.limit - len(self._head)
+        room = 0 if self._tail else self.limit - len(self._head)
         if room > 0:
-            first = data[:room]
+            # A character or a code that does not fit belongs whole to what follows.
+            first = data if len(data) <= room else _cut(data[:room], at_end=True)
             self._head += first
             self._live += first
-            data = data[room:]
+            data = data[len(first) :]
         if not data:
             return
         self._tail.append(data)
@@ -425,8 +426,10 @@ def _collapsed(line: bytes) -> bytes:
 
 
 def _cut(data: bytes, *, at_end: bool) -> bytes:
-    """The data without an incomplete UTF-8 character at the end or at the beginning."""
+    """The data without an incomplete UTF-8 character at the end or at the beginning, and without a begun code at the end."""
     if at_end:
+        if (begun := _BEGUN_CODE.search(data, max(0, len(data) - _LONGEST_CODE))) is not None:
+            return data[: begun.start()]
         for back in range(1, min(4, len(data)) + 1):
             byte = data[-back]
             if byte >= 0xC0:

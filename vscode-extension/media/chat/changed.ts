@@ -43,7 +43,7 @@ export class ChangedFiles {
     const focused = this.element.contains(document.activeElement) ? (document.activeElement?.getAttribute('data-key') ?? '') : undefined
     const scrolled = this.element.querySelector('.changed-list')?.scrollTop ?? 0
     this.element.hidden = files.length === 0 && !this.canRedo
-    this.element.replaceChildren(this.bar(), ...(this.open && files.length > 0 ? [el('ul', { class: 'changed-list' }, ...files.map((file) => this.row(file)))] : []))
+    this.element.replaceChildren(this.bar(), ...(this.open && files.length > 0 ? [el('div', { class: 'changed-list' }, this.rows('Files changed', files.filter((file) => !file.perhapsYours)), this.rows('Changed while a command ran, perhaps by you', files.filter((file) => file.perhapsYours)))] : []))
     const list = this.element.querySelector('.changed-list')
     if (list) list.scrollTop = scrolled
     if (focused === undefined) return
@@ -80,6 +80,12 @@ export class ChangedFiles {
         files.length > 0 && act('undo all', 'Undo all', 'Undo all changes that are listed', () => { host.postMessage({ type: 'undoChange' }) }),
       ),
     )
+  }
+
+  private rows(title: string, files: readonly ChangedFile[]): HTMLElement | false {
+    if (files.length === 0) return false
+    const list = el('ul', { 'aria-label': title }, ...files.map((file) => this.row(file)))
+    return files.some((file) => file.perhapsYours) ? el('div', {}, el('h3', { class: 'perhaps', title: 'The system does not say which program changes a file. Undo asks before it touches these.' }, title), list) : list
   }
 
   private row(file: ChangedFile): HTMLElement {

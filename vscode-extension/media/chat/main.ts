@@ -74,7 +74,7 @@ function showEmpty(state: State): void {
     el('p', {}, words),
     ...(doing !== undefined ? [el('p', { class: 'doing' }, `${doing.charAt(0).toUpperCase()}${doing.slice(1)}…`), action('Cancel', 'cancelSetUp', 'secondary')] : []),
     ...(state.status === 'setUp' && doing === undefined
-      ? [why && el('p', { class: 'why', role: 'alert' }, why), action(setUp?.problem === undefined ? 'Set Up Cantrip' : 'Try Again', 'setUp'), action('Other Ways…', 'otherSetUp', 'text-button')]
+      ? [...(why ? [el('p', { class: 'why', role: 'alert' }, why)] : []), action(setUp?.problem === undefined ? 'Set Up Cantrip' : 'Try Again', 'setUp'), action('Other Ways…', 'otherSetUp', 'text-button')]
       : []),
     ...(state.status === 'noFolder' ? [action('Open Folder', 'openFolder')] : []),
     ...(state.status === 'untrusted' ? [action('Manage Workspace Trust', 'trust')] : []),

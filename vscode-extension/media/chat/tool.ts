@@ -241,7 +241,7 @@ function reason(title: string, hint: string, send: string, press: (text: string)
     if (shown) field.focus()
     else button.focus()
   }
-  const button = el('button', { class: 'text-button', type: 'button', 'aria-expanded': 'false', onclick: () => { open(frame.hidden) } }, icon('comment'), el('span', {}, title))
+  const button = el('button', { class: 'text-button', type: 'button', 'aria-expanded': 'false', onclick: () => { open(frame.hidden !== false) } }, icon('comment'), el('span', {}, title))
   field.addEventListener('keydown', (event) => {
     if (event.isComposing) return
     if (event.key === 'Enter' && !event.shiftKey) {
@@ -270,7 +270,7 @@ function planQuestion(words: string, plan: string, options: Question['options'],
     if (editing) field.focus()
     else view.replaceChildren(new MarkdownView(field.value).element)
   }
-  edit.addEventListener('click', () => { show(field.hidden) })
+  edit.addEventListener('click', () => { show(field.hidden !== false) })
   field.addEventListener('keydown', (event) => {
     if (event.key !== 'Escape') return
     event.preventDefault()

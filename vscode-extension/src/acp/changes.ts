@@ -14,6 +14,8 @@ export interface ChangedFile {
   readonly hunks: readonly ChangedHunk[];
   /** The number of lines that were left out of the hunks. */
   readonly left: number;
+  /** It changed while a command ran: nobody knows whether the user or the command changed it. */
+  readonly perhapsYours: boolean;
 }
 
 export interface ChangedHunk {
@@ -64,6 +66,7 @@ export function changedFiles(value: unknown): ChangedFile[] {
       version: text(given, "version"),
       hunks,
       left,
+      perhapsYours: given.perhapsYours === true,
     };
   });
 }
@@ -87,15 +90,21 @@ export function joined(results: readonly RestoreResult[]): RestoreResult {
 export function plannedWords(plan: RestoreResult): string {
   const words = [
     list(`${count(plan.restored.length, "file")} will be restored:`, plan.restored.map(({ path, action }) => path + actionWords(action))),
-    list("You changed these too, so you are asked about them next:", plan.conflicts.map(named)),
+    list("You changed these too, or perhaps did, so you are asked about them next:", plan.conflicts.map(named)),
     list("These cannot be restored:", plan.left.map(named)),
     plan.restored.length > 0 || plan.conflicts.length > 0 ? "What you changed yourself is kept or merged. The present files are kept too: Redo brings them back." : "",
   ];
   return words.filter(Boolean).join("\n\n");
 }
 
-/** The question about files that the user changed too, as a title and a text. */
+const PERHAPS = "perhaps by you";
+
+/** The question about files that the user changed too, or perhaps changed, as a title and a text. */
 export function conflictWords({ restored, conflicts }: RestoreResult): readonly [title: string, text: string] {
+  if (conflicts.every((each) => each.reason.includes(PERHAPS))) {
+    const what = conflicts.length === 1 ? (conflicts[0]?.path ?? "") : count(conflicts.length, "file");
+    return [`Restore ${what} too?`, `${list("Nobody knows whether a command of Cantrip changed these, or you, while it ran:", conflicts.map(({ path }) => path))}\n\nOverwrite: the earlier version comes back, and Redo brings the present one back. Keep Mine: they stay as they are.`];
+  }
   const title = `Overwrite what you changed in ${conflicts.length === 1 ? (conflicts[0]?.path ?? "") : count(conflicts.length, "file")}?`;
   const others = restored.length > 0 ? ` ${count(restored.length, "other file")} ${restored.length === 1 ? "is" : "are"} restored either way, except if you cancel.` : "";
   return [title, `${list("You changed the same lines as Cantrip, or a file that it added or deleted:", conflicts.map(named))}\n\nOverwrite: your version is kept, and Redo brings it back. Keep Mine: it stays as it is.${others}`];
@@ -106,7 +115,7 @@ export function doneWords(result: RestoreResult): readonly [title: string, text:
   const title = result.restored.length > 0 ? `${count(result.restored.length, "file")} restored` : result.conflicts.length > 0 ? "No file was restored" : "The files are already like that";
   const words = [
     result.restored.map(({ path, action }) => path + actionWords(action)).slice(0, MOST_NAMED).join(", ") + (result.restored.length > MOST_NAMED ? ", …" : ""),
-    list("Left as they are, because you changed them too:", result.conflicts.map(named)),
+    list("Left as they are, because you changed them too, or perhaps did:", result.conflicts.map(named)),
     list("Not restored:", result.left.map(named)),
   ];
   return [title, words.filter(Boolean).join("\n")];

@@ -69,7 +69,9 @@ export class AgentProcess {
   }
 
   get output(): ReadableStream<Uint8Array> {
-    return Readable.toWeb(this.child.stdout);
+    // Where the page's code is checked, with the types of a browser, they differ.
+    // eslint-disable-next-line @typescript-eslint/no-unnecessary-type-assertion
+    return Readable.toWeb(this.child.stdout) as unknown as ReadableStream<Uint8Array>;
   }
 
   /** The last lines of stderr, oldest first. */

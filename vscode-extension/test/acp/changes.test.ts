@@ -6,7 +6,7 @@ const file = (lines: readonly string[], more: object = {}): object => ({ path: "
 
 it("reads changed files with the lines at which their hunks begin", () => {
   const [read] = changedFiles({ files: [file([" a", "-b", "+c"])] });
-  assert.deepEqual(read, { path: "a.py", uri: "file:///p/a.py", status: "modified", added: 1, removed: 1, version: "v1", hunks: [{ number: 1, oldStart: 10, newStart: 12, lines: [" a", "-b", "+c"] }], left: 0 });
+  assert.deepEqual(read, { path: "a.py", uri: "file:///p/a.py", status: "modified", added: 1, removed: 1, version: "v1", hunks: [{ number: 1, oldStart: 10, newStart: 12, lines: [" a", "-b", "+c"] }], left: 0, perhapsYours: false });
 });
 
 it("leaves out hunks that are too long to be read, and counts their lines", () => {

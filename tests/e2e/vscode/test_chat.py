@@ -660,7 +660,7 @@ def test_the_user_decides_about_files_that_they_changed_too(window: Window, proj
 
     def restore(answer: str) -> None:
         frame.get_by_role("button", name="Restore files to here: as they were before").click()
-        expect(box).to_contain_text("You changed these too, so you are asked about them next:")
+        expect(box).to_contain_text("You changed these too, or perhaps did, so you are asked about them next:")
         window.dialog("Restore Files")
         expect(box).to_contain_text("Overwrite what you changed in greet.py?")
         expect(box).to_contain_text("1 other file is restored either way")

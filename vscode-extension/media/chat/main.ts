@@ -50,6 +50,10 @@ const EMPTY = {
 
 let shownEmpty = ''
 
+/** When the set-up that is shown began. */
+let doingSince = 0
+const DOUBLE_CLICK_MS = 700
+
 function showEmpty(state: State): void {
   const { setUp, problem } = state
   // Progress comes often: what does not change keeps the focus.
@@ -60,9 +64,14 @@ function showEmpty(state: State): void {
   const wants = state.status === 'ready' ? problem : undefined
   const [title, words] = EMPTY[doing !== undefined ? 'settingUp' : wants?.action === 'signIn' ? 'signIn' : state.status]
   const action = (label: string, type: 'openFolder' | 'trust' | 'setUp' | 'cancelSetUp' | 'otherSetUp' | 'signIn', kind = 'primary'): HTMLElement =>
-    el('button', { class: kind, type: 'button', onclick: () => { host.postMessage({ type }) } }, label)
+    el('button', { class: kind, type: 'button', onclick: () => {
+      // The second click of a double click on Set Up meets Cancel in its place.
+      if (type !== 'cancelSetUp' || Date.now() - doingSince > DOUBLE_CLICK_MS) host.postMessage({ type })
+    } }, label)
   const tip = (key: string, what: string): HTMLElement => el('li', {}, el('kbd', {}, key), ' ', what)
   const why = setUp?.problem ?? (state.status === 'setUp' ? problem?.detail : '')
+  if (doing === undefined) doingSince = 0
+  else if (doingSince === 0) doingSince = Date.now()
   if (doing !== undefined) announce(doing)
   if (wants !== undefined && wants.action !== 'signIn') {
     empty.replaceChildren(error({ type: 'error', id: 'start', ...wants }))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -195,7 +195,7 @@ class FileHistory:
                 # It is there again.
                 continue
             base = self._base(undone, partly if partly != before else None, after)
-            unsure = path in _unsure(steps)
+            unsure = bool(_unsure(steps, {path}))
             turn = next((each.turn for each in reversed(steps) if each.turn), "")
             review = FileReview(self.store, path, before, partly, after, tuple(undone), turn, base, unsure)
             if (
@@ -241,19 +241,21 @@ class FileHistory:
         self.store.review(self.loom, self.entity, {review.path: (at, entry, True)})
 
 
-def _unsure(steps: Iterable[Checkpoint]) -> frozenset[str]:
-    """The paths that perhaps the user changed. A later restore of a path settled that, because the user chose it; a redo
-    brings the doubt back."""
+def _unsure(steps: Iterable[Checkpoint], only: Set[str] | None = None) -> frozenset[str]:
+    """The paths (of ``only``) that perhaps the user changed. A later restore of a path settled that, because the user chose
+    it; a redo brings the doubt back."""
     found: set[str] = set()
     settled: dict[str, set[str]] = {}
     for each in steps:
+        # A command may change very many files, so one path must not cost a look at all of them.
+        changed = each.changes.keys() if only is None else each.changes.keys() & only
         if each.by == "unsure":
-            found.update(each.changes)
+            found |= changed
         elif each.by == "restore" and each.takes_back:
-            found |= settled.get(each.takes_back, set()) & each.changes.keys()
+            found |= settled.get(each.takes_back, set()) & changed
         elif each.by == "restore":
-            settled[each.id] = found & each.changes.keys()
-            found -= each.changes.keys()
+            settled[each.id] = found & changed
+            found -= changed
     return frozenset(found)
 
 

@@ -24,7 +24,7 @@ export class EditorFiles {
   async write(request: acp.WriteTextFileRequest): Promise<acp.WriteTextFileResponse> {
     const uri = uriOf(request.path);
     const open = opened(uri);
-    if (open !== undefined) {
+    if (open !== undefined && !isBehind(open, await bytesOf(uri))) {
       const edit = new vscode.WorkspaceEdit();
       // The editor writes the byte order mark of a file itself.
       edit.replace(uri, new vscode.Range(open.positionAt(0), open.positionAt(open.getText().length)), request.content.replace(MARK, ""));
@@ -66,6 +66,19 @@ async function bytesOf(uri: vscode.Uri): Promise<Uint8Array> {
     return await vscode.workspace.fs.readFile(uri);
   } catch {
     return new Uint8Array();
+  }
+}
+
+/** Whether an editor without unsaved changes shows an older text than the file has. It would refuse to save over the newer one,
+ * and takes what is written to the file by itself. */
+function isBehind(open: vscode.TextDocument, bytes: Uint8Array): boolean {
+  if (open.isDirty) return false;
+  try {
+    const saved = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    return saved.replaceAll("\r\n", "\n") !== open.getText().replaceAll("\r\n", "\n");
+  } catch {
+    // In another encoding, which the editor knows.
+    return false;
   }
 }
 

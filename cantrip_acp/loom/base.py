@@ -380,13 +380,16 @@ class BaseLoom:
         """Utterances that were cut because their cast was stopped, in the order of writing: all, or those that follow a
         turn."""
         held = self._tree.partials
-        positions = sorted(p for of in held.values() for p in of) if turn_id is None else held.get(turn_id, [])
+        positions = (
+            sorted(p for of in tuple(held.values()) for p in tuple(of)) if turn_id is None else held.get(turn_id, [])
+        )
         return [r for r in self._read(positions) if isinstance(r, UtteranceRecord)] if positions else []
 
     def cast_starts(self, cast_ids: Iterable[str] | None = None) -> dict[str, CastRecord]:
         """The start of every cast by its id, or of these casts, in the order of writing."""
         wanted = None if cast_ids is None else set(cast_ids)
-        casts = self._tree.casts.items()
+        # A copy: another thread may append.
+        casts = tuple(self._tree.casts.items())
         positions = [where[0] for cast_id, where in casts if where and (wanted is None or cast_id in wanted)]
         return {r.id: r for r in self._read(positions) if isinstance(r, CastRecord)}
 
@@ -413,8 +416,8 @@ class BaseLoom:
     def elsewhere(self) -> set[str]:
         """The turns that this loom names but lacks: another loom holds them, and a fork or a child in this loom starts
         there."""
-        begun = [where[0] for where in self._tree.casts.values() if where]
-        named: set[str | None] = {place.parent_id for place in self._tree.turns.values()}
+        begun = [where[0] for where in tuple(self._tree.casts.values()) if where]
+        named: set[str | None] = {place.parent_id for place in tuple(self._tree.turns.values())}
         for record in self._read([*begun, *self._tree.forks.values()]):
             if isinstance(record, CastRecord):
                 named.add(record.parent_turn_id)
@@ -425,7 +428,9 @@ class BaseLoom:
     def assigned(self, turn_id: str | None = None) -> list[RewardRecord]:
         """Every reward of one turn, or of all turns, in the order in which they were given (LOOM-3)."""
         held = self._tree.assigned
-        positions = sorted(p for of in held.values() for p in of) if turn_id is None else held.get(turn_id, [])
+        positions = (
+            sorted(p for of in tuple(held.values()) for p in tuple(of)) if turn_id is None else held.get(turn_id, [])
+        )
         return [r for r in self._read(positions) if isinstance(r, RewardRecord)]
 
     def reward(self, turn_id: str) -> float | None:
@@ -547,7 +552,7 @@ class BaseLoom:
     def children_until(self, leaf_id: str) -> tuple[int, int]:
         """On the path to a turn: the number of children that its entity spawned, and the number of casts of children
         and of their children (``max_children_total`` counts each)."""
-        places = self._tree.turns
+        places = dict(self._tree.turns)
         mine = set(self.own_path(leaf_id))
         children = sum(1 for place in places.values() if place.role == "call" and place.parent_id in mine)
         turns: dict[str | None, list[str]] = {}

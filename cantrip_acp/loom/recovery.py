@@ -138,7 +138,7 @@ def _raise_incomplete(record: UtteranceRecord, problem: LoomError) -> None:
 def _last_turns(loom: BaseLoom) -> dict[str, str]:
     """The last turn of each cast that has no end and does not run."""
     there = loom.open_casts - loom.running_casts()
-    return {place.cast_id: i for i, place in loom.places.items() if place.cast_id in there} if there else {}
+    return {place.cast_id: i for i, place in loom.places.copy().items() if place.cast_id in there} if there else {}
 
 
 def _turn(loom: BaseLoom, record: UtteranceRecord) -> Turn:
@@ -254,7 +254,7 @@ def _end(loom: BaseLoom, cast_id: str, turns: dict[str, Turn], ends: dict[str, C
     start, _ = loom.cast_of(cast_id)
     if start is None:
         return None
-    own = loom.bodies(i for i, place in loom.places.items() if place.cast_id == cast_id)
+    own = loom.bodies(i for i, place in loom.places.copy().items() if place.cast_id == cast_id)
     own += [turn for turn in turns.values() if turn.cast_id == cast_id]
     ids = {each.id for each in own}
     used = [each.metadata.usage for each in own]

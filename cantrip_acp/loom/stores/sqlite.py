@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sqlite3
+import threading
 import urllib.parse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -102,6 +103,9 @@ class SqliteStore:
         self._sums: dict[str, str] = {}
         """The last checksum of each chain, after record ``_seen``."""
         self._tables = TABLES
+        self._using = threading.RLock()
+        """Held during each query. A read that is open in one thread would give the connection an old snapshot of the
+        database, and once another process has written, the next write of another thread would fail at once."""
         self._locks = cast_locks.CastLocks(self.path.with_name(self.path.name + cast_locks.SUFFIX))
         cast_locks.not_for_children(self)
         self._base: sqlite3.Connection | None = None
@@ -286,7 +290,8 @@ class SqliteStore:
             raise LoomError(f"loom {self.path} is open for reading only")
         row = rows.row_of(record, body)
         try:
-            position = self._insert(base, row)
+            with self._using:
+                position = self._insert(base, row)
         except sqlite3.IntegrityError as error:
             raise self._refused(str(error), row) from error
         except sqlite3.Error as error:
@@ -379,13 +384,14 @@ class SqliteStore:
         base = self._open
         if len(positions) > 1:
             many = "SELECT n, body FROM record WHERE n IN (SELECT value FROM json_each(?))"
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(sqlite3.Error), self._using:
                 return {n: _bytes(body) for n, body in base.execute(many, (json.dumps(positions),))}
         # Read one by one, to find the record that cannot be read.
         bodies: dict[int, bytes] = {}
         for position in positions:
             try:
-                found = base.execute("SELECT n, body FROM record WHERE n = ?", (position,)).fetchall()
+                with self._using:
+                    found = base.execute("SELECT n, body FROM record WHERE n = ?", (position,)).fetchall()
                 bodies.update((n, _bytes(body)) for n, body in found)
             except sqlite3.Error as error:
                 raise LoomDamaged(f"loom {self.path}: record {position} cannot be read: {error}") from error
@@ -443,7 +449,8 @@ class SqliteStore:
 
     def _head_from_body(self, position: int) -> Head | LaterHead | None:
         try:
-            found = self._open.execute("SELECT body FROM record NOT INDEXED WHERE n = ?", (position,)).fetchone()
+            with self._using:
+                found = self._open.execute("SELECT body FROM record NOT INDEXED WHERE n = ?", (position,)).fetchone()
         except sqlite3.Error:
             return None
         return None if found is None else rows.head_from(_bytes(found[0]))
@@ -451,12 +458,11 @@ class SqliteStore:
     def _rows(self, column: str, after: int, noted: list[Problem]) -> Iterator[tuple[int, bytes]]:
         """Yield rows in order. If a page of the index is damaged, read the table instead. If the table is damaged too,
         read it from both ends; only the rows between are lost."""
-        base = self._open
         by = "INDEXED BY record_head" if column == "head" else "NOT INDEXED"
         at = after
         try:
-            for at, data in base.execute(f"SELECT n, {column} FROM record {by} WHERE n > ? ORDER BY n", (after,)):
-                yield at, _bytes(data)
+            for at, data in self._pages(column, by, after):
+                yield at, data
             return
         except sqlite3.DatabaseError as error:
             if _code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR):
@@ -464,10 +470,8 @@ class SqliteStore:
             what = str(error)
         first = at
         try:
-            for at, data in base.execute(
-                f"SELECT n, {column} FROM record NOT INDEXED WHERE n > ? ORDER BY n", (first,)
-            ):
-                yield at, _bytes(data)
+            for at, data in self._pages(column, "NOT INDEXED", first):
+                yield at, data
             noted.append(Problem(f"an index is damaged behind record {first} ({what}); the table was read instead"))
             return
         except sqlite3.DatabaseError:
@@ -475,13 +479,33 @@ class SqliteStore:
         rest: list[tuple[int, bytes]] = []
         try:
             query = f"SELECT n, {column} FROM record NOT INDEXED WHERE n > ? ORDER BY n DESC"
-            rest.extend(base.execute(query, (at,)))
+            with self._using:
+                rest.extend(self._open.execute(query, (at,)))
         except sqlite3.DatabaseError:
             pass
         until = f"before record {rest[-1][0]}" if rest else "to the end"
         noted.append(Problem(f"records behind {at} {until} cannot be read: {what}", offset=at))
         for at, data in reversed(rest):
             yield at, _bytes(data)
+
+    def _pages(self, column: str, by: str, after: int) -> Iterator[tuple[int, bytes]]:
+        """Yield rows in order. No read stays open while the caller has a row. Raises after the rows before a damaged
+        one."""
+        query = f"SELECT n, {column} FROM record {by} WHERE n > ? ORDER BY n LIMIT {_PAGE}"
+        while True:
+            page: list[tuple[int, bytes]] = []
+            failure = None
+            with self._using:
+                try:
+                    page.extend(self._open.execute(query, (after,)))
+                except sqlite3.DatabaseError as error:
+                    failure = error
+            for after, data in page:
+                yield after, _bytes(data)
+            if failure is not None:
+                raise failure
+            if len(page) < _PAGE:
+                return
 
     def damaged(self) -> list[Problem]:
         # A connection of its own sees one state of the database, even while others write.

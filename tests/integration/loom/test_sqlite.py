@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.core.errors import LoomLocked
-from cantrip_acp.loom.records.turn import Utterance
+from cantrip_acp.loom.records.turn import CastRecord, Utterance
 from cantrip_acp.loom.stores import sqlite as store
 from cantrip_acp.loom.stores.address import is_sqlite
 from cantrip_acp.recipes import load_for_session
@@ -211,3 +212,64 @@ def test_a_look_at_a_database_keeps_the_locks_of_this_process(tmp_path: Path) ->
     base.close()
     assert "database is locked" in other.stderr
     assert is_sqlite(path)
+
+
+def test_whoever_reads_slowly_takes_no_write_of_its_own_process(path: Path) -> None:
+    """An open read would keep an old snapshot of the database, on which nothing can be written any more."""
+    with Loom.open(f"sqlite:{path}") as loom, Loom.open(f"sqlite:{path}") as other:
+        for number, read in enumerate((loom.records, loom.stored, loom.turns)):
+            reading = read()
+            next(reading)  # type: ignore[call-overload]
+            other.append(Turn(f"other{number}", "t2", "c", "e2", "k"))
+            loom.append(Turn(f"own{number}", "t2", "c", "e3", "k"))
+            reading.close()  # type: ignore[attr-defined]
+        other.refresh()
+        assert [turn.id for turn in loom.turns()] == [turn.id for turn in other.turns()]
+
+
+OTHER_WRITER = """
+import sys
+import threading
+from cantrip_acp import Loom, Turn
+with Loom.open(sys.argv[1]) as loom:
+    print("ready", flush=True)
+    for number in range(100_000):
+        loom.append(Turn(f"other{number}", None, "c", "e2", "k"))
+"""
+
+
+def test_threads_read_while_this_process_and_another_one_write(path: Path) -> None:
+    where, failures, stop = f"sqlite:{path}", list[BaseException](), threading.Event()
+    with (
+        processes.Popen([sys.executable, "-c", OTHER_WRITER, where], stdout=-1) as other,
+        Loom.open(where) as loom,
+    ):
+        assert other.stdout is not None
+        other.stdout.readline()
+
+        def read() -> None:
+            try:
+                while not stop.is_set():
+                    loom.cast_starts()
+                    loom.has_entity("nobody")
+                    loom.bodies(["t0", "t1", "t2"])
+                    loom.children_until("t2")
+                    for _ in loom.records():
+                        if stop.is_set():
+                            return
+            except BaseException as error:
+                failures.append(error)
+
+        readers = [threading.Thread(target=read) for _ in range(3)]
+        for each in readers:
+            each.start()
+        try:
+            for number in range(300):
+                loom.append(Turn(f"own{number}", None, "c", "e3", "k"))
+                loom.append(CastRecord(f"k{number}", "start", "e3", "c"))
+        finally:
+            stop.set()
+            other.kill()
+            for each in readers:
+                each.join()
+        assert failures == []

@@ -1,9 +1,9 @@
 """Output files: writes to a path that a user names. What happens depends on what is at the path:
 
     a regular file, or nothing       a new file is written in the same folder and then renamed to the path
-    a symbolic link                  followed once, and only to a regular file
+    a symbolic link                  refused: a program that works in the folder may have made it
     a FIFO, a character device       written into, never replaced
-    one of our own descriptors       written into: /dev/stdout, /dev/fd/3, the shell's >(command)
+    one of our own descriptors       written into, also by a link: /dev/stdout, /dev/fd/3, the shell's >(command)
     a loom, also a damaged loom      refused, like a folder, a socket and a disk
 
 Each decision is made on an opened descriptor. The rename exchanges the new file with the file that was checked. If
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from cantrip_acp.core.errors import OutputError
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.text.dataclass import dataclass
 
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
@@ -40,16 +41,18 @@ _NOREPLACE, _EXCHANGE = 1, 2
 
 
 @contextmanager
-def output_file(path: Path | str, *, mode: int = 0o666, overwrite: bool = True) -> Iterator[BinaryIO]:
+def output_file(
+    path: Path | str, *, mode: int = 0o666, overwrite: bool = True, make_folder: bool = False
+) -> Iterator[BinaryIO]:
     """A stream whose content is at ``path`` when the block ends; see the table above.
 
     A plain file is replaced as a whole and keeps its permissions, and its owner if we may set it. If the block or the
     writing fails, the old file is unchanged. ``mode`` is for a new file, minus the umask. Without ``overwrite``, an
-    existing file is an error. Raises `OutputError`.
+    existing file is an error. With ``make_folder`` its folder is made, if it is missing. Raises `OutputError`.
     """
     path = Path(path)
     with _errors(path):
-        place = _find(path)
+        place = _find(path, make_folder)
     try:
         if not overwrite and place.kind is not None:
             raise OutputError(f"cannot write {path}: it exists already; name another file")
@@ -103,15 +106,16 @@ def _errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise OutputError(f"cannot write {path}: the program that reads from it has closed it") from error
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+        where = f"{error.filename}: " if error.errno == errno.ELOOP and error.filename else ""
+        raise OutputError(f"cannot write {path}: {where}{error.strerror or error}") from error
 
 
-def _find(path: Path) -> _Place:
+def _find(path: Path, make_folder: bool = False) -> _Place:
     """Open what is at a path and determine its type."""
-    place = _at(path, os.open(path.parent, _LOOK | os.O_DIRECTORY | os.O_CLOEXEC), path.name)
+    place = _at(path, Folder.holding(path, make=make_folder).fd, path.name)
     try:
         if place.kind == stat.S_IFLNK:
-            place = _followed(place)
+            place = _descriptor(place)
         match place.kind:
             case None:
                 _refuse_companion(place)
@@ -147,31 +151,21 @@ def _at(path: Path, folder: int, name: str) -> _Place:
         raise
 
 
-def _followed(link: _Place) -> _Place:
-    """The target of a link: a regular file, or one of our own descriptors."""
+def _descriptor(link: _Place) -> _Place:
+    """One of our own descriptors, to which a link leads. Any other link is refused."""
     if _is_own_descriptors(link.folder):
         return _open_descriptor(link.path, link.name, link)
     text = os.readlink(link.name, dir_fd=link.folder)
     head, name = os.path.split(text)
-    folder = os.open(head or ".", _LOOK | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=link.folder)
-    if name.isdigit() and _is_own_descriptors(folder):
+    if name.isdigit():
+        folder = os.open(head or ".", _LOOK | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=link.folder)
+        own = _is_own_descriptors(folder)
         os.close(folder)
-        return _open_descriptor(link.path, name, link)
-    place = _at(link.path, folder, name)
-    if place.kind == stat.S_IFREG:
-        link.close()
-        return place
-    what = {
-        None: "nothing",
-        stat.S_IFLNK: "another link",
-        stat.S_IFDIR: "a folder",
-        stat.S_IFIFO: "a pipe",
-        stat.S_IFSOCK: "a socket",
-    }.get(place.kind, "a device")
-    place.close()
+        if own:
+            return _open_descriptor(link.path, name, link)
     raise OutputError(
-        f"cannot write {link.path}: it is a link to {what} ({text}), and links are followed only to regular files. "
-        f"Name the target instead of the link"
+        f"cannot write {link.path}: it is a symbolic link, to {text}. Links are not followed, because a program that works in "
+        "the folder may have made it. Name its target instead, or remove the link"
     )
 
 

@@ -50,6 +50,7 @@ PROTECTED_FILES: tuple[Protected, ...] = (
     Protected(".gitconfig", _GIT),
     Protected(".gitmodules", "git fetches from the addresses that it names", first=True),
     Protected(".cantrip", "it holds the recipes that a person trusts", first=True, always=True),
+    Protected(".catalog", "it says what agents may do, and holds the receipts of their work", first=True, always=True),
     Protected(".vscode", _EDITOR, first=True),
     Protected("*.code-workspace", _EDITOR),
     Protected(".devcontainer", "the editor builds and runs the container that it describes", first=True),

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 from cantrip_acp.core.errors import LoomError, LoomLocked
 from cantrip_acp.core.lifecycle.checkpoints import delete_checkpoints
+from cantrip_acp.files.folder import Entry, Folder
 from cantrip_acp.git import file_snapshots
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, LoomHeader
 from cantrip_acp.loom.stores import file_locks
-from cantrip_acp.retention.dir_handle import Entry, Folder
 from cantrip_acp.retention.rules import DAY, Item, ItemKept, Rules
 
 FOLDER = "looms"

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cantrip_acp.core.errors import CantripError, LoomError
+from cantrip_acp.files.folder import Entry, Folder
 from cantrip_acp.retention import looms
-from cantrip_acp.retention.dir_handle import Entry, Folder
 from cantrip_acp.retention.looms import LoomFiles, References
 from cantrip_acp.retention.rules import Item, ItemKept, Rules
 

@@ -4,6 +4,8 @@
 null for the receipt that ends the tuple. The receipts themselves are in ``receipts/<2 hex digits>/<the others>.json``. Lines
 are only added. Lines of earlier days are in ``tuples-<day>.jsonl.gz``. A line is on the disk after its receipt is, so a process
 that is killed leaves nothing that names a missing receipt, and at most one torn last line.
+
+The folder lies in a workspace, whose commands may write there, so nothing in it is opened by a link.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import SpaceError, TupleError
 from cantrip_acp.tuplespace.receipts import is_genuine
@@ -47,32 +50,44 @@ class ProjectLog:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing meanwhile."""
+        with self._opened(make=True) as folder, self._failures("write"):
+            lock = folder.open_file(_LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(lock)
+
+    @contextlib.contextmanager
+    def _opened(self, *, make: bool = False) -> Iterator[Folder]:
+        with self._failures("write" if make else "read"):
+            folder = Folder.of(self.folder, make=make)
+        with folder:
+            yield folder
+
+    @contextlib.contextmanager
+    def _failures(self, doing: str) -> Iterator[None]:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise SpaceError(f"cannot write {self.folder}: {error.strerror}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(lock)
+        except (OSError, EOFError) as error:
+            place, why = getattr(error, "filename", None) or self.folder, getattr(error, "strerror", None) or error
+            raise SpaceError(f"cannot {doing} {place}: {why}") from None
 
     def version(self) -> tuple[int, int]:
         """Another one after each change of the log: its time and its size."""
         try:
-            found = (self.folder / LOG).stat()
+            found = (self.folder / LOG).lstat()
         except OSError:
             return 0, 0
         return found.st_mtime_ns, found.st_size
 
     def export(self, store: TupleStore, pattern: Pattern | None = None) -> Changes:
         """Add the tuples of a store, with their receipts, that the log does not have yet."""
-        with self.locked():
-            self._rotate()
-            known, changes, cursor = self._known(), Changes(), ""
-            with open(self.folder / LOG, "ab") as log:
-                if log.tell() and self._last_byte() != b"\n":
+        with self.locked(), self._opened() as folder, self._failures("write"):
+            self._rotate(folder)
+            known, changes, cursor = self._known(folder), Changes(), ""
+            with os.fdopen(folder.open_file(LOG, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab") as log:
+                if log.tell() and os.pread(log.fileno(), 1, log.tell() - 1) != b"\n":
                     log.write(b"\n")
                 while True:
                     found, next_cursor = store.after(cursor, pattern or Pattern())
@@ -80,7 +95,7 @@ class ProjectLog:
                         receipts = (
                             store.receipts(stored.work.id) if stored.state != "waiting" or stored.attempts else []
                         )
-                        self._add(log, stored.work, receipts, known, changes)
+                        self._add(folder, log, stored.work, receipts, known, changes)
                     if next_cursor == cursor:
                         break
                     cursor = next_cursor
@@ -88,7 +103,15 @@ class ProjectLog:
                 os.fsync(log.fileno())
             return changes
 
-    def _add(self, log: Any, work: WorkTuple, receipts: list[StoredReceipt], known: set[str], changes: Changes) -> None:
+    def _add(
+        self,
+        folder: Folder,
+        log: Any,
+        work: WorkTuple,
+        receipts: list[StoredReceipt],
+        known: set[str],
+        changes: Changes,
+    ) -> None:
         if work.id not in known:
             known.add(work.id)
             changes.tuples += 1
@@ -99,27 +122,14 @@ class ProjectLog:
                 continue
             known.add(identity)
             changes.receipts += 1
-            self._write_receipt(each.document)
+            above, _, name = _receipt_file(identity).rpartition("/")
+            with folder.beneath(above, make=True) as place:
+                place.replace(name, canonical_json(dict(each.document)) + b"\n")
             line = {"receipt_id": identity, "tuple_id": work.id, "step": each.step}
             log.write(canonical_json(line) + b"\n")
             if each.step is None:
                 log.flush()
                 os.fsync(log.fileno())
-
-    def receipt_path(self, receipt_id: str) -> Path:
-        """The file of a receipt."""
-        digits = receipt_id.removeprefix("sha256:")
-        return self.folder / "receipts" / digits[:2] / f"{digits[2:]}.json"
-
-    def _write_receipt(self, receipt: Mapping[str, Any]) -> None:
-        path = self.receipt_path(receipt["id"])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(f".{os.getpid()}")
-        with open(new, "wb") as file:
-            file.write(canonical_json(dict(receipt)) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
 
     def load(self, store: TupleStore, pattern: Pattern | None = None) -> Changes:
         """Put the log's tuples into a store, those that ended with their receipts. What the store knows stays as it is.
@@ -129,16 +139,19 @@ class ProjectLog:
         works: dict[str, WorkTuple] = {}
         receipts: dict[str, list[StoredReceipt]] = {}
         changes, torn = Changes(), list[str]()
-        for where, document in self._lines(torn):
-            if "receipt_id" in document:
-                receipts.setdefault(document.get("tuple_id", ""), []).append(self._receipt(where, document))
-                continue
-            try:
-                work = parse_tuple(document)
-            except TupleError as error:
-                raise TupleError(f"{where}: {error}") from None
-            if pattern is None or pattern.matches(work.document):
-                works[work.id] = work
+        if not os.path.lexists(self.folder):
+            return changes
+        with self._opened() as folder:
+            for where, document in self._lines(folder, torn):
+                if "receipt_id" in document:
+                    receipts.setdefault(document.get("tuple_id", ""), []).append(self._receipt(folder, where, document))
+                    continue
+                try:
+                    work = parse_tuple(document)
+                except TupleError as error:
+                    raise TupleError(f"{where}: {error}") from None
+                if pattern is None or pattern.matches(work.document):
+                    works[work.id] = work
         changes.torn = tuple(torn)
         waiting = []
         for identity, work in works.items():
@@ -153,13 +166,14 @@ class ProjectLog:
             changes.tuples += sum(store.put(waiting[first : first + 500]))
         return changes
 
-    def _receipt(self, where: str, line: Mapping[str, Any]) -> StoredReceipt:
+    def _receipt(self, folder: Folder, where: str, line: Mapping[str, Any]) -> StoredReceipt:
         identity, step = line.get("receipt_id"), line.get("step")
         if not isinstance(identity, str) or not (step is None or isinstance(step, int)):
             raise TupleError(f"{where}: a line of a receipt has receipt_id, tuple_id and step")
-        path = self.receipt_path(identity)
+        path = self.folder / _receipt_file(identity)
         try:
-            document = json.loads(path.read_bytes())
+            with folder.file(_receipt_file(identity)) as file:
+                document = json.loads(file.read())
         except (OSError, ValueError) as error:
             raise TupleError(f"{where}: the receipt cannot be read from {path}: {error}") from None
         if not isinstance(document, dict) or document.get("id") != identity or not is_genuine(document):
@@ -168,20 +182,17 @@ class ProjectLog:
             raise TupleError(f"{where}: {path} is a receipt of another tuple")
         return StoredReceipt(document=document, step=step)
 
-    def _known(self) -> set[str]:
-        return {str(document.get("receipt_id") or document.get("id")) for _, document in self._lines([])}
+    def _known(self, folder: Folder) -> set[str]:
+        return {str(document.get("receipt_id") or document.get("id")) for _, document in self._lines(folder, [])}
 
-    def _lines(self, torn: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _lines(self, folder: Folder, torn: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Each line with its file and number. Lines that were cut while they were written are left out and named."""
-        try:
-            files = [*sorted(self.folder.glob("tuples-*.jsonl.gz")), self.folder / LOG]
-        except OSError as error:
-            raise SpaceError(f"cannot read {self.folder}: {error.strerror}") from None
-        for path in files:
-            if not path.exists():
-                continue
-            try:
-                with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as lines:
+        with self._failures("read"):
+            names = [each.name for each in folder.entries()]
+            packed = [name for name in names if name.startswith("tuples-") and name.endswith(".jsonl.gz")]
+            for name in (*packed, *(each for each in names if each == LOG)):
+                path = self.folder / name
+                with folder.file(name) as file, gzip.open(file, "rb") if name != LOG else file as lines:
                     for number, line in enumerate(lines, 1):
                         if not line.strip():
                             continue
@@ -193,31 +204,29 @@ class ProjectLog:
                         if not isinstance(document, dict):
                             raise TupleError(f"{path}:{number}: a line is a JSON object")
                         yield f"{path}:{number}", document
-            except (OSError, EOFError) as error:
-                raise SpaceError(f"cannot read {path}: {error}") from None
 
-    def _last_byte(self) -> bytes:
-        with open(self.folder / LOG, "rb") as log:
-            log.seek(-1, os.SEEK_END)
-            return log.read()
-
-    def _rotate(self) -> None:
+    def _rotate(self, folder: Folder) -> None:
         """Compress the log if its last line is of an earlier day."""
-        log = self.folder / LOG
-        if not log.exists() or not log.stat().st_size:
+        entry = folder.entry(LOG)
+        if entry is None or not entry.size:
             return
-        day = datetime.datetime.fromtimestamp(log.stat().st_mtime, datetime.UTC).date()
+        day = datetime.datetime.fromtimestamp(entry.changed, datetime.UTC).date()
         if day >= datetime.datetime.now(datetime.UTC).date():
             return
-        packed = self.folder / f"tuples-{day.isoformat()}.jsonl.gz"
-        new = packed.with_suffix(".new")
+        packed = f"tuples-{day.isoformat()}.jsonl.gz"
         # What an interrupted rotation left is complete, or is made again.
-        before = gzip.decompress(packed.read_bytes()) if packed.exists() else b""
-        content = log.read_bytes()
+        before = b""
+        if folder.entry(packed) is not None:
+            with folder.file(packed) as file:
+                before = gzip.decompress(file.read())
+        with folder.file(LOG) as file:
+            content = file.read()
         if not before.endswith(content):
-            with open(new, "wb") as file:
-                file.write(gzip.compress(before + content, mtime=0))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(new, packed)
-        log.unlink()
+            folder.replace(packed, gzip.compress(before + content, mtime=0))
+        folder.unlink(LOG)
+
+
+def _receipt_file(receipt_id: str) -> str:
+    """The file of a receipt, below the folder."""
+    digits = receipt_id.removeprefix("sha256:")
+    return f"receipts/{digits[:2]}/{digits[2:]}.json"

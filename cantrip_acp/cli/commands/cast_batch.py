@@ -515,9 +515,12 @@ class _Report:
             self._width = 0
 
     def write(self, out: Path) -> None:
-        """Write all results, also of casts that have not ended."""
+        """Write all results, also of casts that have not ended. Raises `OutputError`."""
+        from cantrip_acp.files.output_file import output_file
+
         text = "".join(json.dumps(self._row(index), ensure_ascii=False) + "\n" for index in range(len(self._works)))
-        out.write_text(text, encoding="utf-8")
+        with output_file(out) as file:
+            file.write(text.encode())
 
     def write_page(self, target: Path, title: str) -> None:
         """Write the page of the batch, also with casts that have not ended."""

@@ -47,23 +47,27 @@ def build(check: bool, as_json: bool, cwd: Path) -> int:
 
     Exit status: 0 done, 1 the file is not up to date (--check), 2 AGENTS.md, a recipe or an installed gate is not valid.
     """
-    from cantrip_acp.files.output_file import output_file
+    from cantrip_acp.files.folder import Folder
     from cantrip_acp.tuplespace.catalog.build import build_catalog
     from cantrip_acp.tuplespace.catalog.capabilities import FILE, Catalog, parse_catalog
     from cantrip_acp.tuplespace.errors import TupleError
 
     path = cwd / FILE
-    if path.is_symlink() or path.parent.is_symlink():
-        # It came with a repository, and may lead to any file of the user.
-        raise DefinitionError("this is a symbolic link; remove it, and build the catalog again", where=str(path))
     built = build_catalog(cwd)
-    text = built.to_json()
-    old_text = path.read_bytes() if path.is_file() else b""
-    up_to_date = text == old_text
-    if not (up_to_date or check):
-        path.parent.mkdir(exist_ok=True)
-        with output_file(path) as stream:
-            stream.write(text)
+    text, old_text = built.to_json(), b""
+    try:
+        # Both may have come with a repository, or from a command that works in the folder.
+        if os.path.lexists(path.parent):
+            with Folder.of(path.parent) as folder:
+                if folder.entry(path.name) is not None:
+                    with folder.file(path.name) as file:
+                        old_text = file.read()
+        up_to_date = text == old_text
+        if not (up_to_date or check):
+            with Folder.of(path.parent, make=True) as folder:
+                folder.replace(path.name, text)
+    except OSError as error:
+        raise DefinitionError(error.strerror or str(error), where=str(error.filename or path)) from None
     try:
         old = parse_catalog(old_text, str(path)) if old_text else Catalog(())
     except TupleError as error:

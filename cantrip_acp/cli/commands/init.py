@@ -91,8 +91,7 @@ def init(name: str, task: str | None, model: str | None, may: str | None, yes: b
     provider, _, model = answers.model.partition(":")
     if provider == "embedded" and model and model not in weights.KNOWN:
         raise DefinitionError(weights.unknown(model), where=f"--model {answers.model}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with output_file(path, overwrite=force) as file:
+    with output_file(path, overwrite=force, make_folder=True) as file:
         file.write(text)
     click.echo(f"wrote {path}")
     if answers.model == SCRIPTED:

@@ -61,11 +61,7 @@ def new(name: str, force: bool, cwd: Path) -> None:
         path = cwd / ".cantrip" / f"{name}.cantrip.yaml"
     if os.path.lexists(path) and not force:
         raise DefinitionError("exists already; choose another name, or use --force to replace it", where=str(path))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DefinitionError(f"cannot be written: {error.strerror}", where=str(path)) from None
-    with output_file(path, overwrite=force) as file:
+    with output_file(path, overwrite=force, make_folder=True) as file:
         file.write(_template(stem(path)).encode())
     click.echo(f"wrote {path}")
     click.echo(f'try it: cantrip cast {stem(path) if not is_path(name) else path} "Say hello."')

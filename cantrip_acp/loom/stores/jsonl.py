@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomChanged, LoomDamaged, LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
@@ -103,10 +104,12 @@ class JsonlStore:
         """Open and lock the file. Returns False where the path now names another file."""
         flags = os.O_RDONLY if self.readonly else os.O_RDWR | os.O_APPEND | os.O_CREAT
         try:
-            if not self.readonly:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-            # O_NONBLOCK: opening a FIFO would otherwise wait for its other end. Regular files ignore the flag.
-            self._fd = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+            if self.readonly:
+                # O_NONBLOCK: opening a FIFO would otherwise wait for its other end. Regular files ignore the flag.
+                self._fd = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+            else:
+                with Folder.holding(self.path, make=True) as folder:
+                    self._fd = folder.open_file(self.path.name, flags, 0o600)
         except OSError as error:
             raise LoomError(f"cannot open loom {self.path}: {error.strerror}") from error
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):

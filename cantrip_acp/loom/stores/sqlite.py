@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.sqlite_file import statements, use_write_ahead_log
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
@@ -134,11 +135,7 @@ class SqliteStore:
             raise LoomError(f"cannot open loom {self.path}: it is not a regular file")
         if not self.readonly:
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                # SQLite creates files that others may read, and gives its WAL the same mode. So create the file here.
-                # Do not open a file that exists: closing it would drop the locks of this process's other connections.
-                with contextlib.suppress(FileExistsError):
-                    os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+                Folder.make_database(self.path)
             except OSError as error:
                 raise LoomError(f"cannot open loom {self.path}: {error.strerror}") from error
         elif not self.path.exists():

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.sqlite_file import statements, use_write_ahead_log
 from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, SubstrateError
 from cantrip_acp.substrate.stores.base import (
@@ -152,9 +153,7 @@ class SqliteTables:
         self._closed = False
         try:
             if not self._memory:
-                self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                with contextlib.suppress(FileExistsError):
-                    os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+                Folder.make_database(self.path, 0o700)
             with self._failures("open"):
                 self._views["write"] = SqliteView(self._connect())
                 self._prepare(self._views["write"].base)

@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomError
+from cantrip_acp.core.errors import LoomError, OutputError
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.output_file import output_file
 from cantrip_acp.loom.view import assets, write_html
 from cantrip_acp.loom.view.html_export import escaped, page
@@ -183,6 +184,10 @@ def write_loom_page(location: str, number: int, target: Path) -> str:
     """Write the page of a loom into the folder of the report's page. Returns its address, relative to that page."""
     name = re.sub(r"[^A-Za-z0-9-]+", "-", Path(location.partition("?")[0]).name.partition(".")[0]) or "loom"
     folder = target.with_name(f"{target.stem}-looms")
-    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        with Folder.holding(target) as above:
+            above.beneath(folder.name, make=True, mode=0o700).close()
+    except OSError as error:
+        raise OutputError(f"cannot write {folder}: {error.strerror}") from None
     write_html(location, folder / f"{number}-{name}.html")
     return f"{quote(folder.name)}/{number}-{name}.html"

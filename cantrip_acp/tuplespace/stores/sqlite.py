@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.sqlite_file import statements, use_write_ahead_log
 from cantrip_acp.tuplespace.budget import Budget, alarm_tuple, amounts, due_alarms
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
@@ -113,9 +114,7 @@ class SqliteTupleStore:
         self._version = -1
         self._closed = False
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            Folder.make_database(self.path)
             self._base = sqlite3.connect(
                 self.path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False, cached_statements=256
             )

@@ -216,7 +216,7 @@ def _turns(path: Path) -> list[str]:
 
 
 def test_a_loom_that_is_being_removed_is_locked(state: Path) -> None:
-    from cantrip_acp.retention.dir_handle import Folder
+    from cantrip_acp.files.folder import Folder
     from cantrip_acp.retention.looms import list_looms, locked
 
     folder = Folder.open(state / "looms")

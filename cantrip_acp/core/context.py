@@ -2,13 +2,13 @@
 
 New messages are appended. So adding a turn always costs the same, and each query begins with the messages of the last query,
 byte for byte, which prompt caching depends on. What changes earlier messages: a fold, `compact`, new knowledge
-(`set_knowledge`), an ephemeral result that was seen (`_expire`), and an intent or answer that is taken back (`withdraw`,
-`forget_partial`).
+(`set_knowledge`), an ephemeral result that was seen (`_expire`), media that the provider refused (`leave_out`), and an intent
+or answer that is taken back (`withdraw`, `forget_partial`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,10 @@ from cantrip_acp.core.folding.policy import (
     tokens_of,
 )
 from cantrip_acp.crystals.contract import CUTS, Attachment, Message
+from cantrip_acp.crystals.refused_media import without_media
 from cantrip_acp.gates.contract import render_record
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
-from cantrip_acp.loom.records.turn import STEERING, GateRecord, Output, Turn, UtteranceRecord
+from cantrip_acp.loom.records.turn import STEERING, GateRecord, Output, SentQuery, Turn, UtteranceRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.call import Call
@@ -150,6 +151,8 @@ class Context:
         applies.
         """
         self._summary: str | None = None
+        self._refused: frozenset[str] = frozenset()
+        """Media that a provider refused (`crystals.refused_media`). Results that hold them again are shown without them."""
         self._counted = 0
         """Tokens of the context up to the last query, counted by the provider; 0 if the provider gave no count."""
         self._since = 0
@@ -324,6 +327,9 @@ class Context:
 
     def add(self, turn: Turn) -> None:
         """Add a finished turn: what was said, and the results."""
+        sent = turn.metadata.query
+        if isinstance(sent, SentQuery) and sent.refused:
+            self.leave_out(sent.refused)
         if self.expires:
             self._expire()
         messages, whole = self.render(turn, fresh=True), self._keeps_for_a_query(turn)
@@ -531,6 +537,21 @@ class Context:
             cut += 1
         return cut
 
+    def leave_out(self, media: Collection[str]) -> None:
+        """Replace media that a provider refused with a note."""
+        self._refused = self._refused.union(media)
+        for message in tuple(self.messages):
+            shorter = without_media(message, media)
+            if shorter is not message:
+                self._replace(message, shorter)
+                self._counted = 0
+        if not self._counted:
+            self._since = sum(map(tokens_of, self.messages[len(self._head) :]))
+
+    def holds(self, media: Collection[str]) -> bool:
+        """Whether a message holds one of these media."""
+        return any(without_media(message, media) is not message for message in self.messages)
+
     def _replace(self, old: Message, new: Message) -> None:
         self.messages[next(i for i, m in enumerate(self.messages) if m is old)] = new
         for entry in self._entries:
@@ -538,9 +559,11 @@ class Context:
                 if message is old:
                     entry.messages[i] = new
                     entry.tokens = sum(map(tokens_of, entry.messages))
+            entry.steering[:] = [new if message is old else message for message in entry.steering]
         openings = {id(o): o for o in (*(entry.opening for entry in self._entries), self._opening) if o is not None}
         for opening in openings.values():
             opening.lead[:] = [new if message is old else message for message in opening.lead]
+            opening.messages[:] = [new if message is old else message for message in opening.messages]
             if opening.partial is old:
                 opening.partial = new
 
@@ -603,7 +626,8 @@ class Context:
                 text = UNKNOWN
             if text is None:
                 text = SKIPPED if turn.terminated else INTERRUPTED
-            out.append(Message("tool", text, tool_call_id=call.id, name=call.gate, is_error=failed, attachments=images))
+            said_back = Message("tool", text, tool_call_id=call.id, name=call.gate, is_error=failed, attachments=images)
+            out.append(without_media(said_back, self._refused))
         return out
 
     def _observed(self, record: GateRecord, *, fresh: bool) -> str:

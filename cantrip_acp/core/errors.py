@@ -122,7 +122,8 @@ class CrystalError(CantripError):
     after a connection reset).
     ``retry_after`` is in seconds. ``answer`` is the crystal's `Response`, if it gave one that cannot be used (an empty one,
     one that was cut before it began, one without the call that it must have): the loom keeps it, because it was sampled.
-    ``asked_again`` is the message after which the crystal answers again within the same query.
+    ``asked_again`` is the message after which the crystal answers again within the same query. ``part`` is the part of the
+    request that the error names, if it names one, and ``about_media`` says that it is about an image, a sound or a document.
     """
 
     def __init__(
@@ -138,7 +139,14 @@ class CrystalError(CantripError):
         self._retryable = retryable
         self.answer: Any = None
         self.asked_again: str | None = None
+        self.part: Any = None
+        self.about_media = False
         super().__init__(message)
+
+    @property
+    def refuses_content(self) -> bool:
+        """Whether the provider does not accept what the request holds, now or later."""
+        return self.about_media or self.status in (400, 413, 415, 422)
 
     def with_answer(self, answer: Any, asked_again: str | None = None) -> Self:
         """This error, with the answer that cannot be used."""
@@ -163,6 +171,10 @@ class ContextLimitError(CrystalError):
         self.tokens = tokens
         self.limit = limit
         super().__init__(message, retryable=False)
+
+    @property
+    def refuses_content(self) -> bool:
+        return True
 
 
 class ScriptExhausted(CrystalError):

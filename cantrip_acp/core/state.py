@@ -202,6 +202,12 @@ class EntityState:
             return SentQuery(digest)
         return SentQuery(digest, self.tools_in_turns.get(self.query_digest.tools_hash(tools)) or freeze(tools))
 
+    def leave_out(self, query: Query, media: tuple[str, ...]) -> SentQuery:
+        """Leave out media that the provider refused, from this query on. Returns what the record says about the query."""
+        self.context.leave_out(media)
+        sent = self.describe_query(msgspec.structs.replace(query, messages=self.context.messages))
+        return msgspec.structs.replace(sent, refused=media)
+
     def write_root(self) -> None:
         """Make sure that the call is in the loom as this entity's root (CALL-4).
 

@@ -331,6 +331,7 @@ class Response(msgspec.Struct, frozen=True):
     - ``text_calls`` is true if the crystal wrote its tool calls into ``content``. They stay in ``content``.
     - ``problem`` says why a program in the text is not run (`mediums.text_program`). The loop sets it.
     - ``notices`` tell the user how the request was changed.
+    - ``refused_media`` are the keys of attachments that the provider refused, and that were left out of the request.
     - ``usage`` is the usage of this response only. It is unknown if the provider does not report it.
     - ``request`` has the parameters that were finally sent.
     - ``fingerprint`` is the provider's identifier for the version of the model.
@@ -352,6 +353,7 @@ class Response(msgspec.Struct, frozen=True):
     notices: tuple[str, ...] = ()
     request: RequestParameters | None = None
     fingerprint: str | None = None
+    refused_media: tuple[str, ...] = ()
 
 
 class Query(msgspec.Struct, frozen=True):

@@ -6,7 +6,6 @@ All attempts together are one query of the loop and at most one turn. A failed a
 from __future__ import annotations
 
 import random as _random
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -33,6 +32,7 @@ from cantrip_acp.crystals.contract import (
     check_response,
 )
 from cantrip_acp.crystals.logprobs import check_tokens
+from cantrip_acp.crystals.refused_media import MediaSearch, is_about_media, without_media
 from cantrip_acp.text.dataclass import dataclass
 
 MAX_RESPONSE_CHARS = 8_000_000
@@ -42,8 +42,6 @@ LONGEST_WAIT_S = 3600.0
 """Seconds without a piece of text after which a provider counts as dead, even if the connection still gets data."""
 
 _REASKS = 2
-_IMAGE = re.compile(r"image|media|multimodal", re.IGNORECASE)
-_LEFT_OUT = "[The image is left out: the provider refused the request that held it.]"
 _INSIST = "Your last answer called no tool. Answer with at least one tool call."
 
 
@@ -199,18 +197,24 @@ async def _attempt(
     crystal: Crystal, query: Query, emit: Emit, policy: RetryPolicy, notice: Notice, spend: Spend
 ) -> Response:
     retry = 0
-    told: tuple[str, ...] = ()
+    whole = query
+    search: MediaSearch | None = None
+    left_out: frozenset[str] = frozenset()
     while True:
         try:
             response = await metered(crystal, query, emit, spend)
-            return msgspec.structs.replace(response, notices=(*told, *response.notices)) if told else response
+            return response if search is None or not left_out else _without_media(response, search, left_out)
         except CrystalError as error:
-            plain = None if told else _without_images(query, error)
-            if plain is not None:
-                query, told = (
-                    plain,
-                    (f"Images of tool results were left out, because the request was refused: {error}",),
-                )
+            error.about_media = is_about_media(error) and any(each.attachments for each in query.messages)
+            if error.about_media and search is None:
+                search = MediaSearch(query.messages, error)
+            if search is not None and error.refuses_content:
+                found = search.next(error)
+                if found is None:
+                    raise search.final_error() from None
+                left_out = found
+                messages = [without_media(each, left_out) for each in whole.messages]
+                query = msgspec.structs.replace(whole, messages=messages, meter=Meter())
                 continue
             delay = policy.delay(retry, error)
             if delay is None:
@@ -224,22 +228,10 @@ async def _attempt(
             query = msgspec.structs.replace(query, meter=Meter())
 
 
-def _without_images(query: Query, error: CrystalError) -> Query | None:
-    """Return the query without the images of tool results, if the error may be about images; otherwise None.
-
-    Without this, one image that a provider cannot read would make every later query fail.
-    """
-    if error.status not in (400, 413, 415, 422) or not _IMAGE.search(str(error)):
-        return None
-    if not any(message.role == "tool" and message.attachments for message in query.messages):
-        return None
-    messages = [
-        msgspec.structs.replace(m, content=f"{m.content or ''}\n{_LEFT_OUT}", attachments=())
-        if m.role == "tool" and m.attachments
-        else m
-        for m in query.messages
-    ]
-    return msgspec.structs.replace(query, messages=messages, meter=Meter())
+def _without_media(response: Response, search: MediaSearch, left_out: frozenset[str]) -> Response:
+    """The response to a query without what the provider refused."""
+    notices = (search.notice(left_out), *response.notices)
+    return msgspec.structs.replace(response, notices=notices, refused_media=tuple(sorted(left_out)))
 
 
 async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> Response:

@@ -78,8 +78,6 @@ _ENDED = {
 
 _SNAPSHOT_PATIENCE = 1.0
 """Seconds that the snapshot of the last turn may still take if the cast is stopped."""
-_REFUSED_STATUSES = frozenset({400, 413, 415, 422})
-"""HTTP statuses by which a provider says that it does not accept the request's content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +180,7 @@ class CastRun:
         except CrystalError as caught:
             error = caught
             reason = "error"
-            if not self.cast.turns and (caught.status in _REFUSED_STATUSES or isinstance(caught, ContextLimitError)):
+            if not self.cast.turns and caught.refuses_content:
                 self._withdrawn = self.entity.context.withdraw()
             if not self._withdrawn:
                 if caught.answer is not None and self._stream is not None:
@@ -493,6 +491,8 @@ class CastRun:
             if span is not None:
                 span.answered(response, stream.attempt, self.cast.extra_usage)
             self._stream = None
+            if response.refused_media:
+                self.cast.sent = entity.leave_out(query, response.refused_media)
             return response
 
     def _count_unclear(self, response: Response) -> Response:

@@ -29,7 +29,7 @@ from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.history import CastPart, casts_of
-from cantrip_acp.loom.records.turn import STEERING, Turn
+from cantrip_acp.loom.records.turn import STEERING, SentQuery, Turn
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import CastInfo, ContextBlock
@@ -94,6 +94,7 @@ class RecordedCrystal:
             fingerprint=counted.fingerprint or None,
             provider=said.provider if said.provider is not msgspec.UNSET else None,
             text_calls=said.text_calls is True,
+            refused_media=counted.query.refused if isinstance(counted.query, SentQuery) else (),
         )
 
 

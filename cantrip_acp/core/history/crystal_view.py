@@ -21,7 +21,7 @@ from cantrip_acp.core.errors import LoomError
 from cantrip_acp.core.history.recorded_circle import RecordedCircle, RecordedMediums, recorded_call
 from cantrip_acp.crystals.contract import Message, ToolDefinition
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.query.history import CastPart
+from cantrip_acp.loom.query.history import CastPart, withdrawn_casts
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.records.tree import UNREADABLE
 from cantrip_acp.loom.records.turn import ConfigRecord, SentQuery, SummaryQuery, Turn
@@ -51,11 +51,11 @@ class Window:
     """A stretch of a crystal's context. ``messages`` ends with the last utterance; ``uttered`` are the turns of this
     window.
 
-    ``begun`` is why it is a new window: the start of the thread, a fold, a cut that made room or removed an
-    ephemeral result, a change of what the session knows, another entity (a fork), another call or circle of the same entity
-    (``cantrip``: its recipe was edited, or its crystal writes its calls in another way), other tools (a mode, a gate that was
-    loaded later), or the query of a fold's summary, which is a window of its own between the two others. Exports also begin one
-    where the crystal was asked again (`sent`).
+    ``begun`` is why it is a new window: the start of the thread, a fold, a cut that made room, or removed
+    an ephemeral result or media that the provider refused, a change of what the session knows, another entity (a fork), another
+    call or circle of the same entity (``cantrip``: its recipe was edited, or its crystal writes its calls in another way), other
+    tools (a mode, a gate that was loaded later), or the query of a fold's summary, which is a window of its own between the two
+    others. Exports also begin one where the crystal was asked again (`sent`).
     """
 
     begun: Begun
@@ -86,6 +86,7 @@ class CrystalView:
         self.resuming = {cast_id for cast_id, start in outline.starts.items() if isinstance(start.resumes, str)}
         self.partials = {each.cast_id: each for each in loom.partials()}
         """The text that was streamed before a cast was stopped, by the cast."""
+        self._withdrawn = withdrawn_casts(loom)
         self._spoke = {place.cast_id for place in outline.places.values()}
         for cast_id, start in outline.starts.items():
             casts = self._casts.setdefault(start.entity_id, {})
@@ -200,7 +201,7 @@ class CrystalView:
         if at != after and after is not None and after not in known:
             silent = []
         # An intent that no provider accepted was removed from the context.
-        stood = [i for i in reversed(silent) if (end := self.loom.cast_end(i)) is None or end.withdrawn is not True]
+        stood = [i for i in reversed(silent) if i not in self._withdrawn]
         silent_parts = [CastPart(i, *self.loom.cast_of(i), [], self.partials.get(i)) for i in stood]
         return [*silent_parts, CastPart(cast_id, *self.loom.cast_of(cast_id))]
 
@@ -306,6 +307,11 @@ class _Walk:
             context.compact(most)
             window = self._window = _after(window, "cut")
             self._altered = True
+        sent = turn.metadata.query
+        if isinstance(sent, SentQuery) and sent.refused and context.holds(sent.refused):
+            yield from self.end()
+            context.leave_out(sent.refused)
+            window = self._window = _after(window, "cut")
         at = len(context.messages)
         if context.expires:
             # This utterance answers a query with a full ephemeral result; later queries do not have that result.

@@ -32,6 +32,7 @@ from cantrip_acp.crystals.contract import Emit, Meter, Query, RequestParameters,
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, limit_response_size, tls_context
 from cantrip_acp.crystals.openai.tool_names import original_names
+from cantrip_acp.crystals.refused_media import named_part
 
 _CLOSE_S = 2.0
 _REST_S = 0.25
@@ -176,6 +177,7 @@ class AnthropicCrystal:
                 await self._stream(sent, headers, reading, emit, meter)
                 return sent
             except CrystalError as error:
+                error.part = named_part(sent, error)
                 if reading.events:
                     raise
                 name = self._refused_parameter(error, sent)

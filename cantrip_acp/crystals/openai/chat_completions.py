@@ -21,6 +21,7 @@ from cantrip_acp.crystals.openai.chat_messages import OPENAI, render, render_too
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import OpenAISdk, is_own
 from cantrip_acp.crystals.openai.tool_names import make_tool_calls, original_names, wire_name
+from cantrip_acp.crystals.refused_media import named_part
 from cantrip_acp.crystals.text_tools import RESULT, StreamedTextFilter, render_as_text
 
 PATH = "/chat/completions"
@@ -118,6 +119,7 @@ class ChatCrystal:
             try:
                 return await self._answer(body, query, emit, by_text=by_text)
             except CrystalError as error:
+                error.part = named_part(body, error)
                 name = unsupported_params.unsupported_parameter(error, body)
                 if self._finds_out and not by_text and query.tools and _NO_TOOLS.search(str(error)):
                     self._by_text = True

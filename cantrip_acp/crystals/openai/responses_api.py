@@ -39,6 +39,7 @@ from cantrip_acp.crystals.openai.chat_messages import attachment_text, file_name
 from cantrip_acp.crystals.openai.chat_stream import usage_of
 from cantrip_acp.crystals.openai.client import OpenAISdk, address, is_own
 from cantrip_acp.crystals.openai.tool_names import make_tool_calls, original_names, wire_args, wire_id, wire_name
+from cantrip_acp.crystals.refused_media import named_part
 from cantrip_acp.crystals.text_tools import without_text_calls
 
 PATH = "/responses"
@@ -146,6 +147,7 @@ class ResponsesCrystal:
             try:
                 answer = await self._answer(body, query, emit)
             except CrystalError as error:
+                error.part = named_part(body, error)
                 name = unsupported_params.unsupported_parameter(error, body)
                 if _LOGPROBS in body.get("include", ()) and error.status == 400 and "logprob" in str(error):
                     # Reasoning models report no log-probabilities. Leave out only this field of ``include``.

@@ -52,6 +52,7 @@ def casts_of(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[Cas
     """
     parts: list[CastPart] = []
     path, places = loom.own_path(turn_id), loom.places
+    gone: set[str] | None = None
     for place, (at, turn) in enumerate(zip(path, loom.bodies(path), strict=True)):
         if place == 0 and turn.parent_id is not None and turn.role != "call":
             raise LoomError(
@@ -65,8 +66,9 @@ def casts_of(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[Cas
         if not partials:
             continue
         goes_on = places[path[place + 1]].entity_id if place + 1 < len(path) else entity_id
+        gone = withdrawn_casts(loom) if gone is None else gone
         for partial in partials:
-            if partial.entity_id != goes_on:
+            if partial.entity_id != goes_on or partial.cast_id in gone:
                 continue
             if parts and parts[-1].id == partial.cast_id:
                 parts[-1] = replace(parts[-1], partial=partial)
@@ -98,6 +100,20 @@ def entity_casts(
         if part is not None:
             ordered.append(part)
     return ordered
+
+
+def withdrawn_casts(loom: Loom) -> set[str]:
+    """The casts whose intent no provider accepted, with those that they resumed: it was the same intent."""
+    gone: set[str] = set()
+    starts = loom.cast_starts()
+    for start in reversed(tuple(starts.values())):
+        end = loom.cast_end(start.id)
+        if start.id in gone or (end is not None and end.withdrawn is True):
+            gone.add(start.id)
+            before = starts.get(start.resumes) if isinstance(start.resumes, str) else None
+            if before is not None and before.entity_id == start.entity_id:
+                gone.add(before.id)
+    return gone
 
 
 def crystal_turns(parts: list[CastPart]) -> Iterator[tuple[CastPart, Turn]]:

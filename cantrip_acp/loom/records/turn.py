@@ -285,10 +285,13 @@ class SentQuery(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
       it with the query that readers rebuild.
     - ``tools``: the tools, if they were not those of the cantrip (a mode, a gate that was loaded later); or the id of an earlier
       turn whose record has the same ones. Absent otherwise.
+    - ``refused``: images, sounds and documents that the provider refused, by `crystals.refused_media.media_key`. This query was
+      sent without them, and so is every later one. Absent if there are none.
     """
 
     digest: str
     tools: tuple[ToolDefinition, ...] | str | None = None
+    refused: tuple[str, ...] = ()
 
 
 class TurnMetadata(msgspec.Struct, frozen=True):

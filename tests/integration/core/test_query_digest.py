@@ -22,8 +22,8 @@ from cantrip_acp.core.errors import CantripError, CrystalError
 from cantrip_acp.core.folding.apply import fold_now
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.core.history.crystal_view import CrystalView, Window
-from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolCall, Usage
-from cantrip_acp.gates.contract import GateContext
+from cantrip_acp.crystals.contract import Attachment, Delta, Message, Query, Response, ToolCall, Usage
+from cantrip_acp.gates.contract import GateContext, GateReply
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.records.turn import CastRecord, SentQuery
 from tests.support import processes
@@ -31,10 +31,12 @@ from tests.support import processes
 pytestmark = pytest.mark.anyio
 
 CANTRIP = str(Path(sys.executable).parent / "cantrip")
-FOUND = (67, 180, 232, 241, 243, 250, 278, 295, 382, 486, 699)
+FOUND = (67, 78, 180, 232, 241, 243, 250, 278, 295, 382, 486, 699)
 """Lives in which readers once told something else: withdrawn casts, and casts that were resumed several times."""
 LIVES = sorted({*range(24 * int(os.environ.get("FUZZ", "1"))), *FOUND})
 MODULE = "def twice(text: str) -> str:\n    'Say it twice.'\n    return text * 2\n"
+PICTURES, REFUSED = ("AAAA", "BBBB", "CCCC", "DDDD"), ("BBBB", "DDDD")
+"""Pictures, and those that the crystal refuses."""
 TOOLS = {"echo", "passing", "steer", "call_agent", "twice"}
 
 
@@ -49,6 +51,8 @@ class Random:
         self.sent: list[tuple[list[Message], list[Any]]] = []
 
     async def query(self, query: Query, emit: Any) -> Response:
+        if any(each.data in REFUSED for message in query.messages for each in message.attachments):
+            raise CrystalError("an image cannot be read", status=400)
         self.sent.append((list(query.messages), msgspec.to_builtins(query.tools)))
         rng, said, usage = self.rng, f"{len(self.sent) - 1} ", Usage(100, 10)
         if rng.random() < 0.06:
@@ -95,14 +99,22 @@ class Life:
         self.loads = seed % 3 == 0
         self.entity: Entity
 
+    def look(self, args: Any, context: GateContext) -> GateReply:
+        return GateReply("seen", attachments=(self.picture(),))
+
+    def picture(self) -> Attachment:
+        return Attachment.of("image/png", self.rng.choice(PICTURES), title="p")
+
     def cantrip(self) -> Cantrip:
         async def steer(args: Any, context: GateContext) -> str:
-            self.entity.steer(f"please {self.rng.random()}")
+            shown = [ContextBlock(title="p", attachment=self.picture())] if self.rng.random() < 0.4 else []
+            self.entity.steer(f"please {self.rng.random()}", context=shown)
             return "ok"
 
         text = {"type": "object", "properties": {"text": {"type": "string"}}}
         gates: list[Any] = [
             "done", "echo", "call_agent", Gate("steer", "Steer.", text, steer),
+            Gate("look", "Look.", {"type": "object"}, self.look, ephemeral=self.ephemeral and self.folds),
             Gate("passing", "Tell.", text, lambda args, context: "told " * 50, ephemeral=self.ephemeral),
         ]  # fmt: skip
         wards: dict[str, Any] = {"max_turns": 6, "max_depth": 1}
@@ -127,8 +139,9 @@ class Life:
         made = self.cantrip()
         self.entity = made.invoke()
         for _ in range(7):
+            shown = [ContextBlock(title="p", attachment=self.picture())] if rng.random() < 0.2 else []
             with suppress(CantripError):
-                await self.entity.cast(f"intent {rng.random()}")
+                await self.entity.cast(f"intent {rng.random()}", context=shown)
             if rng.random() < 0.2:
                 with suppress(CantripError):
                     await self.entity.resume()

@@ -181,7 +181,7 @@ async def test_an_image_that_the_provider_refuses_is_left_out_with_a_notice(stat
     assert "Could not process image" in told[0]
     assert DATA in wire.requests[1].body.decode()
     assert DATA not in wire.requests[2].body.decode()
-    assert "The image is left out: the provider refused" in wire.requests[2].body.decode()
+    assert "the provider refused it.]" in wire.requests[2].body.decode()
 
 
 async def test_calls_in_text_have_them_beside_the_results(tmp_path: Path) -> None:

@@ -151,7 +151,11 @@ class GateWire:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def answer(self, reply: Reply) -> bytes:
-        """Encode a reply as the script that the gate command runs."""
+        """Encode a reply as the script that the gate command runs.
+
+        A result without a newline at its end gets one where the command itself prints it, so that the next output begins its
+        own line. In a file, a pipe or a variable it is exactly the result.
+        """
         out = bytearray()
         for text, where in ((reply.stdout, b""), (reply.stderr, b" >&2")):
             # A shell word cannot contain a NUL, but printf can write one.
@@ -160,6 +164,9 @@ class GateWire:
                 out += b"printf '%s\\0' " + _quoted(part) + where + b"\n"
             if last:
                 out += b"printf %s " + _quoted(last) + where + b"\n"
+        if reply.stdout and not reply.stdout.endswith("\n"):
+            # The first process of the sandbox has the output of the whole command.
+            out += b"[ /proc/self/fd/1 -ef /proc/1/fd/1 ] && printf '\\n'\n"
         return bytes(out) + b"exit %d" % reply.status + self._terminator
 
     def ask_for_input(self, slot: int) -> bytes:

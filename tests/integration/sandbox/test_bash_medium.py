@@ -309,7 +309,7 @@ async def test_gates_with_dots_in_their_names(workspace: Path) -> None:
     await made.cast("work")
     first = turns(made)[0]
     assert first.observation.output is not None
-    assert first.observation.output.stdout == "found moon"
+    assert first.observation.output.stdout == "found moon\n"
     assert first.gate_calls == ("server.look-up",)
 
 

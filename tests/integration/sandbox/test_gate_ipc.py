@@ -123,10 +123,42 @@ async def test_standard_input_is_the_main_text_where_that_is_absent(box: Box) ->
     ]
 
 
+@pytest.mark.parametrize("shell", [None, "/bin/bash"])
+async def test_a_result_without_a_final_newline_has_one_where_the_command_prints_it(
+    shell: str | None, tmp_path: Path
+) -> None:
+    """The next command begins its own line. What goes to a file, a pipe or a variable is the result, byte for byte."""
+    box = Box(tmp_path / "wire", shell)
+    box.answer = "a b"
+    same = 'printf "a b" | cmp - /tmp/o && echo same'
+    expected = {
+        "give; command -v give": "a b\n/run/cantrip/bin/give\n",
+        "give; give": "a b\na b\n",
+        "(give); { give; }; for i in 1 2; do give; done": "a b\n" * 4,
+        "give && bash -c give": "a b\na b\n",
+        "f() { give; }; f; echo c": "a b\nc\n",
+        'x=$(give); echo "[$x]"': "[a b]\n",
+        f"give > /tmp/o; {same}": "same\n",
+        f"{{ give; }} > /tmp/o; {same}": "same\n",
+        f"for i in 1; do give; done > /tmp/o; {same}": "same\n",
+        f"give | tee /tmp/o | cat; {same}": "a bsame\n",
+        f"(exec > /tmp/o; give); {same}": "same\n",
+        "give | od -An -c": "   a       b\n",
+        "give 2>&1 | cat; echo": "a b\n",
+    }
+    assert {command: (await box.run(command)).stdout for command in expected} == expected
+    box.answer = "a b\n"
+    assert (await box.run("give; give")).stdout == "a b\na b\n"
+    box.answer = ""
+    assert (await box.run("give; give")).stdout == ""
+    box.answer = "a\0"
+    assert (await box.run("give | od -An -c")).stdout.split() == ["a", r"\0"]
+
+
 @both_back_ends
 async def test_results_errors_and_statuses(box: Box) -> None:
     box.answer = "line\nno newline at the end"
-    assert (await box.run("give")).stdout == box.answer
+    assert (await box.run("give | cat")).stdout == box.answer
     box.answer = {"a": [1, "ü"]}
     assert (await box.run("give; echo $?")).stdout == '{"a": [1, "ü"]}\n0\n'
     failed = await box.run("fail; echo $?")

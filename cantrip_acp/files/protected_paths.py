@@ -9,6 +9,7 @@ Gates use these lists directly. The sandbox searches the same names on the disk 
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import unicodedata
@@ -246,6 +247,25 @@ def why_protected(parts: Sequence[str], allowed: Collection[str] = ()) -> str | 
                 "person changes it. Say in your answer what should be changed there"
             )
     return None
+
+
+def separate_git_folder(folder: str) -> str | None:
+    """The git folder that the file ``.git`` of a folder names, if it is in the same folder under a name of its own; else None.
+
+    It has the hooks and the settings of a repository, so it is as protected as a folder ``.git``.
+    """
+    try:
+        fd = os.open(os.path.join(folder, ".git"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        text = os.read(fd, 4096) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    finally:
+        os.close(fd)
+    head, _, name = os.fsdecode(text).strip().partition(":")
+    path = os.path.realpath(os.path.join(folder, name.strip()))
+    inside = path.startswith(folder.rstrip("/") + "/") and ".git" not in path[len(folder) :].split("/")
+    return path if head == "gitdir" and inside and os.path.isdir(path) else None
 
 
 def why_hidden(parts: Sequence[str], mode: int | None = None) -> str | None:

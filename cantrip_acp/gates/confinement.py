@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cantrip_acp.core.errors import GateError, SandboxError
 from cantrip_acp.files import hidden_paths, paths, scratch_copy
-from cantrip_acp.files.protected_paths import is_git_config, plain, why_hidden, why_protected, without_credentials
+from cantrip_acp.files.protected_paths import (
+    is_git_config,
+    plain,
+    separate_git_folder,
+    why_hidden,
+    why_protected,
+    without_credentials,
+)
 from cantrip_acp.loom.records.turn import Location
 
 if TYPE_CHECKING:
@@ -262,10 +269,20 @@ class Root:
             # A link named .env points to a file with secrets, even if that file has another name.
             why = why or (why_hidden((link,), mode) if mode is None or stat.S_ISREG(mode) else None)
         if why is None and writing:
-            why = why_protected(inner, self._allowed)
+            why = why_protected(inner, self._allowed) or self._why_git_folder(parts)
         if why is not None:
             raise GateError(f"{quoted_path(path)} {why}.")
         return PathHandle(self, path, parts, folder, name or parts[-1], status, tuple(missing))
+
+    def _why_git_folder(self, parts: Sequence[str]) -> str | None:
+        found = separate_git_folder(_real(self.path))
+        below = _below(found, _real(self.path)) if found is not None else None
+        if below is None or tuple(map(plain, parts[: len(below)])) != tuple(map(plain, below)):
+            return None
+        return (
+            "is protected: it is in the git folder that the file .git names, and git runs the hooks and the programs that its "
+            "settings name, so only a person changes it. Say in your answer what should be changed there"
+        )
 
     def hides(self, inner: Sequence[str]) -> bool:
         """Whether the ward ``hidden_paths`` hides the file or folder with these names below ``base``."""

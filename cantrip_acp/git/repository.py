@@ -7,6 +7,7 @@ index. git does not read the repository's ``config`` there, so it cannot run a p
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Mapping, Sequence
 
@@ -100,7 +101,9 @@ def _folders(link: str, top: str) -> tuple[str, str]:
     """Find the git folder that ``link`` is or names, and the common folder. Raises `GitError` if they are not safe."""
     status = os.lstat(link)
     if stat.S_ISLNK(status.st_mode):
-        raise GitError(f"{link} is a symbolic link to another repository, which is not used")
+        raise GitError(
+            f"{link} is a symbolic link to another repository, which is not used{_how_to_point_back(os.path.realpath(link), top)}"
+        )
     if stat.S_ISDIR(status.st_mode):
         if os.path.lexists(os.path.join(link, "commondir")):
             raise GitError(f"{link} is a folder that names another repository, so it is not used")
@@ -119,7 +122,7 @@ def _folders(link: str, top: str) -> tuple[str, str]:
 
 
 def _linked(link: str, top: str) -> tuple[str, str]:
-    """Find the folder that a ``.git`` file names (a worktree or a submodule). That folder must point back to the file."""
+    """Find the folder that a ``.git`` file names (a worktree, a submodule, a separate git folder). That folder must point back to the file."""
     target = _read(link)
     if not target.startswith("gitdir:"):
         raise GitError(f"{link} is a file that names no git folder")
@@ -131,14 +134,30 @@ def _linked(link: str, top: str) -> tuple[str, str]:
         inside = os.path.dirname(folder) == os.path.join(common, "worktrees")
         if inside and os.path.realpath(claim) == os.path.realpath(link):
             return folder, common
-    elif os.path.isfile(os.path.join(folder, "config")) and "modules" in folder.split("/"):
+    elif os.path.isfile(os.path.join(folder, "config")):
+        # A submodule has this setting; `git init --separate-git-dir` does not make it.
         ran = run(
             ["config", "--file", os.path.join(folder, "config"), "--no-includes", "--get", "core.worktree"],
             statuses=(0, 1),
         )
         if ran.status == 0 and os.path.realpath(os.path.join(folder, ran.text)) == top:
             return folder, folder
-    raise GitError(f"{link} names {folder}, which does not point back to this folder, so it is not used")
+    raise GitError(
+        f"{link} names {folder}, which does not point back to this folder, so it is not used{_how_to_point_back(folder, top)}"
+    )
+
+
+def _how_to_point_back(folder: str, top: str) -> str:
+    if not os.path.exists(os.path.join(folder, "HEAD")):
+        return ""
+    if os.path.isfile(os.path.join(folder, "gitdir")):
+        return f". If the folder was moved, run there: git worktree repair {shlex.quote(top)}"
+    setting = f"git --git-dir={shlex.quote(folder)} config core.worktree {shlex.quote(top)}"
+    link = os.path.join(top, ".git")
+    if not os.path.islink(link):
+        return f". If it is yours, run: {setting}"
+    file = f"rm {shlex.quote(link)} && echo {shlex.quote(f'gitdir: {folder}')} > {shlex.quote(link)}"
+    return f". If it is yours, make it a file that names the repository: {file} && {setting}"
 
 
 def _ours() -> set[int]:

@@ -39,7 +39,8 @@ class GitWorkspace:
         except GitError as error:
             raise GateError(str(error)) from None
         if found is None:
-            raise GateError(f"{context.workspace} is not in a git repository")
+            unused = "; GIT_DIR of the environment is not used" if "GIT_DIR" in os.environ else ""
+            raise GateError(f"{context.workspace} is not in a git repository{unused}")
         self.repository = found
         below = os.path.relpath(self.folder, found.top)
         self.below: tuple[str, ...] = () if below == "." else tuple(below.split("/"))

@@ -80,7 +80,7 @@ def git_folders(workspace: str) -> tuple[str, ...]:
 
 
 def _is_git_folder(folder: str, sign: str) -> bool:
-    return ".git" in folder.split("/") and os.path.exists(os.path.join(folder, sign))
+    return os.path.exists(os.path.join(folder, sign))
 
 
 def _config_worktree(folder: str) -> str | None:

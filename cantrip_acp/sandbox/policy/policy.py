@@ -158,7 +158,8 @@ def compose(
         if within_any(link, writable):
             raise SandboxError(
                 f"{link} is a symbolic link. Commands may write its folder, and a link in such a folder cannot be protected. "
-                "Put the real file or folder in its place, take its folder out of bash_writable_paths, or name it in the ward "
+                "Put the real file or folder in its place (for .git a file with the line gitdir: FOLDER, and the setting "
+                "core.worktree in that repository), take its folder out of bash_writable_paths, or name it in the ward "
                 "allow_protected of a recipe that you trust"
             )
     protected.update(p for p in unfetched.empty if within_any(p, writable) and p not in writable)

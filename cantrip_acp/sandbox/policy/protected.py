@@ -21,6 +21,7 @@ from cantrip_acp.files.protected_paths import (
     is_secret_file,
     plain,
     protected_by,
+    separate_git_folder,
 )
 from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES
 from cantrip_acp.sandbox.policy.placeholders import is_placeholder
@@ -161,6 +162,8 @@ class Survey:
                     environment = environment or (entry.name == "pyvenv.cfg" and row is not None)
                     if row is not None and here not in _PROGRAMS and name != "pyvenv.cfg":
                         protected.append(entry.path)
+                    if entry.name == ".git" and (elsewhere := separate_git_folder(path)) is not None:
+                        protected.append(elsewhere)
                     if is_secret_file(name, _mode(entry)):
                         hidden.append(entry.path)
         except OSError as error:

@@ -106,3 +106,16 @@ def test_files_that_are_written_to_be_read(call: Call, workspace: Path, path: st
     call(WRITE_FILE, path=path, content="TOKEN=\n")
     assert call(READ_FILE, path=path).result == "TOKEN=\n"
     assert call(SEARCH, pattern="TOKEN").result == f"{path}:1:TOKEN="
+
+
+@pytest.mark.parametrize("written", ["gitdir: data\n", "gitdir: ./data", "gitdir: {workspace}/data"])
+def test_a_git_folder_of_another_name_is_protected(call: Call, workspace: Path, written: str) -> None:
+    (workspace / "data" / "hooks").mkdir(parents=True)
+    (workspace / "data" / "config").write_text("[core]\n")
+    (workspace / ".git").write_text(written.format(workspace=workspace))
+    for path in ("data/config", "data/hooks/pre-commit", "data"):
+        with pytest.raises(GateError, match="git folder that the file .git names"):
+            call(WRITE_FILE, path=path, content="x")
+    call(WRITE_FILE, path="data2/config", content="x")
+    (workspace / ".git").write_text("no link")
+    call(WRITE_FILE, path="data/config", content="x")

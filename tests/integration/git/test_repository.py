@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,71 @@ def test_another_users_is_refused(tmp_path: Path) -> None:
     os.chown(where / ".git", 12345, 12345)
     with pytest.raises(GitError, match="another user"):
         Repository.of(where)
+
+
+def pointing_back(folder: Path, top: Path) -> None:
+    git(top, f"--git-dir={folder}", "config", "core.worktree", str(top))
+
+
+def test_a_git_folder_elsewhere_is_used_if_it_points_back(tmp_path: Path) -> None:
+    top, elsewhere = repository(tmp_path / "my work"), tmp_path / "kept here.git"
+    git(top, "init", "-q", f"--separate-git-dir={elsewhere}")
+    with pytest.raises(GitError, match="does not point back") as raised:
+        Repository.of(top)
+    # The error has the command that helps.
+    subprocess.run(str(raised.value).partition("run: ")[2], shell=True, check=True, cwd="/")
+    found = Repository.of(top)
+    assert found is not None
+    assert (found.git_dir, found.common_dir) == (str(elsewhere), str(elsewhere))
+    assert found.commit() is not None
+    (top / "sub").mkdir()
+    assert Repository.of(top / "sub") == found
+    # Only for the folder that it names.
+    stranger = tmp_path / "stranger"
+    stranger.mkdir()
+    (stranger / ".git").write_text(f"gitdir: {elsewhere}\n")
+    with pytest.raises(GitError, match="does not point back"):
+        Repository.of(stranger)
+
+
+def test_a_link_becomes_a_file_by_the_command_of_the_error(tmp_path: Path) -> None:
+    top, elsewhere = repository(tmp_path / "it's"), tmp_path / "projects" / "x.git"
+    elsewhere.parent.mkdir()
+    shutil.move(top / ".git", elsewhere)
+    (top / ".git").symlink_to(elsewhere)
+    with pytest.raises(GitError, match="symbolic link") as raised:
+        Repository.of(top)
+    subprocess.run(str(raised.value).partition("repository: ")[2], shell=True, check=True, cwd="/")
+    found = Repository.of(top)
+    assert found is not None
+    assert found.git_dir == str(elsewhere)
+    assert git(top, "status", "--short") == ""
+
+
+def test_a_worktree_of_a_bare_clone(tmp_path: Path) -> None:
+    main = repository(tmp_path / "main")
+    git(tmp_path, "clone", "-q", "--bare", str(main), "bare.git")
+    git(tmp_path / "bare.git", "worktree", "add", "-q", str(tmp_path / "tree"))
+    found = Repository.of(tmp_path / "tree")
+    assert found is not None
+    assert found.common_dir == str(tmp_path / "bare.git")
+    (tmp_path / "tree").rename(tmp_path / "moved")
+    with pytest.raises(GitError, match="git worktree repair"):
+        Repository.of(tmp_path / "moved")
+
+
+def test_the_environment_names_no_other_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, other = repository(tmp_path / "own"), repository(tmp_path / "other")
+    (own / "file").write_text("own\n")
+    git(own, "add", "file")
+    git(own, "commit", "-q", "-m", "second")
+    for name, value in {
+        "GIT_DIR": other / ".git", "GIT_WORK_TREE": other, "GIT_INDEX_FILE": other / ".git" / "index",
+        "GIT_OBJECT_DIRECTORY": other / ".git" / "objects", "GIT_COMMON_DIR": other / ".git",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, str(value))
+    found = Repository.of(own)
+    assert found is not None
+    assert found.git_dir == str(own / ".git")
+    assert found.git("log", "-1", "--format=%s").text == "second"
+    assert Repository.of(tmp_path) is None

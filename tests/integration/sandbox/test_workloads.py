@@ -39,6 +39,54 @@ async def test_git_in_a_worktree(repository: Path, tmp_path: Path, make: Make) -
     assert denied.exit_code != 0
 
 
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=folder, env={**os.environ, **GIT}, check=True, capture_output=True)
+
+
+async def test_git_in_a_worktree_of_a_bare_clone(repository: Path, tmp_path: Path, make: Make) -> None:
+    tree = tmp_path / "tree"
+    git(tmp_path, "clone", "-q", "--bare", str(repository), "bare.git")
+    git(tmp_path / "bare.git", "worktree", "add", "-q", str(tree))
+    outcome = await make(tree, writable=True).run("git log --oneline && echo x > new && git status --short")
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+    assert "?? new" in outcome.stdout
+    denied = await make(tree, writable=True).run(f"echo x > {tmp_path}/bare.git/config")
+    assert denied.exit_code != 0
+
+
+async def test_git_with_its_folder_elsewhere(repository: Path, tmp_path: Path, make: Make) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    git(repository, "init", "-q", f"--separate-git-dir={elsewhere}")
+    # Until the git folder names this folder, it could be that of another project.
+    assert (await make(repository).run(f"git log; ls {elsewhere}")).exit_code != 0
+    git(repository, "config", "core.worktree", str(repository))
+    outcome = await make(repository, writable=True).run("git log --oneline && git status --short")
+    assert (outcome.exit_code, outcome.stderr) == (0, "")
+    assert " M notes.txt" in outcome.stdout
+    assert (await make(repository, writable=True).run(f"echo x > {elsewhere}/config")).exit_code != 0
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["top", "nested"])
+async def test_a_git_folder_of_another_name_in_the_workspace_is_protected(
+    repository: Path, tmp_path: Path, make: Make, nested: bool
+) -> None:
+    """What git runs from there, it would run for the user, too."""
+    git(repository, "init", "-q", f"--separate-git-dir={repository}/data")
+    top = tmp_path / "above" if nested else repository
+    if nested:
+        top.mkdir()
+        repository = repository.rename(top / "project")
+        (repository / ".git").write_text("gitdir: data\n")
+    outcome = await make(top, writable=True).run(
+        f"cd {repository}; echo x >> data/config; echo x > data/hooks/pre-commit; mv data other; rm -f .git; echo x > file"
+    )
+    assert (repository / "file").exists()
+    assert "x" not in (repository / "data" / "config").read_text().splitlines()
+    assert not (repository / "data" / "hooks" / "pre-commit").exists()
+    assert (repository / ".git").exists()
+    assert "Read-only" in outcome.stderr
+
+
 async def test_make_and_a_compiler(workspace: Path, make: Make) -> None:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")

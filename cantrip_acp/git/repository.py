@@ -122,7 +122,10 @@ def _folders(link: str, top: str) -> tuple[str, str]:
 
 
 def _linked(link: str, top: str) -> tuple[str, str]:
-    """Find the folder that a ``.git`` file names (a worktree, a submodule, a separate git folder). That folder must point back to the file."""
+    """Find the folder that a ``.git`` file names (a worktree, a submodule, a separate git folder).
+
+    That folder must point back to the file.
+    """
     target = _read(link)
     if not target.startswith("gitdir:"):
         raise GitError(f"{link} is a file that names no git folder")

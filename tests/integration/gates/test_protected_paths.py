@@ -114,7 +114,7 @@ def test_a_git_folder_of_another_name_is_protected(call: Call, workspace: Path, 
     (workspace / "data" / "config").write_text("[core]\n")
     (workspace / ".git").write_text(written.format(workspace=workspace))
     for path in ("data/config", "data/hooks/pre-commit", "data"):
-        with pytest.raises(GateError, match="git folder that the file .git names"):
+        with pytest.raises(GateError, match=r"git folder that the file \.git names"):
             call(WRITE_FILE, path=path, content="x")
     call(WRITE_FILE, path="data2/config", content="x")
     (workspace / ".git").write_text("no link")

@@ -30,7 +30,7 @@ class Writer:
     """A gate call or a program while it runs. Paths are as in the store: relative in the workspace, else absolute.
 
     ``folders``: where it may write without saying so ("" is the workspace and everything else). ``paths``: what it certainly
-    writes. ``says``: patterns of what its text says that it writes.
+    writes. ``says``: patterns of what its text says that it writes; one with a slash at its end names a path with all below.
     """
 
     __slots__ = ("began", "ended", "folders", "paths", "says")
@@ -121,7 +121,7 @@ def only_reads(command: str) -> bool:
     return all(each is not None and each.split()[0] not in _CHANGES for each in prefixes)
 
 
-_ALL = frozenset({"rm", "touch", "tee", "truncate", "mv", "chmod", "unlink", "shred"})
+_ALL = frozenset({"rm", "touch", "tee", "truncate", "chmod", "unlink", "shred"})
 """Programs that write every path among their arguments."""
 _INTO = frozenset({"cp", "mv", "ln", "install"})
 """Programs that write their last argument, or their other arguments into it."""
@@ -131,8 +131,11 @@ _BEFORE = frozenset({"sudo", "time", "command", "exec", "nice", "nohup", "then",
 def written_words(command: str) -> list[str]:
     """Patterns of the paths that a shell command says that it writes, relative to the folder where it starts.
 
+    What is deleted or moved ends with a slash, because all below it goes too. What is written into a folder is only the files
+    that are named.
+
     >>> written_words("sed -i s/a/b/ x.py && cd web; rm -rf build *.log; echo hi > out.txt; cp a b/")
-    ['x.py', 'web/build', 'web/*.log', 'web/out.txt', 'web/b/a']
+    ['x.py', 'web/build/', 'web/*.log/', 'web/out.txt', 'web/b/a']
     """
     lexer = shlex.shlex(command, posix=True, punctuation_chars=";&|<>()\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
@@ -143,13 +146,15 @@ def written_words(command: str) -> list[str]:
     found: list[str] = []
     folder: str | None = ""
     words: list[str] = []
-    target = False
+    target = here = False
 
     def end() -> None:
         nonlocal folder, words
         if folder is not None:
             found.extend(os.path.join(folder, each) for each in _written_by(words))
-            if words[:1] == ["cd"]:
+            if words[:1] in (["pushd"], ["popd"]):
+                folder = None
+            elif words[:1] == ["cd"]:
                 folder = os.path.join(folder, words[1]) if len(words) == 2 and _is_plain(words[1]) else None
         words = []
 
@@ -161,15 +166,23 @@ def written_words(command: str) -> list[str]:
                 words = words[:-1] if words and words[-1].isdecimal() else words
                 continue
             if "<" in token and "(" not in token:
+                # The text that follows the line is no command, and what follows the text is not looked for.
+                here = here or token == "<<"
                 continue
             end()
+            if ")" in token and folder:
+                # A subshell may have changed the folder for itself alone.
+                folder = None
+            if here and "\n" in token:
+                break
         elif target:
             if folder is not None and _is_plain(token) and not token.startswith("/dev/"):
                 found.append(os.path.join(folder, token))
         else:
             words.append(token)
         target = False
-    return [each for each in dict.fromkeys(map(os.path.normpath, found)) if each not in (".", "..", "/")]
+    named = dict.fromkeys(os.path.normpath(each) + ("/" if each.endswith("/") else "") for each in found)
+    return [each for each in named if each.rstrip("/") not in (".", "..", "")]
 
 
 def _written_by(words: Sequence[str]) -> list[str]:
@@ -179,20 +192,19 @@ def _written_by(words: Sequence[str]) -> list[str]:
         return []
     name, arguments = os.path.basename(words[0]), [each for each in words[1:] if not each.startswith("-")]
     plain = [each for each in arguments if _is_plain(each)]
-    if name in ("git",) and arguments[:1] in (["mv"], ["rm"]):
-        return plain[1:]
+    if name == "git" and arguments[:1] in (["mv"], ["rm"]):
+        name, arguments, plain = arguments[0], arguments[1:], plain[1:]
     if name in ("sed", "perl") and any(re.match(r"-\w*i|--in-place", each) for each in words[1:]):
         return plain[1:] if len(plain) == len(arguments) else plain
-    found = plain if name in _ALL else []
+    found = [each.rstrip("/") for each in plain] if name in _ALL else []
     if name in _INTO and len(arguments) > 1 and _is_plain(arguments[-1]):
-        into = arguments[-1]
-        # A name with a slash is a folder, of which only these files are written.
-        found = [
-            *found,
-            *([] if into.endswith("/") else [into]),
-            *(os.path.join(into, os.path.basename(each.rstrip("/"))) for each in plain[:-1]),
-        ]
-    return found
+        into = arguments[-1].rstrip("/")
+        # It is a folder or a file. In a folder only these are written.
+        found = [into, *(os.path.join(into, os.path.basename(each.rstrip("/"))) for each in plain[:-1])]
+        if arguments[-1].endswith("/"):
+            found = found[1:]
+    gone = plain if name == "rm" else plain[:-1] if name == "mv" else []
+    return [*(each.rstrip("/") + "/" for each in gone), *([] if name == "rm" else found)]
 
 
 def _is_plain(word: str) -> bool:
@@ -200,6 +212,7 @@ def _is_plain(word: str) -> bool:
 
 
 def _is_in(path: str, pattern: str) -> bool:
-    """Whether a path is what a pattern names, or is below it."""
-    parts, wanted = path.split("/"), pattern.split("/")
-    return len(parts) >= len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+    """Whether a path is what a pattern names, or is below it, if the pattern ends with a slash."""
+    below, parts, wanted = pattern.endswith("/"), path.split("/"), pattern.rstrip("/").split("/")
+    enough = len(parts) >= len(wanted) if below else len(parts) == len(wanted)
+    return enough and all(map(fnmatch.fnmatchcase, parts, wanted))

@@ -106,7 +106,10 @@ class Checkpoints:
         folders = circle.wards.bash_writable_paths if shell else circle.wards.code_writable_paths
         writer = of_program(text, self._folders(folders), shell=shell)
         # Where a text names a path from the root.
-        writer.says = tuple(self._name_of(each) if os.path.isabs(each) else each for each in writer.says)
+        writer.says = tuple(
+            self._name_of(each.rstrip("/")) + each[len(each.rstrip("/")) :] if os.path.isabs(each) else each
+            for each in writer.says
+        )
         async with self._writing(writer):
             yield
 

@@ -37,6 +37,14 @@ RESPONSES = [
     *edits("Moved", "moved.txt", 10),
     *edits("Above", "both.txt", 10),
     *edits("Below", "both.txt", 25, to="otherwise"),
+    {
+        "when": "Letters",
+        "tool_calls": [
+            call("edit_file", path=name, old_text="size 1", new_text="size 2")
+            for name in ("latin.txt", "wide.txt", "typed.txt", "wrong.txt")
+        ],
+    },
+    done("Changed.", when="Letters"),
     {"when": "Delete", "tool_calls": [call("bash", command="rm deleted.txt")]},
     done("Deleted.", when="Delete"),
     *REST,
@@ -142,6 +150,32 @@ def test_line_ends_and_a_byte_order_mark_stay(window: Window, project: Project, 
     expect(lens(window, "Undo")).to_have_count(0)
     expect(window.page.locator('.tab.active:not(.dirty)[data-resource-name="marked.txt"]')).to_be_visible()
     assert path.read_bytes() == MARKED.replace(b"line 1\r", b"line 1, mine\r")
+
+
+def test_letters_of_other_encodings_and_text_that_is_not_saved(window: Window, project: Project, chat: Chat) -> None:
+    """Two files that are not open, one in the editor with a mark, CRLF and unsaved text, and one that the editor shows wrong."""
+    latin = "# café\nsize 1\nGrüße\n".encode("latin-1")
+    wide = b"\xff\xfe" + "# café 日本\r\nsize 1\r\n".encode("utf-16-le")
+    typed = b"\xef\xbb\xbf" + "top\r\n# café 日本\r\nsize 1\r\n".encode()
+    for name, data in {"latin.txt": latin, "wide.txt": wide, "typed.txt": typed, "wrong.txt": b"top\n" + latin}.items():
+        (project.folder / name).write_bytes(data)
+    for name in ("typed.txt", "wrong.txt"):
+        window.open_file(name)
+        window.lines().get_by_text("top", exact=True).click()
+        window.page.keyboard.press("Home")
+        window.page.keyboard.type("mine ")
+        expect(window.page.locator(f'.tab.active.dirty[data-resource-name="{name}"]')).to_be_visible()
+    ask(chat, "Letters.")
+    assert (project.folder / "latin.txt").read_bytes() == latin.replace(b"size 1", b"size 2")
+    assert (project.folder / "wide.txt").read_bytes() == wide.replace("1".encode("utf-16-le"), "2".encode("utf-16-le"))
+    assert (project.folder / "typed.txt").read_bytes() == typed.replace(b"top", b"mine top").replace(
+        b"size 1", b"size 2"
+    )
+    # Refused: a save of the editor would write other letters over the file.
+    assert (project.folder / "wrong.txt").read_bytes() == b"top\n" + latin
+    window.open_file("wrong.txt")
+    expect(window.page.locator('.tab.active.dirty[data-resource-name="wrong.txt"]')).to_be_visible()
+    window.command("File: Revert File")
 
 
 def test_files_that_are_gone_do_not_stop_the_review(window: Window, project: Project, chat: Chat) -> None:

@@ -312,3 +312,42 @@ def test_an_ignored_file_that_is_there_again_is_not_named(start: Start, folder: 
     agent.prompt(session, "Go.")
     assert set(listed(agent, session)) == {"b.txt"}
     assert "a.log" not in says(agent, session, "/undo")
+
+
+INTO = {
+    "cp": ("cp a.txt docs", {"docs/a.txt"}),
+    "mv": ("mv a.txt docs/", {"docs/a.txt", "a.txt"}),
+    "cp to a path": ("cp a.txt {folder}/docs", {"docs/a.txt"}),
+    "ln": ("ln -s ../a.txt docs", {"docs/a.txt"}),
+    "touch": ("touch docs", set()),
+    "a subshell": ("(cd docs; touch b); touch notes.md; rm -f notes.md", {"docs/b"}),
+    "a here-document": ("cat > docs/b <<'X'\nrm docs/notes.md\nX", {"docs/b"}),
+}
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("by", INTO)
+def test_a_folder_into_which_a_command_writes_is_not_all_the_commands(start: Start, folder: Path, by: str) -> None:
+    """What the user saves beside it, while the command runs, is perhaps the user's."""
+    command, own = INTO[by]
+    (folder / "docs").mkdir()
+    (folder / "docs" / "notes.md").write_text("before\n")
+    (folder / "a.txt").write_text("a\n")
+    waits = "touch .started; while [ ! -e .saved ]; do sleep 0.02; done; sleep 0.4; rm .saved .started; "
+    agent = start([bash(waits + command.format(folder=folder)), END], gates=GATES, medium="bash", wards=OPEN)
+
+    def save() -> None:
+        (folder / "docs" / "notes.md").write_text("my work\n")
+        (folder / ".saved").write_text("")
+
+    session = agent.session(folder, mode="sandboxed")
+    saving = when(folder / ".started", save)
+    agent.prompt(session, "Copy it.")
+    saving.join()
+    found = listed(agent, session)
+    assert {path for path, perhaps in found.items() if not perhaps} >= own
+    assert found["docs/notes.md"]
+    says(agent, session, "/undo")
+    assert (folder / "docs" / "notes.md").read_text() == "my work\n"
+    assert (folder / "a.txt").read_text() == "a\n"
+    assert [each.name for each in (folder / "docs").iterdir()] == ["notes.md"]

@@ -178,7 +178,7 @@ def recipe_keys() -> str:
         about = definitions[name]
         parts += [f"## {TITLES[name]}\n", f"{about.get('description', '')}\n"]
         if name == "Ward":
-            parts.append("A mapping of one or several [wards](wards.md) to their values.\n")
+            parts.append("A list item has one of the [wards](wards.md); two wards are two items.\n")
         elif "properties" in about:
             parts.append(keys(about))
         else:

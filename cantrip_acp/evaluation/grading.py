@@ -27,6 +27,7 @@ from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.core.scoring import Scorer, own_thread, score_of
 from cantrip_acp.evaluation.suite import Task
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.gates.contract import GateContext, as_text
 from cantrip_acp.gates.dynamic_gates import DynamicGates
 from cantrip_acp.training import judge
@@ -230,16 +231,33 @@ def _searched(pattern: str, text: str, flags: int = 0) -> bool:
 
 
 def _one(name: str, value: Any, task: Task, workspace: Path, answer: str) -> list[str]:
+    refused: list[str] = []
+
     def text(path: str) -> str:
         try:
-            # A pipe would be waited for.
-            found = workspace / path
-            return found.read_text(encoding="utf-8", errors="replace") if found.is_file() else ""
-        except OSError:
+            with Folder.of(workspace) as folder, folder.file(path) as file:
+                return file.read().decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            # Whoever did the task may have made a link to a file that has what is looked for.
+            refused.append(f"{path} is not judged: {error.strerror}")
             return ""
 
+    def is_there(path: str) -> bool:
+        above, _, name = path.rpartition("/")
+        try:
+            with Folder.of(workspace) as folder, folder.beneath(above) as place:
+                return place.entry(name) is not None
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            refused.append(f"{path} is not judged: {error.strerror}")
+            return False
+
     def pairs(test: Callable[[str, str], bool], says: str) -> list[str]:
-        return [says.format(path=path, what=what) for path, what in value.items() if test(text(path), what)]
+        wrong = [says.format(path=path, what=what) for path, what in value.items() if test(text(path), what)]
+        return refused or wrong
 
     match name:
         case "reference":
@@ -259,10 +277,11 @@ def _one(name: str, value: Any, task: Task, workspace: Path, answer: str) -> lis
         case "lacks":
             return pairs(lambda said, what: _searched(what, said), "{path} still has {what!r}")
         case "missing":
-            return [f"{value} is there"] if (workspace / value).exists() else []
+            return refused or [f"{value} is there"] if is_there(value) or refused else []
         case "unchanged":
             names = task.files if value == "all" else [value]
-            return [f"{path} was changed" for path in names if text(path) != task.files[path]]
+            changed = [f"{path} was changed" for path in names if text(path) != task.files[path]]
+            return refused or changed
         case "lines_at_most":
             return pairs(lambda said, most: len(said.splitlines()) > int(most), "{path} has more than {what} lines")
     raise ValueError(f"unknown check {name!r}")

@@ -64,10 +64,13 @@ Regexes = Annotated[
 ]
 
 
+_OUT = r"\x00|(^|/)\.\.(/|$)"
+
+
 def _names(value: Any) -> list[str]:
     names = value if isinstance(value, list) else [value]
-    if not all(isinstance(name, str) and name for name in names):
-        raise wrong("a path, or a list of paths", value)
+    if not all(isinstance(name, str) and name and name[0] not in "/~" and not re.search(_OUT, name) for name in names):
+        raise wrong("a path inside the sample's folder, or a list of such paths", value)
     return names
 
 
@@ -80,6 +83,9 @@ Inside = Annotated[
 ]
 
 
+Left = Annotated[str, text("a path inside the sample's folder", pattern=r"^[^/~]", without=_OUT)]
+
+
 class Check(Model):
     """One check of the answer or of the files. It has exactly one key."""
 
@@ -90,11 +96,11 @@ class Check(Model):
     )
     answer: Regexes = Field(default=[], description="Regular expressions that the answer must match somewhere.")
     answer_lacks: Regexes = Field(default=[], description="Regular expressions that the answer must match nowhere.")
-    has: dict[str, Regex] = Field(default={}, description="Files and what each must contain (a regular expression).")
-    lacks: dict[str, Regex] = Field(default={}, description="Files and what each must not contain.")
+    has: dict[Left, Regex] = Field(default={}, description="Files and what each must contain (a regular expression).")
+    lacks: dict[Left, Regex] = Field(default={}, description="Files and what each must not contain.")
     unchanged: Names = Field(default=[], description="Files that must be as they were. all: every file of the task.")
     missing: Names = Field(default=[], description="Paths that must not exist.")
-    lines_at_most: dict[str, Annotated[int, whole(0)]] = Field(
+    lines_at_most: dict[Left, Annotated[int, whole(0)]] = Field(
         default={}, description="Files and the largest number of lines that each may have."
     )
 

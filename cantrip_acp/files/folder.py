@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
 
+from cantrip_acp.files import paths
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """Between a look and the opening, a file may be replaced by a pipe, which NONBLOCK does not wait for, or by a terminal."""
@@ -70,7 +72,7 @@ class Folder:
         ``make`` it is made, with its parents. Raises `OSError`."""
         above, name = os.path.split(os.path.abspath(path))
         if make:
-            os.makedirs(above, exist_ok=True)
+            paths.make(Path(above))
         with cls(Path(above), os.open(above, _FOLDER & ~os.O_NOFOLLOW)) as parent:
             return parent.beneath(name or ".", make=make)
 
@@ -84,7 +86,7 @@ class Folder:
             with cls(base, os.open(base, _FOLDER & ~os.O_NOFOLLOW)) as start:
                 return start.beneath(os.path.relpath(os.path.abspath(above), base), make=make, mode=mode)
         if make:
-            os.makedirs(above, mode, exist_ok=True)
+            paths.make(above, mode)
         return cls(above, os.open(above, _FOLDER & ~os.O_NOFOLLOW))
 
     @classmethod
@@ -110,13 +112,14 @@ class Folder:
             raise
 
     def beneath(self, below: str, *, make: bool = False, mode: int = 0o777) -> Folder:
-        """Open a folder below this one, with slashes between the names. With ``make`` missing folders are made.
+        """Open a folder below this one, with slashes between the names; without a name, this one. With ``make`` missing folders
+        are made.
 
         Raises `OSError`: its text says what is wrong, its ``filename`` where.
         """
         place, fd = self.path, os.dup(self.fd)
         try:
-            for name in below.split("/"):
+            for name in (each for each in below.split("/") if each not in ("", ".")):
                 place /= name
                 self._check_name(name, place)
                 if make:
@@ -159,8 +162,6 @@ class Folder:
     def file(self, below: str) -> BinaryIO:
         """Open a file below this folder for reading, with slashes between the names. Raises `OSError`."""
         above, _, name = below.rpartition("/")
-        if not above:
-            return os.fdopen(self.open_file(name), "rb")
         with self.beneath(above) as folder:
             return os.fdopen(folder.open_file(name), "rb")
 

@@ -72,7 +72,17 @@ def _own_folders(named: frozenset[str], values: tuple[str | None, ...]) -> tuple
 
 def private(folder: Path) -> Path:
     """Create a folder that only this user can read, if it does not exist. Returns the folder."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return make(folder, 0o700)
+
+
+def make(folder: Path, mode: int = 0o777) -> Path:
+    """Create a folder with its parents, if it does not exist. The state folder and what is in it is for this user alone.
+    Returns the folder. Raises `OSError`."""
+    states = [state_dir(), *map(Path, _named)]
+    for each in (*reversed(folder.absolute().parents), folder.absolute()):
+        ours = any(each.is_relative_to(state) for state in states)
+        if ours or each == folder.absolute() or not each.is_dir():
+            each.mkdir(mode=0o700 if ours else mode if each == folder.absolute() else 0o777, exist_ok=True)
     return folder
 
 
@@ -88,5 +98,5 @@ def persistent_home(workspace: Path | None) -> str:
     path = os.path.realpath(workspace) if workspace is not None else ""
     name = hashlib.blake2b(os.fsencode(path), digest_size=12).hexdigest()
     home = os.path.join(os.path.realpath(state_dir()), "homes", name)
-    os.makedirs(home, mode=0o700, exist_ok=True)
+    private(Path(home))
     return home

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
 from cantrip_acp.core.errors import GateError, SandboxError
-from cantrip_acp.files import hidden_paths, paths, scratch_copy
+from cantrip_acp.files import guarded, hidden_paths, paths, scratch_copy
 from cantrip_acp.files.protected_paths import (
     is_git_config,
     plain,
@@ -270,6 +270,8 @@ class Root:
             why = why or (why_hidden((link,), mode) if mode is None or stat.S_ISREG(mode) else None)
         if why is None and writing:
             why = why_protected(inner, self._allowed) or self._why_git_folder(parts)
+            if why is None and (named := guarded.why_named(os.path.join(self.base, *inner))) is not None:
+                why = f"cannot be written here, because {named}. Say in your answer what should be changed there"
         if why is not None:
             raise GateError(f"{quoted_path(path)} {why}.")
         return PathHandle(self, path, parts, folder, name or parts[-1], status, tuple(missing))

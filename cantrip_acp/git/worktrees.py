@@ -12,8 +12,10 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 from cantrip_acp.core.errors import GitError
+from cantrip_acp.files.paths import private
 from cantrip_acp.files.temporary import process_start_time
 from cantrip_acp.git.repository import Repository, SafeGitFolder
 from cantrip_acp.text.dataclass import dataclass
@@ -85,7 +87,7 @@ def make(
                 f"the repository at {repository.top} has no commit {each[:40]!r}: its pins were deleted, or the loom belongs "
                 "to another repository; name that repository's folder with --cwd"
             )
-    os.makedirs(os.path.dirname(where), mode=0o700, exist_ok=True)
+    private(Path(where).parent)
     at = head or commit
     try:
         repository.git(

@@ -37,7 +37,6 @@ def ward_problems(wards: Wards, workspace: Path, medium: str) -> Iterator[tuple[
                 yield ward, str(error), False
                 continue
             if not os.path.exists(real):
-                if ward == _READ:
-                    yield ward, f"{path} does not exist", True
+                yield ward, f"{path} does not exist", True
             elif ward != _READ and not os.path.isdir(real):
                 yield ward, f"{path} is not a folder", False

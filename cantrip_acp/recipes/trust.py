@@ -10,18 +10,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
+import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from cantrip_acp.core.errors import CantripError, DefinitionError, RecipeError, UntrustedRecipe
+from cantrip_acp.core.errors import CantripError, DefinitionError, GateError, RecipeError, UntrustedRecipe
+from cantrip_acp.files import guarded
 from cantrip_acp.files.paths import private
+from cantrip_acp.files.protected_paths import is_git_config
+from cantrip_acp.gates.confinement import Root
 from cantrip_acp.loom.records.turn import now
 from cantrip_acp.recipes.build import crystal_factory
 from cantrip_acp.recipes.build.python_files import Files, imported
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
-from cantrip_acp.recipes.recipe import Recipe, load, recipe_files
+from cantrip_acp.recipes.recipe import Recipe, load, read, recipe_files
 from cantrip_acp.text.dataclass import dataclass
 
 FOLDER = ".cantrip"
@@ -62,6 +69,12 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
     ``folder`` is the folder of the recipe, ``workspace`` the folder of the session.
     """
 
+    def why_unread(path: str, base: Path) -> str | None:
+        """Why a file may not be read for the recipe without trust."""
+        if outside(path, base):
+            return "it reads a file outside the workspace"
+        return _why_hidden(path, base, workspace)
+
     def outside(path: str, base: Path) -> bool:
         inside = os.path.realpath(workspace)
         found = os.path.realpath(base / ("." if path == "workspace" and base == workspace else Path(path).expanduser()))
@@ -81,14 +94,14 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
             if key in options:
                 yield (*path, key), why
         script = options.get("script")
-        if script is not None and outside(script, folder):
-            yield (path if isinstance(crystal, str) else (*path, "script")), "it reads a file outside the workspace"
+        if script is not None and (unread := why_unread(script, folder)):
+            yield (path if isinstance(crystal, str) else (*path, "script")), unread
     prompt = data.get("call", {}).get("system_prompt_file")
-    if prompt is not None and outside(prompt, folder):
-        yield ("call", "system_prompt_file"), "it reads a file outside the workspace"
+    if prompt is not None and (unread := why_unread(prompt, folder)):
+        yield ("call", "system_prompt_file"), unread
     schema = data.get("result_schema")
-    if isinstance(schema, str) and outside(schema, folder):
-        yield ("result_schema",), "it reads a file outside the workspace"
+    if isinstance(schema, str) and (unread := why_unread(schema, folder)):
+        yield ("result_schema",), unread
     store = data.get("loom", {}).get("store", "jsonl")
     if store not in ("memory", "jsonl"):
         yield ("loom", "store"), "it decides where the loom is written"
@@ -133,6 +146,18 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
                 for item in value:
                     if outside(item, workspace):
                         yield at, f"{item} is outside the workspace"
+
+
+def _why_hidden(path: str, base: Path, workspace: Path) -> str | None:
+    """Why a gate could not read a file of the workspace, for example because it holds credentials. None if it could."""
+    place = os.path.join(base, Path(path).expanduser())
+    try:
+        with Root(str(workspace)).find(os.path.relpath(place, workspace)) as found:
+            if is_git_config(found.parts):
+                return "it reads the settings of git, which may hold credentials"
+    except GateError as error:
+        return f"it reads a file that gates cannot read: {error}"
+    return None
 
 
 def _servers(
@@ -276,7 +301,82 @@ def content(workspace: Path, files: Files) -> Content:
                 found[key] = hashlib.sha256(files.read(named)).hexdigest()
             except DefinitionError:
                 found[key] = ""
+        for program in programs(recipe, workspace):
+            found.setdefault(os.path.relpath(program, workspace / FOLDER), program_digest(program))
     return Content(found)
+
+
+def guard(workspace: Path, recipe: Recipe | None = None) -> None:
+    """Keep the files that the workspace's recipes name, and those of this one, from the gates and sandboxes of this process."""
+    named: dict[str, str] = {}
+    recipes = [recipe] if recipe is not None else []
+    for path in recipe_files(workspace / FOLDER):
+        with suppress(CantripError):
+            if recipe is None or path != recipe.path:
+                recipes.append(read(path, "workspace", recipe.files if recipe is not None else Files()))
+    for each in recipes:
+        if each.source == "path":
+            # Nobody asks again when it has changed: the user names it on the command line.
+            named[str(each.path.absolute())] = each.path.name
+        for file in (*named_by(each), *programs(each, workspace)):
+            named.setdefault(os.path.abspath(file), each.path.name)
+    guarded.name_files(f"{os.path.realpath(workspace)}\0{recipe.path if recipe is not None else ''}", named)
+
+
+def programs(recipe: Recipe, workspace: Path) -> Iterator[Path]:
+    """The files of the workspace that MCP servers outside the sandbox run: the program, and arguments that are files, with the
+    modules beside them that Python files import."""
+    for server in recipe.data.get("mcp_servers", ()):
+        if "url" in server or server.get("sandbox", True):
+            continue
+        command, args = str(server["command"]), [str(each) for each in server.get("args", ())]
+        program = command if "/" in command else shutil.which(command) or ""
+        if program and _is_below(workspace / program, workspace):
+            # Also if it does not exist: whoever makes it decides what runs.
+            yield from _with_imports(workspace / program, recipe.files)
+        for before, word in zip((command, *args), args, strict=False):
+            if before == "-m":
+                module = workspace.joinpath(*word.split("."))
+                yield from (
+                    file for place in (module.with_suffix(".py"), module / "__main__.py", module / "__init__.py")
+                    for file in _with_imports(place, recipe.files) if place.is_file()
+                )  # fmt: skip
+            for part in _words_of(word):
+                if _is_below(workspace / part, workspace) and (workspace / part).is_file():
+                    yield from _with_imports(workspace / part, recipe.files)
+
+
+def _words_of(argument: str) -> list[str]:
+    """The texts in an argument that may be files: the argument, the value of ``--option=value``, the words of a command."""
+    try:
+        words = shlex.split(argument)
+    except ValueError:
+        words = []
+    return [each for each in dict.fromkeys((argument, argument.partition("=")[2], *words)) if each and "\0" not in each]
+
+
+def _is_below(path: Path, workspace: Path) -> bool:
+    return any(
+        Path(each).is_relative_to(base)
+        for each, base in ((os.path.abspath(path), workspace), (os.path.realpath(path), os.path.realpath(workspace)))
+    )
+
+
+def _with_imports(path: Path, files: Files) -> Iterator[Path]:
+    yield path
+    if path.suffix == ".py" or not path.suffix:
+        yield from (file for _, file in imported(path, files))
+
+
+def program_digest(path: Path) -> str:
+    """The hash of a program of any size; empty if it is no file that can be read."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError):
+        pass
+    return ""
 
 
 def named_by(recipe: Recipe) -> Iterator[Path]:

@@ -277,6 +277,7 @@ async def _export(session: Session, rest: str, forker: MakeFork) -> str:
     if loom.location is None:
         raise UsageError("This session's record is in memory. Only a session with a record on disk can be exported.")
     from cantrip_acp.files.output_file import output_file
+    from cantrip_acp.files.paths import private
     from cantrip_acp.loom.stores.address import is_address
     from cantrip_acp.training.export.rows import write
     from cantrip_acp.training.export.selection import Source, ThreadSelection
@@ -289,7 +290,7 @@ async def _export(session: Session, rest: str, forker: MakeFork) -> str:
         raise UsageError("This session has no turn yet, so there is nothing to export.")
 
     def work() -> int:
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private(target.parent)
         with output_file(target) as out:
             return write(chosen, Source(loom, ThreadSelection(threads=threads), None), out).rows
 

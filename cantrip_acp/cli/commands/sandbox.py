@@ -415,6 +415,10 @@ def _circle(
     if recipe is None:
         paths = [os.path.abspath(p) for p in writable]
         wards = {"max_turns": 1, "bash_network": network, "bash_writable_paths": paths, **limits}
+        if (workspace / ".cantrip").is_dir():
+            from cantrip_acp.recipes import trust
+
+            trust.guard(workspace)
         return Circle("bash", ["done"], wards, workspace=workspace)
     if writable or network:
         raise click.UsageError(

@@ -105,4 +105,6 @@ def _content(recipe: Recipe) -> str:
             whole.update(recipe.files.read(file))
         except DefinitionError:
             whole.update(b"\0missing\0")
+    for program in trust.programs(recipe, recipe.folder):
+        whole.update(trust.program_digest(program).encode())
     return whole.hexdigest()

@@ -61,6 +61,10 @@ def build(
     ]
     if missing:
         raise RecipeError(missing)
+    if workspace is not None and (recipe.source != "built-in" or (workspace / ".cantrip").is_dir()):
+        from cantrip_acp.recipes import trust
+
+        trust.guard(workspace, recipe)
     # Keep the order crystal, call, circle: `Cantrip` checks its parts in the same order.
     chosen = crystal if crystal is not None else crystals.crystal_for(recipe)
     call = _call(recipe)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ import anyio.to_thread
 
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, SandboxError
-from cantrip_acp.files import hidden_paths, scratch_copy
+from cantrip_acp.files import guarded, hidden_paths, scratch_copy
 from cantrip_acp.files import paths as folders
 from cantrip_acp.files.scratch_copy import copy_folders, source_of
 from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
@@ -32,10 +32,10 @@ from cantrip_acp.sandbox.launch.process_tree import sandbox_error
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.policy import git_repositories
 from cantrip_acp.sandbox.policy.git_repositories import config_files, git_folders, redacted_config
-from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools
+from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools, within_any
 from cantrip_acp.sandbox.policy.placeholders import is_placeholder
-from cantrip_acp.sandbox.policy.policy import Policy, check_roots, compose
-from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Survey
+from cantrip_acp.sandbox.policy.policy import Policy, check_roots, compose, missing_folder
+from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings, Survey
 
 _SLOW_SEARCH = 0.005
 """Seconds. If the search in a workspace takes longer, it counts as slow and is done in a thread."""
@@ -164,6 +164,7 @@ class Sandbox:
         )
         private = (*self._private, *_own_folders(roots))
         taken_away = self.taken_away()
+        named, named_absent = _named_files(writable, findings)
         home, instead = self._home_source, self._copies
         if self._shared is not None:
             if self._seatbelt:
@@ -172,7 +173,8 @@ class Sandbox:
             instead = {**self._shared.made, **self._copies}
             home = source_of(home, instead) if home is not None else None
         key = (
-            tuple(findings.values()), existing, linked, closed, settings, unfetched, private, tuple(instead.items()), taken_away
+            tuple(findings.values()), existing, linked, closed, settings, unfetched, private, tuple(instead.items()), taken_away,
+            named, named_absent
         )  # fmt: skip
         if self._prepared is not None and self._prepared.key == key:
             return self._prepared
@@ -197,6 +199,8 @@ class Sandbox:
             closed=closed,
             unfetched=unfetched,
             taken_away=taken_away,
+            named=named,
+            named_absent=named_absent,
             # On macOS a folder of which only a part may be read cannot be entered.
             folder=None if self._seatbelt else self._folder,
         )
@@ -316,6 +320,23 @@ async def _served(wire: GateWire | None, call: Call | None, running: Running) ->
     raise SandboxError("the command ended without an outcome")
 
 
+def _named_files(writable: Sequence[str], findings: Mapping[str, Findings]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The files that recipes name and that are not protected anyway: those that exist in writable folders, then the others
+    whose folder exists. A link cannot be protected; what it leads to can."""
+    known = {path for found in findings.values() for path in (*found.protected, *found.hidden)}
+    there: set[str] = set()
+    absent: set[str] = set()
+    for path in guarded.named():
+        real = os.path.realpath(path)
+        if not within_any(real, writable) or within_any(real, known):
+            continue
+        if os.path.isfile(real):
+            there.add(real)
+        elif (not os.path.lexists(real) and os.path.isdir(os.path.dirname(real))) or is_placeholder(real):
+            absent.add(real)
+    return tuple(sorted(there)), tuple(sorted(absent))
+
+
 def _own_folders(roots: Iterable[str]) -> tuple[str, ...]:
     """Our own folders to hide: state, and also configuration, unless a root is in the configuration folder."""
     states, config = folders.own()
@@ -372,14 +393,7 @@ def _writable(paths: tuple[str, ...], given: Path | str | None, workspace: str |
             if real != workspace and not real.startswith(workspace.rstrip("/") + "/"):
                 raise DefinitionError(f"{path} leads out of the workspace, to {real}", where="bash_writable_paths")
         if not os.path.isdir(real):
-            if os.path.exists(real):
-                raise DefinitionError(f"{path} is not a folder", where="bash_writable_paths")
-            try:
-                os.makedirs(real, exist_ok=True)
-            except OSError as error:
-                raise DefinitionError(
-                    f"{path} does not exist and cannot be made: {error.strerror}", where="bash_writable_paths"
-                ) from error
+            raise DefinitionError(missing_folder(path, real), where="bash_writable_paths")
         found.append(real)
     return tuple(dict.fromkeys(found))
 

@@ -8,12 +8,14 @@ restrict them again. `code_paths` makes the wards for the sandbox of code cells.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, SandboxError
+from cantrip_acp.files import guarded
 from cantrip_acp.files.protected_paths import is_secret_file, plain, protected_by
 from cantrip_acp.sandbox.network.hosts import AllowedHosts
 from cantrip_acp.sandbox.policy.git_repositories import Unfetched
@@ -88,6 +90,9 @@ def reasons(policy: Policy) -> dict[str, str]:
     for path in (*policy.protected, *policy.absent):
         *_, folder, name = ["", *map(plain, path.split("/"))]
         row = protected_by(name, folder)
+        if row is None and (named := guarded.why_named(path)) is not None:
+            found[path] = named
+            continue
         if row is None and name in ("bin", "scripts"):
             row = protected_by("python", "bin")
         found[path] = row.reason if row is not None else "git expects a submodule there"
@@ -121,6 +126,8 @@ def compose(
     closed: Iterable[str] = (),
     unfetched: Unfetched = _ALL_FETCHED,
     taken_away: Iterable[str] = (),
+    named: Iterable[str] = (),
+    named_absent: Iterable[str] = (),
     folder: str | None = None,
 ) -> Policy:
     """Make the policy of one circle from its wards, its workspace and the protected paths found there.
@@ -130,7 +137,8 @@ def compose(
     ``repositories``: git folders outside the workspace (of worktrees). ``more_readable``: files and folders outside
     the workspace to show. ``replaced``: see `Policy`. ``closed``: writable folders in which this user cannot create
     entries. ``unfetched``: submodule folders without a repository. ``taken_away``: the real
-    paths that the ward ``hidden_paths`` names: nothing in them is visible, whatever else says so. ``folder``: where commands
+    paths that the ward ``hidden_paths`` names: nothing in them is visible, whatever else says so. ``named``: files that recipes
+    name, which cannot be written; ``named_absent``: those that do not exist, in folders that do. ``folder``: where commands
     start, if it is not the workspace. Raises `DefinitionError` for wards that cannot be
     enforced, and `SandboxError` if a protected path is a symbolic link.
     """
@@ -162,6 +170,7 @@ def compose(
                 "core.worktree in that repository), take its folder out of bash_writable_paths, or name it in the ward "
                 "allow_protected of a recipe that you trust"
             )
+    protected.update(p for p in named if within_any(p, writable))
     protected.update(p for p in unfetched.empty if within_any(p, writable) and p not in writable)
     hidden.update(p for p in private if within_any(p, (*readable, *writable)))
     # A mount below a hidden folder would show through it.
@@ -178,7 +187,8 @@ def compose(
         if name not in wards.allow_protected
         if (path := os.path.join(root, name)) not in present and path not in protected and path not in hidden
     }
-    absent.update(p for p in unfetched.missing if within_any(p, writable))
+    absent.update(p for p in (*unfetched.missing, *named_absent) if within_any(p, writable))
+    absent -= hidden
     pinned = {
         parent
         for path in protected | hidden | absent
@@ -310,7 +320,7 @@ def code_paths(wards: Wards, workspace: Path | str | None) -> CodePaths:
 
     Raises `DefinitionError` for a path that does not exist or leads out of the workspace.
     """
-    writable = _real_paths(wards.code_writable_paths, workspace, "code_writable_paths", make=True)
+    writable = _real_paths(wards.code_writable_paths, workspace, "code_writable_paths", writing=True)
     readable = tuple(
         p for p in _real_paths(wards.code_readable_paths, workspace, "code_readable_paths") if p not in writable
     )
@@ -332,8 +342,15 @@ def code_paths(wards: Wards, workspace: Path | str | None) -> CodePaths:
     )
 
 
+def missing_folder(path: str, real: str) -> str:
+    """What is wrong with a writable path that is no folder. Nothing is made: a typo would leave folders behind."""
+    if os.path.exists(real):
+        return f"{path} is not a folder"
+    return f"{path} does not exist. Make the folder (mkdir -p {shlex.quote(path)}), or correct the path"
+
+
 def _real_paths(
-    paths: Iterable[str], workspace: Path | str | None, where: str, *, make: bool = False
+    paths: Iterable[str], workspace: Path | str | None, where: str, *, writing: bool = False
 ) -> tuple[str, ...]:
     base = os.path.abspath(workspace) if workspace is not None else None
     own = os.path.realpath(base) if base is not None else None
@@ -345,15 +362,10 @@ def _real_paths(
         real = os.path.realpath(path)
         if base is not None and own is not None and within(path, base) and not within(real, own):
             raise DefinitionError(f"{path} leads out of the workspace, to {real}", where=where)
-        if make and not os.path.exists(real):
-            try:
-                os.makedirs(real)
-            except OSError as error:
-                raise DefinitionError(f"{path} cannot be created: {error.strerror}", where=where) from error
+        if writing and not os.path.isdir(real):
+            raise DefinitionError(missing_folder(path, real), where=where)
         if not os.path.exists(real):
             raise DefinitionError(f"{path} does not exist", where=where)
-        if make and not os.path.isdir(real):
-            raise DefinitionError(f"{path} is not a folder", where=where)
         if not os.path.isdir(real) and (is_secret_file(plain(os.path.basename(real))) or not os.path.isfile(real)):
             raise DefinitionError(
                 f"{path} is always hidden: its name is one that secrets have, or it is not a regular file", where=where

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,48 @@ async def test_the_grader_stays_in_its_copy(coding: Suite, tmp_path: Path) -> No
         assert (tmp_path / "copy" / name).read_text() == text
     task = replace(task, checks=[("has", {"pipe": "x"})], hidden={})
     found = await grade(task, Left(left, "", Loom.memory(), None, tmp_path / "scratch"))
-    assert (found.wrong, found.score) == (("pipe has no 'x'",), 0.0)
+    assert (found.wrong, found.score) == (("pipe is not judged: it is not a regular file",), 0.0)
+
+
+def _link(left: Path, name: str, target: Path) -> None:
+    (left / name).symlink_to(target)
+
+
+LOOKED = {
+    "a link": ([("has", {"out.txt": "EXPECTED"})], lambda left, beside: _link(left, "out.txt", beside / "suite.yaml")),
+    "a link on the way": ([("has", {"d/suite.yaml": "EXPECTED"})], lambda left, beside: _link(left, "d", beside)),
+    "a hard link": ([("has", {"out.txt": "EXPECTED"})], lambda left, beside: os.link(beside / "suite.yaml", left / "out.txt")),
+    "what must be lacking": ([("lacks", {"out.txt": "BUG"})], lambda left, beside: _link(left, "out.txt", beside / "suite.yaml")),
+    "short enough": ([("lines_at_most", {"out.txt": 9})], lambda left, beside: _link(left, "out.txt", beside / "suite.yaml")),
+    "unchanged": ([("unchanged", "all")], lambda left, beside: _link(left, "same.txt", beside / "same.txt")),
+    "missing": ([("missing", ["d/old.txt"])], lambda left, beside: _link(left, "d", beside)),
+    "missing, dangling": ([("missing", ["gone"])], lambda left, beside: _link(left, "gone", beside / "none")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("checks", "cheat"), LOOKED.values(), ids=LOOKED)
+async def test_a_check_looks_at_nothing_outside(
+    coding: Suite, tmp_path: Path, checks: list[tuple[str, object]], cheat: Callable[[Path, Path], None]
+) -> None:
+    left, beside = tmp_path / "left", tmp_path / "beside"
+    left.mkdir()
+    beside.mkdir()
+    (beside / "suite.yaml").write_text("EXPECTED\n")
+    (beside / "same.txt").write_text("same\n")
+    task = replace(named(coding, "bug-discount"), checks=checks, hidden={}, files={"same.txt": "same\n"})
+    cheat(left, beside)
+    found = await grade(task, Left(left, "", Loom.memory(), None, tmp_path / "scratch"))
+    assert not found.passed, found
+    # The control: real files, or none, pass.
+    for each in left.iterdir():
+        each.unlink()
+    (left / "out.txt").write_text("EXPECTED\n")
+    (left / "same.txt").write_text("same\n")
+    if "d/suite.yaml" in str(checks):
+        (left / "d").mkdir()
+        (left / "d/suite.yaml").write_text("EXPECTED\n")
+    found = await grade(task, Left(left, "", Loom.memory(), None, tmp_path / "scratch"))
+    assert found.passed, found
 
 
 async def test_answers_are_read(coding: Suite, tmp_path: Path) -> None:

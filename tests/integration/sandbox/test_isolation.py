@@ -14,6 +14,7 @@ import pytest
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, SandboxError
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.policy.policy import code_paths
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE
 from tests.integration.sandbox.conftest import Make, both_back_ends
 
@@ -108,7 +109,13 @@ async def test_the_workspace_is_read_only_unless_a_ward_says_otherwise(workspace
     assert listing(workspace) == ["file", "src", "src/new"]
 
 
-async def test_a_writable_path_that_is_not_there_yet_is_made(workspace: Path, make: Make) -> None:
+async def test_a_writable_path_that_is_not_there_is_an_error_and_is_not_made(workspace: Path, make: Make) -> None:
+    with pytest.raises(DefinitionError, match=r"build/out does not exist\. Make the folder \(mkdir -p .*build/out\)"):
+        make(bash_writable_paths=["build/out"])
+    with pytest.raises(DefinitionError, match="build/out does not exist"):
+        code_paths(Wards.of({"code_writable_paths": ["build/out"]}, base=workspace), workspace)
+    assert listing(workspace) == []
+    (workspace / "build/out").mkdir(parents=True)
     assert (await make(bash_writable_paths=["build/out"]).run("echo x > build/out/file")).exit_code == 0
     assert listing(workspace) == ["build", "build/out", "build/out/file"]
 
@@ -315,6 +322,7 @@ def test_what_is_never_shown_or_written(path: str, workspace: Path) -> None:
 def test_writable_paths_that_cannot_be(workspace: Path, tmp_path: Path) -> None:
     (workspace / "out").symlink_to(tmp_path)
     for path, words in (("out", "leads out"), (".git", "protected"), ("sub/.vscode/x", "protected")):
+        (workspace / path).mkdir(parents=True, exist_ok=True)
         with pytest.raises(DefinitionError, match=words):
             Sandbox(Wards.of({"bash_writable_paths": [path]}, base=workspace), workspace)
     (workspace / "file").write_text("")

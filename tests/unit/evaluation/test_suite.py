@@ -110,6 +110,9 @@ def test_a_digest_changes_with_what_is_asked_and_not_with_the_recipe(folder: Pat
 
 
 WRONG = {
+    "recipe: r.cantrip.yaml\ntasks: [{intent: x, checks: [{has: {../../etc/passwd: root}}]}]": r"inside the sample's folder",
+    "recipe: r.cantrip.yaml\ntasks: [{intent: x, checks: [{lacks: {/etc/passwd: root}}]}]": r"inside the sample's folder",
+    "recipe: r.cantrip.yaml\ntasks: [{intent: x, checks: [{missing: a/../../b}]}]": r"inside the sample's folder",
     "sample: 3\ntasks: []": r"s\.yaml:1:1: sample: unknown key in suite: 'sample'; did you mean 'samples'\?",
     "[]": r"s\.yaml:1:1: must be a mapping, not a list",
     "{}": r"s\.yaml:1:1: a suite needs tasks",

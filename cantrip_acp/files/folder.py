@@ -24,6 +24,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """Between a look and the opening, a file may be replaced by a pipe, which NONBLOCK does not wait for, or by a terminal."""
 
+_SECOND_NAME = "the file has a second name (a hard link), by which others may change it; remove one, or copy the file"
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -101,6 +103,8 @@ class Folder:
                     os.close(folder.open_file(path.name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             elif stat.S_ISLNK(entry.status.st_mode):
                 raise _failure(OSError(errno.ELOOP, ""), path, folder.fd, path.name)
+            elif entry.is_file and entry.status.st_nlink > 1:
+                raise OSError(errno.EINVAL, _SECOND_NAME, str(path))
 
     def sub(self, name: str) -> Folder | None:
         """Open a folder in this one; None if the name is missing, no folder or a link."""
@@ -153,7 +157,7 @@ class Folder:
         if not stat.S_ISREG(status.st_mode):
             problem = "it is not a regular file"
         elif status.st_nlink > 1:
-            problem = "the file has a second name (a hard link); remove one of them, or copy the file"
+            problem = _SECOND_NAME
         if problem is not None:
             os.close(fd)
             raise OSError(errno.EINVAL, problem, str(self.path / name))

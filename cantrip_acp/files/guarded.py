@@ -7,12 +7,19 @@ Gates ask here for each path; a sandbox asks before each command.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+from weakref import WeakKeyDictionary
 
-_lock = threading.Lock()
+from cantrip_acp.files import paths
+
+_lock = threading.RLock()
 _named: dict[str, dict[str, str]] = {}
 
 
@@ -35,6 +42,107 @@ def why_named(path: str) -> str | None:
     files = named()
     by = files.get(_folded(_real(path))) if files else None
     return None if by is None else f"the recipe {by} names it, and you trust that recipe with what it names"
+
+
+# Files that are open here
+
+
+class Running(Protocol):
+    """Something in a sandbox."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process of it may still run."""
+        ...
+
+
+_holders: list[Held] = []
+_running: WeakKeyDictionary[Running, tuple[str, ...]] = WeakKeyDictionary()
+
+
+class Held:
+    """A file that is open here for writing, until `release`. ``suffixes``: those of the files beside it that belong to it.
+
+    ``made``: suffixes of files that change what the file says and that need not exist. They are made, empty, before a command
+    starts that could make them, and removed at the end.
+
+    Raises `OSError` if something that runs in a sandbox could write it: its sandbox was made before, and shows the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], suffixes: Sequence[str] = (), made: Sequence[str] = ()) -> None:
+        self.path = os.path.realpath(path)
+        folded = _folded(self.path)
+        self.files = frozenset(f"{folded}{suffix}" for suffix in ("", *suffixes, *made))
+        self._made = tuple(f"{self.path}{suffix}" for suffix in made)
+        self._open: dict[str, int] = {}
+        if _is_below(folded, map(_folded, paths.own()[0])):
+            # No sandbox and no gate sees the state folder.
+            return
+        with _lock:
+            for each, roots in list(_running.items()):
+                folder = next((root for root in roots if _is_below(self.path, (root,))), None)
+                if folder is not None and each.is_running:
+                    raise OSError(
+                        errno.EBUSY,
+                        f"commands or cells that run in this process may write {folder}, and could change the file. Open it "
+                        "before they start or after they have ended, or put it outside of that folder",
+                        str(path),
+                    )
+            _holders.append(self)
+
+    def make_others(self, roots: Sequence[str]) -> None:
+        """Make the missing files that belong to it, if commands could."""
+        for path in self._made if _is_below(self.path, roots) else ():
+            if path not in self._open:
+                with suppress(OSError):
+                    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                    self._open[path] = os.open(path, flags, 0o600)
+                    fcntl.flock(self._open[path], fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def release(self) -> None:
+        """The file is closed. Safe to call twice."""
+        with _lock:
+            with suppress(ValueError):
+                _holders.remove(self)
+            while self._open:
+                path, fd = self._open.popitem()
+                with suppress(OSError):
+                    # Another process that holds the file needs it too.
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if os.fstat(fd).st_size == 0:
+                        os.unlink(path)
+                os.close(fd)
+
+
+def is_held(path: str) -> bool:
+    """Whether the file at an absolute path is open here, or belongs to one that is."""
+    holders = tuple(_holders)
+    if not holders:
+        return False
+    name = _folded(os.path.basename(path))
+    if not any(each.rpartition("/")[2] == name for held in holders for each in held.files):
+        return False
+    real = _folded(_real(path))
+    return any(real in held.files for held in holders)
+
+
+def held(roots: Sequence[str]) -> tuple[str, ...]:
+    """The real paths of the files that are open here and that exist, with those that belong to them. What is missing is made
+    if commands may write these folders and could make it."""
+    with _lock:
+        for each in _holders:
+            each.make_others(roots)
+        return tuple(sorted({path for each in _holders for path in each.files if os.path.exists(path)}))
+
+
+def runs(running: Running, roots: tuple[str, ...]) -> None:
+    """Something begins to run in a sandbox, where it may write these folders."""
+    with _lock:
+        _running[running] = roots
+
+
+def _is_below(path: str, roots: Iterable[str]) -> bool:
+    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
 
 def _real(path: str) -> str:

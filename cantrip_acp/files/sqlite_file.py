@@ -6,6 +6,10 @@ import sqlite3
 import time
 from collections.abc import Iterator
 
+WAL_FILES = ("-wal", "-shm")
+"""Suffixes of the files beside a database that its connections use."""
+ROLLBACK = "-journal"
+"""The suffix of a file from which SQLite restores a database when it is opened. No database of the product has one."""
 _PAUSE_S = 0.005
 
 

@@ -265,6 +265,8 @@ class Root:
         why = why_hidden(inner, mode) or self._why_own_folder(parts, writing)
         if why is None and self.hides(inner):
             why = "is hidden by the ward hidden_paths. Work without it"
+            if guarded.is_held(os.path.join(self.base, *inner)):
+                why = "is open in this program, which keeps its records there, and is hidden. Work without it"
         for link in links:
             # A link named .env points to a file with secrets, even if that file has another name.
             why = why or (why_hidden((link,), mode) if mode is None or stat.S_ISREG(mode) else None)
@@ -287,8 +289,9 @@ class Root:
         )
 
     def hides(self, inner: Sequence[str]) -> bool:
-        """Whether the ward ``hidden_paths`` hides the file or folder with these names below ``base``."""
-        return bool(self._hidden) and hidden_paths.hides(self._hidden, os.path.join(self.base, *inner))
+        """Whether the ward ``hidden_paths`` hides the file or folder with these names below ``base``, or it is open here."""
+        path = os.path.join(self.base, *inner)
+        return guarded.is_held(path) or (bool(self._hidden) and hidden_paths.hides(self._hidden, path))
 
     def _why_own_folder(self, parts: Sequence[str], writing: bool) -> str | None:
         """Say why a path in this program's own folders is refused: files there decide what is allowed. None if it is not."""

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.loom.records.tree import Place, Problem, Tree
 from cantrip_acp.text import codecs
 
@@ -75,7 +76,8 @@ def read(loom: Path, fd: int) -> Index | None:
     if status.st_size < WORTH:
         return None
     try:
-        data = path_of(loom).read_bytes()
+        with Folder.holding(loom) as folder, folder.file(path_of(loom).name) as file:
+            data = file.read()
     except OSError:
         return None
     end = len(_MAGIC) + 4

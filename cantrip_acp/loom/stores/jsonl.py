@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomChanged, LoomDamaged, LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.files import guarded
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
@@ -86,7 +87,17 @@ class JsonlStore:
         self._torn = False
         """Whether the last line was torn when the file was opened."""
         self._full_path = os.path.abspath(self.path)
-        self._open()
+        self._held: guarded.Held | None = None
+        if not readonly:
+            try:
+                self._held = guarded.Held(self._full_path, (".index",))
+            except OSError as error:
+                raise LoomError(f"cannot open loom {self.path}: {error.strerror}") from None
+        try:
+            self._open()
+        except BaseException:
+            self._release()
+            raise
         self._locks = cast_locks.CastLocks(self._full_path, self._fd)
         cast_locks.not_for_children(self)
 
@@ -515,7 +526,12 @@ class JsonlStore:
                 os.close(self._fd)
                 self._fd = -1
 
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held.release()
+
     def close(self, tree: Tree | None = None) -> None:
+        self._release()
         if self._fd < 0:
             return
         self._locks.close()

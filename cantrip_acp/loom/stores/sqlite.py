@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.files import guarded
 from cantrip_acp.files.folder import Folder
-from cantrip_acp.files.sqlite_file import statements, use_write_ahead_log
+from cantrip_acp.files.sqlite_file import ROLLBACK, WAL_FILES, statements, use_write_ahead_log
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import LaterRecord, Record
@@ -110,12 +111,18 @@ class SqliteStore:
         self._locks = cast_locks.CastLocks(self.path.with_name(self.path.name + cast_locks.SUFFIX))
         cast_locks.not_for_children(self)
         self._base: sqlite3.Connection | None = None
+        self._held: guarded.Held | None = None
         try:
+            if not readonly:
+                self._held = guarded.Held(self.path, WAL_FILES, (ROLLBACK, cast_locks.SUFFIX))
             self._base = self._connect()
             self._prepare(self._base, fsync)
         except sqlite3.Error as error:
             self.close()
             raise self._opening(error) from error
+        except OSError as error:
+            self.close()
+            raise LoomError(f"cannot open loom {self.path}: {error.strerror}") from None
         except UnicodeError as error:
             # The driver raises this for its own message, which repeats a damaged schema.
             self.close()
@@ -576,6 +583,8 @@ class SqliteStore:
         base, self._base = self._base, None
         if base is not None:
             base.close()
+        if self._held is not None:
+            self._held.release()
 
 
 def _bytes(value: Any) -> bytes:

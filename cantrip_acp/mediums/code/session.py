@@ -370,7 +370,7 @@ class CodeSession:
             self._end_worker(worker)
             self._context_cast, self._folded, self._names = None, 0, []
             self._note = (
-                "the variables of earlier cells are gone: a file or folder appeared that the ward hidden_paths hides, and "
+                "the variables of earlier cells are gone: a file or folder appeared that is hidden (ward hidden_paths), and "
                 "only a new Python does not see it"
             )
             worker = None

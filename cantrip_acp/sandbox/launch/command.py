@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.files import guarded
 from cantrip_acp.sandbox.launch import bubblewrap, causes, limits, seatbelt
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
@@ -151,6 +152,12 @@ class Running:
         self._stdin = -1
         self._processor_ms = policy.limits.timeout_ms
         self.tree: Tree | None = None
+        guarded.runs(self, policy.writable)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process of it may still run."""
+        return self.tree is not None and not self.tree.exited
 
     def set_task_starter(self, spawn: Spawn) -> None:
         """Set the function that starts the proxy as a task, if the policy lists hosts. The caller stops that task later."""

@@ -37,7 +37,7 @@ _DETACH = 'exec 3<&0; /bin/sh -c "$0" "$@" <&3 3<&- &'
 the descriptor, a background process of a shell would have no input.
 """
 
-NOTE = "# This file is hidden inside the sandbox: it may hold secrets.\n"
+NOTE = "# This file is hidden inside the sandbox: it may hold secrets, or Cantrip has it open.\n"
 
 
 class Runtime:

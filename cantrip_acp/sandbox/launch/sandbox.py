@@ -217,9 +217,12 @@ class Sandbox:
         return self._prepared
 
     def taken_away(self) -> tuple[str, ...]:
-        """The real paths that the ward ``hidden_paths`` names and that exist now."""
+        """The real paths that the ward ``hidden_paths`` names and that exist now, and the files that this process has open."""
         base = self.workspace or "/"
-        return hidden_paths.existing(os.path.join(base, pattern) for pattern in self._wards.hidden_paths)
+        patterns = [os.path.join(base, pattern) for pattern in self._wards.hidden_paths]
+        open_here = guarded.held(self._wards.bash_writable_paths)
+        named = hidden_paths.existing(patterns)
+        return tuple(sorted({*named, *(path for path in open_here if not within_any(path, named))}))
 
     def hides_what(self, known: frozenset[tuple[str, int]]) -> bool:
         """Whether a process that began when `identities` were ``known`` still sees nothing that is hidden now."""

@@ -25,6 +25,7 @@ import anyio
 import msgspec
 
 from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.files import guarded
 from cantrip_acp.sandbox.gate_ipc.server import LARGEST_REQUEST
 from cantrip_acp.sandbox.launch import bubblewrap, causes, limits, seatbelt
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
@@ -85,7 +86,7 @@ class Worker:
 
     def __init__(self, sandbox: Sandbox, interpreter: Interpreter, memory_mb: int, listening: WorkerCallbacks) -> None:
         self.taken_away = sandbox.identities()
-        """What the ward ``hidden_paths`` hides from it."""
+        """What is hidden from it: by the ward ``hidden_paths``, or because this process has it open."""
         found = sandbox.prepared()
         prepared = found.policy
         self._sandbox = sandbox
@@ -120,6 +121,12 @@ class Worker:
         self.pid = 0
         self.broken: str | None = None
         self.frozen = False
+        guarded.runs(self, prepared.writable)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process of it may still run."""
+        return self._tree is not None and not self._tree.exited
 
     @property
     def tree(self) -> Tree:

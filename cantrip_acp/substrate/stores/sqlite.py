@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cantrip_acp.files import guarded
 from cantrip_acp.files.folder import Folder
-from cantrip_acp.files.sqlite_file import statements, use_write_ahead_log
+from cantrip_acp.files.sqlite_file import ROLLBACK, WAL_FILES, statements, use_write_ahead_log
 from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, SubstrateError
 from cantrip_acp.substrate.stores.base import (
     MOST_RANKED,
@@ -151,8 +152,10 @@ class SqliteTables:
         self._locks = {"read": threading.RLock(), "write": threading.RLock()}
         self._views: dict[str, SqliteView] = {}
         self._closed = False
+        self._held: guarded.Held | None = None
         try:
             if not self._memory:
+                self._held = guarded.Held(self.path, WAL_FILES, (ROLLBACK,))
                 Folder.make_database(self.path, 0o700)
             with self._failures("open"):
                 self._views["write"] = SqliteView(self._connect())
@@ -255,6 +258,8 @@ class SqliteTables:
             while self._views:
                 _, view = self._views.popitem()
                 view.base.close()
+            if self._held is not None:
+                self._held.release()
 
 
 class SqliteView:

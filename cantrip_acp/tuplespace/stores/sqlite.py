@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.files import guarded
 from cantrip_acp.files.folder import Folder
-from cantrip_acp.files.sqlite_file import statements, use_write_ahead_log
+from cantrip_acp.files.sqlite_file import ROLLBACK, WAL_FILES, statements, use_write_ahead_log
 from cantrip_acp.tuplespace.budget import Budget, alarm_tuple, amounts, due_alarms
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
@@ -113,16 +114,23 @@ class SqliteTupleStore:
         self._changed = threading.Condition()
         self._version = -1
         self._closed = False
+        self._held: guarded.Held | None = None
         try:
+            self._held = guarded.Held(self.path, WAL_FILES, (ROLLBACK,))
             Folder.make_database(self.path)
             self._base = sqlite3.connect(
                 self.path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False, cached_statements=256
             )
             self._prepare()
         except OSError as error:
+            self._release()
             raise SpaceNotOpened(f"cannot open tuple-space {self.path}: {error.strerror}") from None
         except sqlite3.Error as error:
+            self._release()
             raise self._failure("open", error) from None
+        except BaseException:
+            self._release()
+            raise
 
     @property
     def location(self) -> str:
@@ -637,7 +645,12 @@ class SqliteTupleStore:
             if not self._closed:
                 self._closed = True
                 self._base.close()
+                self._release()
         self._notify()
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held.release()
 
 
 _GIVE_BUDGET = (

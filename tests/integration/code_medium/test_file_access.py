@@ -100,6 +100,7 @@ async def test_a_readable_workspace_is_where_cells_are(make, workspace: Path) ->
 
 
 async def test_writable_paths(make, workspace: Path) -> None:
+    (workspace / "made").mkdir()
     python = await make({"code_writable_paths": ["out", "made"]}, workspace=workspace)
     await python(f"open('{workspace}/out/x', 'w').write('kept')\nopen('{workspace}/made/y', 'w').write('kept')")
     assert (workspace / "out" / "x").read_text() == "kept"

@@ -38,6 +38,7 @@ def test_run_gives_the_commands_own_status_and_output(workspace: Path) -> None:
 
 def test_run_writes_only_where_it_is_told(workspace: Path) -> None:
     assert cantrip("sandbox", "run", "--", "touch new", cwd=workspace).returncode != 0
+    (workspace / "out").mkdir()
     assert cantrip("sandbox", "run", "--writable", "out", "--", "touch out/new", cwd=workspace).returncode == 0
     assert [str(p.relative_to(workspace)) for p in sorted(workspace.rglob("*"))] == ["out", "out/new"]
 
@@ -78,6 +79,7 @@ def test_run_with_a_recipe_has_its_wards_and_gates(workspace: Path) -> None:
     (workspace / "r.cantrip.yaml").write_text(
         "name: r\ncircle:\n  medium: bash\n  gates: [done, echo]\n  wards: [{max_turns: 3}, {bash_writable_paths: [out]}]\n"
     )
+    (workspace / "out").mkdir()
     command = "touch out/x; touch x; cantrip_echo hi; cantrip_done finished; sleep 20; echo never"
     done = cantrip("sandbox", "run", "--recipe", "./r.cantrip.yaml", "--", command, cwd=workspace)
     assert (done.returncode, done.stdout) == (0, "hifinished\n")

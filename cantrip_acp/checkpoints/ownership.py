@@ -24,6 +24,8 @@ Owner: TypeAlias = Literal["user", "turn", "unsure"]
 _MOMENT = 0.25
 """Seconds. Nobody is assumed to save a file while a program runs that is over so soon."""
 _ANYWHERE = ("",)
+_MOST_NAMED = 200
+"""The most paths of one command that are kept although they are ignored."""
 
 
 class Writer:
@@ -45,6 +47,11 @@ class Writer:
     def end(self) -> None:
         """It has ended."""
         self.ended = time.monotonic()
+
+    def named(self) -> set[str]:
+        """The paths that it certainly writes, or says that it writes."""
+        said = [each.rstrip("/") for each in self.says if not re.search(r"[*?\[]", each)] if self.folders else []
+        return self.paths.union(said[:_MOST_NAMED])
 
     @property
     def writes(self) -> bool:

@@ -5,7 +5,8 @@ costs nothing per unchanged file. Elsewhere, and if the kernel refuses or its qu
 their times. No link is followed, also not in the folders above a file, because a program may replace one at any moment.
 
 Which files are kept: all below the folders, except ``.git`` and its like, and new files that ``.gitignore`` (or
-``.git/info/exclude``) ignores. A file that was kept once is kept on, so that an ignore rule cannot hide a change. The
+``.git/info/exclude``) ignores. A file that was kept once is kept on, so that an ignore rule cannot hide a change. An ignored
+file that the entity is about to write is kept from then on (`Watcher.follow`), and nothing else in its folder. The
 content of files that are hidden from entities, larger than `LARGEST` or not readable is not stored, nor that of sockets and
 other special files. Their changes are noticed, and named as left out. Of ignored names only the loss is noticed.
 """
@@ -19,7 +20,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -48,10 +49,12 @@ Signature = tuple[int, int, int, int, int]
 class _Folder:
     """A folder and what is in it. ``path`` is "" for the workspace, relative inside of it, absolute elsewhere."""
 
-    __slots__ = ("files", "folders", "ignored", "level", "path", "revealed", "watch")
+    __slots__ = ("files", "folders", "ignored", "level", "narrow", "path", "revealed", "watch")
 
     def __init__(self, path: str, level: Level, *, revealed: bool = False) -> None:
         self.path = path
+        self.narrow = False
+        """Whether the rules ignore it, and only the files in it that are kept for another reason are looked at."""
         self.level = level
         self.watch = -1
         self.ignored: set[str] = set()
@@ -83,7 +86,9 @@ class Watcher:
         self._store = store
         self._skip = skip
         self._known = known if known is not None else {}
-        self._known_folders = _folders_of(self._known)
+        self._followed = set(self._known)
+        """The files that are kept even if the rules ignore them."""
+        self._followed_folders = _folders_of(self._known)
         self._cache = _read_cache(store.cache())
         self._have = store.hashes()
         self._new: list[tuple[bytes, bytes]] = []
@@ -154,6 +159,33 @@ class Watcher:
         found, self._changes = self._changes, {}
         self.revealed, self._revealed = self._revealed, set()
         return {path: pair for path, pair in found.items() if pair[0] != pair[1]}
+
+    def follow(self, paths: Iterable[str]) -> bool:
+        """Keep these files from now on, also if they are ignored, as they are now. Returns whether there is something new, which
+        `changes` tells. They need not exist."""
+        for path in paths:
+            root = next((each for each in self._roots if each and path.startswith(each + "/")), "")
+            if path in self._followed or (os.path.isabs(path) and not root) or SKIPPED.intersection(path.split("/")):
+                continue
+            if os.path.isdir(self._absolute(path)):
+                continue
+            self._followed.add(path)
+            self._followed_folders |= _folders_of([path])
+            folder = self._roots[root]
+            *above, name = path.removeprefix(root).strip("/").split("/")
+            for part in above:
+                if part not in folder.folders:
+                    name = part
+                    break
+                folder = folder.folders[part]
+            if name in folder.ignored:
+                with suppress(OSError):
+                    if (fd := self._open(folder.path)) is not None:
+                        try:
+                            self._look_at(folder, fd, name)
+                        finally:
+                            os.close(fd)
+        return bool(self._changes)
 
     def cache(self) -> bytes:
         """The times and hashes of all files, for `Store.keep_cache`."""
@@ -254,10 +286,13 @@ class Watcher:
                 if self._left_out(folder, name, path, True):
                     return
                 child = folder.folders[name] = self._enter(folder, fd, name, path)
-                child.revealed = folder.revealed or name in folder.ignored
+                child.narrow = self._ruled_out(folder, name, path, True)
+                child.revealed = not child.narrow and (folder.revealed or name in folder.ignored)
                 folder.ignored.discard(name)
             elif not enter:
                 self._refresh_level(folder, child, fd, name)
+                if child.narrow and not self._ruled_out(folder, name, path, True):
+                    child.narrow, child.revealed = False, True
             if enter:
                 self._rescan(child)
             return
@@ -387,9 +422,13 @@ class Watcher:
         return True
 
     def _ignored(self, folder: _Folder, name: str, path: str, is_folder: bool) -> bool:
-        if path in self._known or (is_folder and path in self._known_folders):
+        if path in (self._followed_folders if is_folder else self._followed):
             return False
-        if folder.level.ignores(name, is_folder, by_git=True):
+        return self._ruled_out(folder, name, path, is_folder)
+
+    def _ruled_out(self, folder: _Folder, name: str, path: str, is_folder: bool) -> bool:
+        """Whether a rule ignores it or a folder above it."""
+        if folder.narrow or folder.level.ignores(name, is_folder, by_git=True):
             return True
         return bool(self._exclude) and not os.path.isabs(path) and self._exclude.ignores(path, is_folder) is True
 
@@ -498,7 +537,7 @@ def _version(status: os.stat_result) -> str:
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
 
 
-def _folders_of(paths: Mapping[str, Entry]) -> set[str]:
+def _folders_of(paths: Iterable[str]) -> set[str]:
     """All folders above these paths."""
     folders = {""}
     for path in paths:

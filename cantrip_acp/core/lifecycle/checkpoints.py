@@ -132,6 +132,8 @@ class Checkpoints:
             return
         self._append_first(await self._run(self._open))
         await self._look()
+        if named := writer.named():
+            await self._run(lambda: self._follow(named))
         self._writers.append(writer)
         self._recent.append(writer)
         self._worked = True
@@ -340,6 +342,11 @@ class Checkpoints:
                 earlier = made.changes if made is not None else {}
                 made = msgspec.structs.replace(saved, changes={**earlier, **changes})
         return made
+
+    def _follow(self, paths: Iterable[str]) -> None:
+        """Keep files that are about to be written, also if they are ignored."""
+        if self._watcher is not None and self._watcher.follow(paths):
+            self._attribute()
 
     def _attribute(self) -> None:
         """Note whose the changes since the last look are."""

@@ -297,8 +297,11 @@ def test_an_undo_names_the_ignored_files_that_stay_lost(start: Start, folder: Pa
     agent.prompt(session, "Clean.")
     told = says(agent, session, "/undo")
     assert "nothing to undo" not in told
-    for name in ("build", "keep.log"):
-        assert f"`{name}`: its earlier content was not kept: ignored by git, so no copy was kept" in told
+    why = "its earlier content was not kept: ignored by git, so no copy was kept"
+    assert f"`build`: {why}" in told
+    # A copy was made of a file that the command names.
+    assert (f"`keep.log`: {why}" in told) == ("keep.log" not in command)
+    assert (folder / "keep.log").exists() == ("keep.log" in command)
     assert os.path.exists(folder / ".gitignore")
 
 
@@ -306,12 +309,70 @@ def test_an_undo_names_the_ignored_files_that_stay_lost(start: Start, folder: Pa
 def test_an_ignored_file_that_is_there_again_is_not_named(start: Start, folder: Path) -> None:
     (folder / ".gitignore").write_text("*.log\n")
     (folder / "a.log").write_text("x")
-    steps = [bash("rm a.log"), bash("echo again > a.log; echo b > b.txt")]
+    steps = [bash("rm *.log"), bash("echo again > a.log; echo b > b.txt")]
     agent = start([*steps, END], gates=["done"], medium="bash", wards=OPEN)
     session = agent.session(folder, mode="sandboxed")
     agent.prompt(session, "Go.")
-    assert set(listed(agent, session)) == {"b.txt"}
     assert "a.log" not in says(agent, session, "/undo")
+
+
+IGNORED_WRITES = {
+    "edit_file": [call("edit_file", path="data.csv", old_text="precious", new_text="gone")],
+    "write_file": [call("write_file", path="data.csv", content="gone\n")],
+    "by a link": [call("write_file", path="link", content="gone\n")],
+    "in a folder": [call("write_file", path="keep/sub/two", content="gone\n")],
+    "a new one": [
+        call("write_file", path="new.tmp", content="x"),
+        call("write_file", path="keep/deep/er/new", content="x"),
+    ],
+    "after its own rule": [
+        call("write_file", path=".gitignore", content="*\n"),
+        call("write_file", path="n.txt", content="x"),
+    ],
+    "echo": [bash("echo gone > data.csv")],
+    "sed, slow": [bash("sleep 0.4; sed -i s/precious/gone/ data.csv keep/sub/two")],
+    "rm": [bash("rm data.csv keep/one")],
+    "cp": [bash("cp data.csv keep/one; cp data.csv keep/three")],
+    "mv": [bash("mv keep/one data.csv")],
+}
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("git", [True, False], ids=["git", "no git"])
+@pytest.mark.parametrize("by", IGNORED_WRITES)
+def test_an_ignored_file_that_the_entity_writes_comes_back(start: Start, folder: Path, by: str, git: bool) -> None:
+    if git:
+        subprocess.run(["git", "init", "-q", folder], check=True)
+    (folder / ".gitignore").write_text("data.csv\nkeep/\n*.tmp\n")
+    (folder / "data.csv").write_text("precious\n")
+    (folder / "link").symlink_to("data.csv")
+    (folder / "keep" / "sub").mkdir(parents=True)
+    for name in ("one", "sub/two"):
+        (folder / "keep" / name).write_text("precious\n")
+    before = files(folder)
+    shell = "command" in str(IGNORED_WRITES[by])
+    agent = start([*IGNORED_WRITES[by], END], gates=GATES, medium="bash" if shell else "conversation", wards=OPEN)
+    session = agent.session(folder, mode="sandboxed")
+    agent.prompt(session, "Change it.")
+    changed = files(folder)
+    assert changed != before
+    # What else is in an ignored folder is not looked at.
+    (folder / "keep" / "other").write_text("mine\n")
+    says(agent, session, "/undo")
+    assert files(folder) == before | {"keep/other": "mine\n"}
+    says(agent, session, "/redo")
+    assert files(folder) == changed | {"keep/other": "mine\n"}
+    agent.call("session/close", {"sessionId": session})
+    agent.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+    says(agent, session, "/undo")
+    assert files(folder) == before | {"keep/other": "mine\n"}
+    assert "keep/other" not in listed(agent, session)
+
+
+def files(folder: Path) -> dict[str, str]:
+    """The files of a folder with their texts."""
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.is_relative_to(folder / ".git"))
+    return {str(path.relative_to(folder)): path.read_text() for path in found}
 
 
 INTO = {

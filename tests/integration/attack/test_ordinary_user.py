@@ -44,7 +44,9 @@ def as_nobody(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(640)
-@pytest.mark.parametrize("parts", ["files processes setid network", "resources kernel"])
+@pytest.mark.parametrize(
+    "parts", ["files processes setid network", "resources kernel", "planted_links named_files open_records"]
+)
 def test_as_nobody(parts: str, home: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("not root: every other test here already ran as an ordinary user")

@@ -82,7 +82,7 @@ def test_run_with_a_recipe_has_its_wards_and_gates(workspace: Path) -> None:
     (workspace / "out").mkdir()
     command = "touch out/x; touch x; cantrip_echo hi; cantrip_done finished; sleep 20; echo never"
     done = cantrip("sandbox", "run", "--recipe", "./r.cantrip.yaml", "--", command, cwd=workspace)
-    assert (done.returncode, done.stdout) == (0, "hifinished\n")
+    assert (done.returncode, done.stdout) == (0, "hi\nfinished\n")
     assert (workspace / "out/x").exists()
     assert not (workspace / "x").exists()
     both = cantrip("sandbox", "run", "--recipe", "./r.cantrip.yaml", "--network", "--", "true", cwd=workspace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from difflib import SequenceMatcher
 
 MOST_LINES = 20_000
@@ -11,12 +12,16 @@ MOST_LINES = 20_000
 def merge(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
     """Apply the change from ``base`` to ``theirs`` to ``ours``. None if both changed the same or adjacent lines.
 
-    Binary contents (with a NUL byte) are merged only if one side is unchanged.
+    Binary contents (with a NUL byte) are merged only if one side is unchanged. Texts in UTF-16 with a mark are texts.
     """
     if ours in (base, theirs):
         return theirs
     if theirs == base:
         return ours
+    if (wide := _wide(base, ours, theirs)) is not None:
+        codec, texts = wide
+        found = merge(*texts)
+        return None if found is None else found.decode().encode(codec)
     if any(b"\0" in each for each in (base, ours, theirs)):
         return None
     a, b, c = (each.splitlines(keepends=True) for each in (base, ours, theirs))
@@ -42,6 +47,22 @@ def merge(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
     return b"".join((*out, *a[at:]))
 
 
+def is_text(content: bytes) -> bool:
+    """Whether it has lines that can be merged."""
+    return b"\0" not in content or _wide(content) is not None
+
+
+def _wide(*contents: bytes) -> tuple[str, list[bytes]] | None:
+    """The codec of contents in UTF-16, all with the same mark, and their texts in UTF-8; None if one is something else."""
+    for mark, codec in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
+        if all(each.startswith(mark) for each in contents):
+            try:
+                return codec, [each.decode(codec).encode() for each in contents]
+            except UnicodeError:
+                return None
+    return None
+
+
 _Edit = tuple[int, int, list[bytes]]
 """Replaces the lines of the base from the first number up to the second by others."""
 
@@ -61,6 +82,10 @@ def without(base: bytes, now: bytes, before: bytes) -> bytes | None:
     were changed since too are as in ``before``. None for binary or too long contents."""
     if now == base:
         return before
+    if (wide := _wide(base, now, before)) is not None:
+        codec, texts = wide
+        found = without(*texts)
+        return None if found is None else found.decode().encode(codec)
     if any(b"\0" in each for each in (base, now, before)):
         return None
     a, b, c = (each.splitlines(keepends=True) for each in (base, now, before))

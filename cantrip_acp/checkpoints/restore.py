@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from cantrip_acp.checkpoints.merge import merge
+from cantrip_acp.checkpoints.merge import is_text, merge
 from cantrip_acp.checkpoints.store import IGNORED, Change, Changes, Checkpoint, Entry, Store, content_hash
 from cantrip_acp.checkpoints.watcher import SKIPPED, entry_of, open_folder
 from cantrip_acp.core.errors import CheckpointError
@@ -190,10 +190,22 @@ def _undo(store: Store, now: Entry | None, pairs: Sequence[Change]) -> tuple[Ent
         elif (both := _merge(store, at, before, after)) is not None:
             at, merged = both, True
         else:
-            what = "it would be deleted" if before is None else "it was deleted" if at is None else "the same lines"
+            what = (
+                "it would be deleted"
+                if before is None
+                else "it was deleted"
+                if at is None
+                else _why_unmerged(store, at)
+            )
             conflict = conflict or f"you changed it after the entity did ({what})"
             at, merged = before, False
     return at, merged, "", conflict
+
+
+def _why_unmerged(store: Store, now: Entry) -> str:
+    return (
+        "the same lines" if not now.is_link and is_text(store.content(now.hash)) else "it is no text that can be merged"
+    )
 
 
 def _merge(store: Store, now: Entry | None, before: Entry | None, after: Entry | None) -> Entry | None:

@@ -97,6 +97,8 @@ class Watcher:
         self.revealed: set[str] = set()
         """Those of the last `changes` that were there before, and only stopped being ignored."""
         self._revealed: set[str] = set()
+        self._linked: set[int] = set()
+        """The numbers of changed files that have more than one name. The kernel reports a change under one of them."""
         self._count = self._bytes = 0
         self._unread: list[tuple[_Folder, str]] | None = []
         """While all files are found for the first time: those whose content is read afterwards."""
@@ -120,6 +122,7 @@ class Watcher:
             raise
         self._changes.clear()
         self._revealed.clear()
+        self._linked.clear()
         self._cache = {}
 
     def close(self) -> None:
@@ -228,6 +231,25 @@ class Watcher:
                     self._rescan(folder)
             finally:
                 os.close(fd)
+        if self._linked:
+            self._look_at_other_names()
+
+    def _look_at_other_names(self) -> None:
+        """Compare the files that are the same as a changed one under another name (hard links)."""
+        numbers, self._linked = self._linked, set()
+        todo = list(self._roots.values())
+        while todo:
+            folder = todo.pop()
+            todo += folder.folders.values()
+            names = [name for name, (_, seen) in folder.files.items() if seen is None or seen[3] in numbers]
+            fd = self._open(folder.path) if names else None
+            if fd is not None:
+                try:
+                    for name in names:
+                        self._look_at(folder, fd, name)
+                finally:
+                    os.close(fd)
+        self._linked.clear()
 
     def _rescan_all(self) -> None:
         self._exclude = _info_exclude(self._store.workspace)
@@ -307,6 +329,8 @@ class Watcher:
         if known is None and (folder.revealed or name in folder.ignored):
             folder.ignored.discard(name)
             self._revealed.add(path)
+        if status.st_nlink > 1:
+            self._linked.add(status.st_ino)
         entry = self._entry(fd, name, path, status)
         if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) < _FRESH:
             signature = None

@@ -412,3 +412,41 @@ def test_a_folder_into_which_a_command_writes_is_not_all_the_commands(start: Sta
     assert (folder / "docs" / "notes.md").read_text() == "my work\n"
     assert (folder / "a.txt").read_text() == "a\n"
     assert [each.name for each in (folder / "docs").iterdir()] == ["notes.md"]
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("before", [True, False], ids=["linked before", "linked by a command"])
+def test_a_change_by_another_name_of_the_same_file_is_undone(start: Start, folder: Path, before: bool) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "a.txt").write_text("a\n")
+    if before:
+        os.link(folder / "sub" / "a.txt", folder / "other.txt")
+    link = [] if before else [bash("ln sub/a.txt other.txt")]
+    agent = start([*link, bash("echo more >> other.txt"), END], gates=["done"], medium="bash", wards=OPEN)
+    session = agent.session(folder, mode="sandboxed")
+    agent.prompt(session, "Go.")
+    assert set(listed(agent, session)) == {"other.txt", "sub/a.txt"}
+    says(agent, session, "/undo")
+    assert (folder / "sub" / "a.txt").read_text() == "a\n"
+    assert (folder / "other.txt").exists() == before
+
+
+def test_a_text_in_utf_16_is_merged_with_what_the_user_changed(start: Start, folder: Path) -> None:
+    text = "one\r\ntwo é\r\nthree\r\nfour\r\n"
+    (folder / "a.txt").write_bytes(text.encode("utf-16"))
+    agent = start([call("edit_file", path="a.txt", old_text="one", new_text="ONE"), END], gates=GATES)
+    session = agent.session(folder, mode="sandboxed")
+    agent.prompt(session, "Go.")
+    (folder / "a.txt").write_bytes(text.replace("one", "ONE").replace("four", "mine").encode("utf-16"))
+    assert "merged with your own changes" in says(agent, session, "/undo")
+    assert (folder / "a.txt").read_bytes() == text.replace("four", "mine").encode("utf-16")
+
+
+def test_a_conflict_in_a_file_without_lines_says_so(start: Start, folder: Path) -> None:
+    agent = start([call("write_file", path="a.bin", content="b"), END], gates=GATES)
+    (folder / "a.bin").write_text("a")
+    session = agent.session(folder, mode="sandboxed")
+    agent.prompt(session, "Go.")
+    (folder / "a.bin").write_bytes(b"mine\0")
+    assert "you changed it after the entity did (it is no text that can be merged)" in says(agent, session, "/undo")
+    assert (folder / "a.bin").read_bytes() == b"mine\0"

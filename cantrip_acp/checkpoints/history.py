@@ -56,10 +56,12 @@ _NOT_THE_USERS = ("turn", "unsure", "restore")
 
 
 class FileHistory:
-    """The checkpoints of one entity, as they are now. ``store`` must stay open."""
+    """The checkpoints of one entity, as they are now. ``store`` must stay open. ``lost`` says why earlier ones are not there
+    any more; None if all are."""
 
-    def __init__(self, store: Store, loom: str, entity: str) -> None:
+    def __init__(self, store: Store, loom: str, entity: str, *, lost: Callable[[], str | None] = lambda: None) -> None:
         self.store = store
+        self._lost = lost
         self.loom = loom
         self.entity = entity
         last = store.last(loom, entity)
@@ -70,13 +72,18 @@ class FileHistory:
 
     def to_turn(self, index_of: Callable[[str], int | None], index: int) -> Target:
         """The target "as the files were after the turn with this index". ``index_of`` gives the index of a turn on the
-        thread; None for a turn of another thread, which counts as earlier."""
+        thread; None for a turn of another thread, which counts as earlier.
+
+        Raises `CheckpointError` if the checkpoints of that time are lost.
+        """
         place = 0
         for number, each in enumerate(self.chain):
             if each.by in _OF_TURNS:
                 at = index_of(each.turn)
                 if at is None or at <= index:
                     place = number
+        if not place and (lost := self._lost()) is not None:
+            raise CheckpointError(lost)
         return self._target(place)
 
     def undo(self) -> Target:
@@ -86,7 +93,10 @@ class FileHistory:
         """
         place = self._before_last_prompt(len(self.chain) - 1)
         if place is None:
-            raise CheckpointError("there is nothing to undo: no prompt of this session has changed a file")
+            raise CheckpointError(
+                self._lost()
+                or "there is nothing to undo: no prompt of this session has changed a file, apart from what git ignores"
+            )
         return self._target(place)
 
     def _before_last_prompt(self, last: int) -> int | None:

@@ -435,7 +435,24 @@ class Checkpoints:
             raise CheckpointError(f"no files are kept in this session: {self.problem or 'it is closed'}")
         store, (loom, name) = self._store, self._key()
         async with self._lock:
-            return await anyio.to_thread.run_sync(lambda: FileHistory(store, loom, name))
+            return await anyio.to_thread.run_sync(
+                lambda: FileHistory(store, loom, name, lost=lambda: self._lost(store))
+            )
+
+    def _lost(self, store: Store) -> str | None:
+        """What the user is told if the loom records checkpoints of this entity that are not in the store any more."""
+        from cantrip_acp.git import file_snapshots
+
+        loom = self._entity.loom
+        ref = file_snapshots.ref_of(loom.header.id, self._entity.id) if loom.header is not None else ""
+        for record in loom.records():
+            if isinstance(record, FilesRecord) and record.checkpoint is not UNSET and record.ref == ref:
+                if record.workspace == store.workspace and not store.has(record.checkpoint):
+                    return (
+                        f"the copies of files that earlier prompts of this session changed were deleted from {store.path}; only "
+                        "later changes can be undone"
+                    )
+        return None
 
     async def plan(self, target: Target, *, unsaved: Mapping[str, bytes] | None = None, force: bool = False) -> Plan:
         """Plan a restore (`checkpoints.restore.make_plan`)."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cantrip_acp.files.paths import state_dir
 from tests.integration.acp.test_files import END, call
 from tests.integration.acp.test_undo import says
 from tests.support.fixtures.acp import Start
@@ -450,3 +451,40 @@ def test_a_conflict_in_a_file_without_lines_says_so(start: Start, folder: Path) 
     (folder / "a.bin").write_bytes(b"mine\0")
     assert "you changed it after the entity did (it is no text that can be merged)" in says(agent, session, "/undo")
     assert (folder / "a.bin").read_bytes() == b"mine\0"
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "after another prompt and a restart"])
+def test_who_deleted_the_copies_is_told_that_they_are_gone(start: Start, folder: Path, later: bool) -> None:
+    """It would be wrong to say that nothing was changed."""
+    (folder / "a.txt").write_text("a\n")
+    steps = [call("write_file", path="a.txt", content=text) for text in ("b\n", "c\n")]
+    agent = start([steps[0], END, steps[1], END], gates=GATES, wards=OPEN)
+    session = agent.session(folder, mode="sandboxed")
+    agent.prompt(session, "First.")
+    reopen = {"sessionId": session, "cwd": str(folder), "mcpServers": []}
+    agent.call("session/close", {"sessionId": session})
+    for path in (state_dir() / "checkpoints").iterdir():
+        path.unlink()
+    agent.call("session/load", reopen)
+    if later:
+        agent.prompt(session, "Second.")
+        agent.call("session/close", {"sessionId": session})
+        agent.call("session/load", reopen)
+        # What came later can be undone.
+        assert "Restored 1 file" in says(agent, session, "/undo")
+        assert (folder / "a.txt").read_text() == "b\n"
+    for command in ("/undo", "/restore 0"):
+        told = says(agent, session, command)
+        assert "were deleted from" in told
+        assert "only later changes can be undone" in told
+    assert (folder / "a.txt").read_text() == "b\n"
+
+
+@pytest.mark.sandbox
+def test_that_nothing_can_be_undone_is_said_with_its_limit(start: Start, folder: Path) -> None:
+    (folder / ".gitignore").write_text("*.csv\n")
+    (folder / "data.csv").write_text("precious\n")
+    agent = start([bash("for each in *.csv; do echo gone > $each; done"), END], gates=GATES, medium="bash", wards=OPEN)
+    session = agent.session(folder, mode="sandboxed")
+    agent.prompt(session, "Go.")
+    assert "no prompt of this session has changed a file, apart from what git ignores" in says(agent, session, "/undo")

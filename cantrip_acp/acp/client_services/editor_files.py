@@ -246,13 +246,14 @@ class EditorFileGates:
             if before is not None and before == content:
                 return write_file.write_reply("unchanged:", file, content, before, _size(content), "")
             write_file.check_known(file, before, context)
+            old = _text_at(file.absolute)
             if not await self._write_to_client(file, content, present, context):
                 return await _disk(write_file.WRITE_FILE, args, context)
             if context.known is not None:
                 context.known.saw(file.absolute, content)
             verb = "updated" if exists or before is not None else "created"
             return write_file.write_reply(
-                verb, file, content, before, _size(content), self._note_if_unsaved(file, content)
+                verb, file, content, before, _size(content), self._note_if_unsaved(file, content, old)
             )
 
     async def _edit(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
@@ -266,11 +267,12 @@ class EditorFileGates:
                 return await _disk(edit_file.EDIT_FILE, args, context)
             before = present.text
             replaced = await _replace_text(args, before, file, context)
+            old = _text_at(file.absolute)
             if not await self._write_to_client(file, replaced.text, present, context):
                 return await _disk(edit_file.EDIT_FILE, args, context)
             if context.known is not None:
                 context.known.saw_edit(file.absolute, before, replaced.text)
-            note = self._note_if_unsaved(file, replaced.text)
+            note = self._note_if_unsaved(file, replaced.text, old)
             if present.stale:
                 note += "; the editor showed an older text than the disk, whose text was edited"
             return edit_file.edit_reply(file, replaced, before, note)
@@ -456,12 +458,19 @@ class EditorFileGates:
             )
         return False
 
-    def _note_if_unsaved(self, file: PathHandle, text: str) -> str:
-        """Remember whether the text in the client is saved on the disk. Returns a note if it is not."""
+    def _note_if_unsaved(self, file: PathHandle, text: str, old: str | None = None) -> str:
+        """Remember whether the text in the client is saved on the disk. Returns a note if it is not.
+
+        ``old`` is what was on the disk before the text was written: if something else is there now, the client saved the text in
+        another form.
+        """
         path = file.absolute
         self._unsaved.pop(path, None)
-        if len(text) > read_file.INLINE or _same_text(text, _text_at(path)):
+        saved = _text_at(path)
+        if len(text) > read_file.INLINE or _same_text(text, saved):
             return ""
+        if old is not None and saved is not None and not _same_text(old, saved):
+            return "; the editor changed the text while it saved it, as a formatter does: read the file again"
         if len(self._unsaved) >= _MOST_UNSAVED:
             self._unsaved.pop(next(iter(self._unsaved)))
         self._unsaved[path] = text

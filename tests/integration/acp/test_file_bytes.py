@@ -153,6 +153,34 @@ def test_the_disk_counts_where_the_editor_shows_an_older_text(start: Start, fold
     assert "the editor showed an older text than the disk" in said
 
 
+@pytest.mark.parametrize("by", ["write_file", "edit_file"])
+def test_who_writes_through_an_editor_that_formats_is_told(start: Start, folder: Path, by: str) -> None:
+    (folder / "f.txt").write_text("x = 1\ny=2\n")
+    whole = call("write_file", path="f.txt", content="x = 2\ny=2\n")
+    steps = [
+        call("read_file", path="f.txt"),
+        whole if by == "write_file" else EDIT,
+        call("read_file", path="f.txt"),
+        whole,
+    ]
+    agent, opened = session(start, folder, *steps, wards=OPEN)
+    editor = Buffers(agent)
+
+    def formats(params: dict[str, Any]) -> Any:
+        editor.write({**params, "content": params["content"].replace("y=2", "y = 2")})
+
+    agent.services["fs/write_text_file"] = formats
+    agent.prompt(opened)
+    _, first, read, second = results(agent)
+    assert "the editor changed the text while it saved it, as a formatter does: read the file again" in first
+    assert read == "x = 2\ny = 2\n"
+    assert "was changed since you read it" not in second
+    assert (folder / "f.txt").read_text() == "x = 2\ny = 2\n"
+    # What the formatter did belongs to the change.
+    agent.prompt(opened, "/undo")
+    assert (folder / "f.txt").read_text() == "x = 1\ny=2\n"
+
+
 # --- text that changed since it was read or shown
 
 Act = Callable[[Path], None]

@@ -8,6 +8,7 @@ file, then a rename), and no link is followed.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -18,8 +19,8 @@ from cantrip_acp.checkpoints.merge import is_text, merge
 from cantrip_acp.checkpoints.store import IGNORED, Change, Changes, Checkpoint, Entry, Store, content_hash
 from cantrip_acp.checkpoints.watcher import SKIPPED, entry_of, open_folder
 from cantrip_acp.core.errors import CheckpointError
+from cantrip_acp.files.folder import Folder
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 UNSURE = "it changed while a command ran, perhaps by you"
@@ -410,18 +411,13 @@ def _open_above(store: Store, path: str, *, make: bool = False) -> int | None:
             return open_folder(top, below)
         except OSError as problem:
             raise CheckpointError(f"the folder of {path!r} cannot be opened: {problem.strerror}") from None
-    fd = os.open(top, _FOLDER & ~os.O_NOFOLLOW)
-    for name in below.split("/") if below else ():
+    with Folder.top(top) as folder:
         try:
-            with suppress(FileExistsError):
-                os.mkdir(name, dir_fd=fd)
-            inner = os.open(name, _FOLDER, dir_fd=fd)
-        except NotADirectoryError:
-            return None
-        finally:
-            os.close(fd)
-        fd = inner
-    return fd
+            return folder.beneath(below, make=True).fd
+        except OSError as problem:
+            if problem.errno in (errno.ENOTDIR, errno.ELOOP):
+                return None
+            raise
 
 
 def _remove_empty_folders(store: Store, path: str) -> None:

@@ -28,6 +28,7 @@ import msgspec
 from cantrip_acp.checkpoints.store import IGNORED, LARGEST, MOST_BYTES, MOST_FILES, Change, Entry, Store, content_hash
 from cantrip_acp.core.errors import CheckpointError
 from cantrip_acp.files.descriptors import is_ready
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.ignore_files import Level, Rules, level_of_folder
 from cantrip_acp.files.protected_paths import is_git_config, why_hidden
 
@@ -513,20 +514,13 @@ def open_folder(root: str, below: str) -> int | None:
 
     Raises `OSError` if it is there and cannot be opened.
     """
-    fd = -1
     try:
-        fd = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
-        for name in below.split("/") if below else ():
-            outer, fd = fd, -1
-            try:
-                fd = os.open(name, _FOLDER, dir_fd=outer)
-            finally:
-                os.close(outer)
+        with Folder.top(root) as top:
+            return top.beneath(below).fd
     except OSError as problem:
         if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return None
         raise
-    return fd
 
 
 def entry_of(name: str, fd: int, path: str, status: os.stat_result, keep: Callable[[bytes], bytes]) -> Entry:

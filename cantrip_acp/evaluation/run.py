@@ -31,6 +31,7 @@ from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.evaluation.grading import Grade, Left, grade, put
 from cantrip_acp.evaluation.statistics import Cell, Comparison, Difference, cell, compare, differences
 from cantrip_acp.evaluation.suite import Suite, Task
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.output_file import output_file
 from cantrip_acp.files.temporary import TemporaryFolder
 from cantrip_acp.gates.contract import as_text
@@ -105,8 +106,14 @@ class ResultFolder:
             raise DefinitionError(
                 "this folder has other files; name a new folder, or one with a result", where=str(path)
             )
-        path.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path / SAMPLES, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            with Folder.of(path, make=True) as folder:
+                for name in ("looms", "files"):
+                    if folder.entry(name) is not None:
+                        folder.beneath(name).close()
+                self._file = folder.open_file(SAMPLES, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise DefinitionError(error.strerror or str(error), where=str(error.filename or path)) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -114,7 +121,8 @@ class ResultFolder:
             raise DefinitionError("another process runs an evaluation into this folder", where=str(path)) from None
         self.records: dict[str, Record] = {}
         """The last record of each sample by its key."""
-        raw = (path / SAMPLES).read_bytes()
+        with open(os.dup(self._file), "rb") as file:
+            raw = file.read()
         whole = raw.rfind(b"\n") + 1
         # A process that was killed while it wrote leaves a part of a line.
         os.ftruncate(self._file, whole)

@@ -64,9 +64,14 @@ class Folder:
         """Open the folder at a path that the user chose; links in that path are followed. None if there is no
         folder."""
         try:
-            return cls(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            return cls.top(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    @classmethod
+    def top(cls, path: Path | str) -> Folder:
+        """Open the folder at a path; links in the path are followed. Raises `OSError`."""
+        return cls(Path(path), os.open(path, _FOLDER & ~os.O_NOFOLLOW))
 
     @classmethod
     def of(cls, path: Path, *, make: bool = False) -> Folder:
@@ -75,7 +80,7 @@ class Folder:
         above, name = os.path.split(os.path.abspath(path))
         if make:
             paths.make(Path(above))
-        with cls(Path(above), os.open(above, _FOLDER & ~os.O_NOFOLLOW)) as parent:
+        with cls.top(above) as parent:
             return parent.beneath(name or ".", make=make)
 
     @classmethod
@@ -85,11 +90,11 @@ class Folder:
         above = Path(path).parent
         base = _current_folder_above(above)
         if base is not None:
-            with cls(base, os.open(base, _FOLDER & ~os.O_NOFOLLOW)) as start:
+            with cls.top(base) as start:
                 return start.beneath(os.path.relpath(os.path.abspath(above), base), make=make, mode=mode)
         if make:
             paths.make(above, mode)
-        return cls(above, os.open(above, _FOLDER & ~os.O_NOFOLLOW))
+        return cls.top(above)
 
     @classmethod
     def make_database(cls, path: Path, mode: int = 0o777) -> None:

@@ -34,14 +34,19 @@ def name_files(owner: str, files: Mapping[str, str]) -> None:
 def named() -> dict[str, str]:
     """The real path of each named file, and of what it leads to if it is a link, and who names it."""
     with _lock:
-        return {path: by for files in _named.values() for path, by in files.items()}
+        # Who named it first is told: a recipe is read before its servers start.
+        return {path: by for files in reversed(_named.values()) for path, by in files.items()}
 
 
 def why_named(path: str) -> str | None:
     """The reason why the file at an absolute path is read-only, as text that follows "because". None if nobody names it."""
     files = named()
     by = files.get(_folded(_real(path))) if files else None
-    return None if by is None else f"the recipe {by} names it, and you trust that recipe with what it names"
+    return (
+        None
+        if by is None
+        else f"{by} names it, and what it names decides what runs outside the sandbox or what a model is told"
+    )
 
 
 # Files that are open here

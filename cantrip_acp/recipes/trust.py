@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
-import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +21,7 @@ from cantrip_acp.files import guarded
 from cantrip_acp.files.paths import private
 from cantrip_acp.files.protected_paths import is_git_config
 from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.mcp.declaration import program_files
 from cantrip_acp.loom.records.turn import now
 from cantrip_acp.recipes.build import crystal_factory
 from cantrip_acp.recipes.build.python_files import Files, imported
@@ -317,9 +316,9 @@ def guard(workspace: Path, recipe: Recipe | None = None) -> None:
     for each in recipes:
         if each.source == "path":
             # Nobody asks again when it has changed: the user names it on the command line.
-            named[str(each.path.absolute())] = each.path.name
+            named[str(each.path.absolute())] = f"the recipe {each.path.name}"
         for file in (*named_by(each), *programs(each, workspace)):
-            named.setdefault(os.path.abspath(file), each.path.name)
+            named.setdefault(os.path.abspath(file), f"the recipe {each.path.name}")
     guarded.name_files(f"{os.path.realpath(workspace)}\0{recipe.path if recipe is not None else ''}", named)
 
 
@@ -327,39 +326,10 @@ def programs(recipe: Recipe, workspace: Path) -> Iterator[Path]:
     """The files of the workspace that MCP servers outside the sandbox run: the program, and arguments that are files, with the
     modules beside them that Python files import."""
     for server in recipe.data.get("mcp_servers", ()):
-        if "url" in server or server.get("sandbox", True):
-            continue
-        command, args = str(server["command"]), [str(each) for each in server.get("args", ())]
-        program = command if "/" in command else shutil.which(command) or ""
-        if program and _is_below(workspace / program, workspace):
-            # Also if it does not exist: whoever makes it decides what runs.
-            yield from _with_imports(workspace / program, recipe.files)
-        for before, word in zip((command, *args), args, strict=False):
-            if before == "-m":
-                module = workspace.joinpath(*word.split("."))
-                yield from (
-                    file for place in (module.with_suffix(".py"), module / "__main__.py", module / "__init__.py")
-                    for file in _with_imports(place, recipe.files) if place.is_file()
-                )  # fmt: skip
-            for part in _words_of(word):
-                if _is_below(workspace / part, workspace) and (workspace / part).is_file():
-                    yield from _with_imports(workspace / part, recipe.files)
-
-
-def _words_of(argument: str) -> list[str]:
-    """The texts in an argument that may be files: the argument, the value of ``--option=value``, the words of a command."""
-    try:
-        words = shlex.split(argument)
-    except ValueError:
-        words = []
-    return [each for each in dict.fromkeys((argument, argument.partition("=")[2], *words)) if each and "\0" not in each]
-
-
-def _is_below(path: Path, workspace: Path) -> bool:
-    return any(
-        Path(each).is_relative_to(base)
-        for each, base in ((os.path.abspath(path), workspace), (os.path.realpath(path), os.path.realpath(workspace)))
-    )
+        if "url" not in server and not server.get("sandbox", True):
+            args = [str(each) for each in server.get("args", ())]
+            for path in program_files(str(server["command"]), args, workspace):
+                yield from _with_imports(path, recipe.files)
 
 
 def _with_imports(path: Path, files: Files) -> Iterator[Path]:

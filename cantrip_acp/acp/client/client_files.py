@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from cantrip_acp.core.errors import CantripError
+from cantrip_acp.files.folder import Folder
 
 LARGEST_FILE: Final = 32 * 1024 * 1024
 """Bytes of the largest file that is read or written for an agent."""
-
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileRefused(CantripError):
@@ -88,28 +87,17 @@ class ClientFiles:
     @contextlib.contextmanager
     def _parent(self, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
         """The descriptor of the folder that holds a file, and the file's name in it."""
-        parts = self._parts(path)
-        folder_fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        *above, name = self._parts(path)
         try:
-            for part in parts[:-1]:
-                if create:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, dir_fd=folder_fd)
-                try:
-                    inner_fd = os.open(part, _DIRECTORY, dir_fd=folder_fd)
-                except FileNotFoundError:
-                    raise FileRefused(f"{path} does not exist", missing=True) from None
-                except OSError as refused:
-                    raise FileRefused(
-                        f"{path} cannot be used: {part!r} in this path is {_reason(refused)}"
-                    ) from refused
-                os.close(folder_fd)
-                folder_fd = inner_fd
-            yield folder_fd, parts[-1]
+            with (
+                Folder.top(self.folder) as top,
+                top.beneath("/".join(above), make=create) as parent,
+            ):
+                yield parent.fd, name
+        except FileNotFoundError:
+            raise FileRefused(f"{path} does not exist", missing=True) from None
         except OSError as refused:
-            raise FileRefused(f"{path}: {_reason(refused)}") from refused
-        finally:
-            os.close(folder_fd)
+            raise FileRefused(f"{path} cannot be used: {_reason(refused)}") from refused
 
     def _parts(self, path: str) -> list[str]:
         if "\0" in path:

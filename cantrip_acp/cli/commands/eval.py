@@ -265,7 +265,7 @@ def _new_folder(state: Path, name: str) -> Path:
     while True:
         try:
             # Another process may begin in the same second.
-            place.mkdir()
+            place.mkdir(mode=0o700)
             return place
         except FileExistsError:
             place, number = folder / f"{file_name(name)}-{stamp}-{number}", number + 1

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
@@ -125,6 +129,39 @@ class McpServer:
             port = f":{parts.port}" if parts.port else ""
             shown |= {"url": f"{parts.scheme}://{parts.hostname}{port}{parts.path}", "headers": sorted(self.headers)}
         return shown
+
+
+def program_files(command: str, args: Sequence[str], workspace: Path) -> Iterator[Path]:
+    """The files in a workspace that a command runs there: its program, also if it does not exist yet, arguments that are
+    files, and the modules of ``-m``."""
+    program = command if "/" in command else shutil.which(command) or ""
+    if program and _is_below(workspace / program, workspace):
+        yield workspace / program
+    for before, word in zip((command, *args), args, strict=False):
+        if before == "-m":
+            module = workspace.joinpath(*word.split("."))
+            yield from filter(
+                os.path.isfile, (module.with_suffix(".py"), module / "__main__.py", module / "__init__.py")
+            )
+        for part in _words_of(word):
+            if os.path.isfile(workspace / part) and _is_below(workspace / part, workspace):
+                yield workspace / part
+
+
+def _words_of(argument: str) -> list[str]:
+    """The texts in an argument that may be files: the argument, the value of ``--option=value``, the words of a command."""
+    try:
+        words = shlex.split(argument)
+    except ValueError:
+        words = []
+    return [each for each in dict.fromkeys((argument, argument.partition("=")[2], *words)) if each and "\0" not in each]
+
+
+def _is_below(path: Path, workspace: Path) -> bool:
+    return any(
+        Path(each).is_relative_to(base)
+        for each, base in ((os.path.abspath(path), workspace), (os.path.realpath(path), os.path.realpath(workspace)))
+    )
 
 
 def _secrets_in_url(url: str) -> list[str]:

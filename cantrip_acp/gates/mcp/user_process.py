@@ -12,12 +12,14 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import anyio.abc
 from mcp.client.stdio import get_default_environment
 
-from cantrip_acp.gates.mcp.declaration import McpServer
+from cantrip_acp.files import guarded
+from cantrip_acp.gates.mcp.declaration import McpServer, program_files
 from cantrip_acp.sandbox.launch.output import clean
 
 _ASKED_TO_LEAVE = 0.5
@@ -37,6 +39,11 @@ class UserProcess:
     def __init__(self, server: McpServer, folder: str | None) -> None:
         self._server = server
         self._folder = folder
+        if folder is not None:
+            # It may start again, for example in the next session, and then runs what is there by then.
+            files = program_files(server.command, server.args, Path(folder))
+            by = f"the MCP server {server.name}"
+            guarded.name_files(f"{folder}\0{server.name}\0{server.command}", {str(each): by for each in files})
         self._process: anyio.abc.Process | None = None
         self._errors = bytearray()
         self._over = False

@@ -20,6 +20,7 @@ from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.scripted import ScriptedCrystal
+from cantrip_acp.files.output_file import output_file
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import RewardRecord
 from cantrip_acp.training.export.registry import find
@@ -110,7 +111,7 @@ def compared(rows: Sequence[TokenRow], loom: Loom, questions: Sequence[Question]
 
 def export(loom: Loom, target: Path) -> None:
     """Write the token rows of a loom to a file, as `cantrip loom export --format tokens` does."""
-    with target.open("wb") as file:
+    with output_file(target) as file:
         for row in find("tokens").rows(Source(loom, ThreadSelection())):
             file.write(msgspec.json.encode(row) + b"\n")
         file.flush()

@@ -35,6 +35,7 @@ import msgspec
 
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.errors import CantripError, DefinitionError
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.paths import private
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.text.codecs import convert, json_decoder
@@ -101,7 +102,10 @@ class Run:
 
         Raises `CantripError` if another process trains in this folder.
         """
-        with (self.folder / "lock").open("w") as lock:
+        with (
+            Folder.top(self.folder) as folder,
+            os.fdopen(folder.open_file("lock", os.O_RDWR | os.O_CREAT), "r+") as lock,
+        ):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -294,10 +298,8 @@ class Run:
         }
         data = save(learner.tensors(), metadata={"run": json.dumps(about)})
         new = self.folder / f"{STATE}.new"
-        with new.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        with Folder.top(self.folder) as folder:
+            folder.replace(new.name, data)
         # Before the state: a run that has all its steps saves nothing again.
         model.save(self.folder / "adapter")
         os.replace(new, self.folder / STATE)

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.gates.mcp.declaration import McpServer
+from cantrip_acp.gates.mcp.servers import McpServers
 from cantrip_acp.recipes.trust import Ledger
 from tests.integration.attack.attack_scene import Scene
 from tests.support.command_line import Done, run
@@ -159,6 +163,26 @@ def test_a_writable_folder_is_not_made(scene: Scene) -> None:
         assert done.status != 0
         assert "typo/lib does not exist. Make the folder" in done.err + done.out
     assert {each: text for each, text in scene.picture().items() if "l.loom" not in each} == before
+
+
+async def test_a_server_of_an_editor_is_not_replaced(scene: Scene) -> None:
+    """As one that an editor names, or a program: no recipe does."""
+    server(scene)
+    circle = Circle(
+        "bash", ["done"], Wards.of({"max_turns": 3, "bash_writable_paths": ["workspace"]}, base=scene.workspace),
+        workspace=scene.workspace,
+    )  # fmt: skip
+    named = McpServers([McpServer(name="mine", command="./tools/serve.py", sandboxed=False)])
+    crystal = ScriptedCrystal(
+        [{"bash": scene.fill(EVIL).replace('\\"', '"')}, {"bash": "cantrip_mine_ask"}, {"content": "x"}]
+    )
+    made = Cantrip(crystal, Call(), circle, loom=Loom.memory(), sources=(named,))
+    await made.cast("go")
+    assert made.loom is not None
+    outputs = [turn.observation.output for turn in made.loom.turns() if turn.observation.output is not None]
+    assert "serve.py is protected here, because the MCP server mine names it" in outputs[0].stderr
+    assert outputs[1].stdout.strip() == "kind"
+    assert (scene.workspace / "tools/serve.py").read_text().startswith("#!")
 
 
 # Hidden files

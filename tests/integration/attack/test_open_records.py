@@ -185,6 +185,20 @@ def test_a_gate_does_not_reach_the_loom(call: dict[str, object], scene: Scene) -
     intact(scene)
 
 
+def test_a_child_does_not_reach_the_loom(scene: Scene) -> None:
+    path = recipe(
+        scene, "bash: cantrip_call_agent --intent attack", "bash: cantrip_done x", names=("s.loom.jsonl",),
+        gates="[done, call_agent]",
+    )  # fmt: skip
+    child = "\n  children:\n    - responses:\n      - bash: python3 attack.py\n      - bash: cantrip_done x\ncircle:"
+    path.write_text(path.read_text().replace("\ncircle:", child, 1))
+    done = run("cast", path, "go", "--loom", "s.loom.jsonl", "--json", cwd=scene.workspace, timeout=90)
+    assert done.status == 0, done
+    assert "TRIED" in done.out, done.out
+    reached(done)
+    intact(scene)
+
+
 def test_a_server_in_the_sandbox_does_not_reach_the_loom(scene: Scene) -> None:
     (scene.workspace / "serve.py").write_text(
         "from mcp.server.mcpserver import MCPServer\nimport contextlib, io\nserver = MCPServer('mine')\n\n\n"

@@ -15,6 +15,8 @@ import pytest
 
 from cantrip_acp import Loom, Turn
 from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.evaluation.run import SAMPLES, ResultFolder
 from cantrip_acp.loom.records.turn import CantripRecord, CastRecord
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from tests.integration.attack.attack_scene import Scene
@@ -224,6 +226,17 @@ async def test_the_folder_of_a_reports_looms_is_no_link(scene: Scene) -> None:
         refused(done, "results-looms", "symbolic link")
     after = outside(scene)
     assert {path: text for path, text in after.items() if "b.loom.jsonl" not in path} == before
+
+
+@pytest.mark.parametrize("name", [SAMPLES, "looms", "files", ""])
+async def test_the_result_of_an_evaluation_follows_no_link(name: str, scene: Scene) -> None:
+    target = "../../beside" if name in ("looms", "files") else "../../beside/file"
+    plan = f"mkdir result; : > result/{SAMPLES}; rm -f result/{name}; ln -s {target} result/{name}"
+    await plant(scene, plan if name else "ln -s ../beside result")
+    before = outside(scene)
+    with pytest.raises(DefinitionError, match="symbolic link" if name else "symbolic link|other files"):
+        ResultFolder(scene.workspace / "result")
+    assert outside(scene) == before
 
 
 async def test_what_is_no_link_is_written(scene: Scene) -> None:

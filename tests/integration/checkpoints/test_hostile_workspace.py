@@ -279,3 +279,46 @@ def test_a_hundred_restores_after_each_other(kept: Kept) -> None:
             assert file.read_text() == text
     history = FileHistory(kept.store, *KEY)
     assert history.effective(len(history.chain) - 1) == [1]
+
+
+def test_an_ignored_file_is_followed_and_nothing_beside_it(kept: Kept) -> None:
+    """Also in ignored folders that come later, and where a link or another user's rule stands in the way."""
+    where = kept.workspace
+    (where / ".gitignore").write_text("build/\n*.csv\n")
+    (where / "build" / "deep").mkdir(parents=True)
+    (where / "data.csv").write_text("precious\n")
+    (where / "build" / "deep" / "kept").write_text("old\n")
+    (where / "build" / "deep" / "other").write_text("other\n")
+    (where / "build" / "link").symlink_to("/etc")
+    kept.turn("user")
+    followed = {
+        "data.csv",
+        "build/deep/kept",
+        "build/new/made",
+        "late.csv",
+        "build/link/passwd",
+        ".git/config",
+        "/etc/passwd",
+        "src",
+    }
+    assert kept.watcher.follow(sorted(followed))
+    assert set(kept.turn("user")) == {"data.csv", "build/deep/kept"}
+    kept.watcher.follow(sorted(followed))
+    assert not kept.turn("user")
+    before = files(where)
+    (where / "data.csv").unlink()
+    (where / "late.csv").write_text("x")
+    (where / "never.csv").write_text("x")
+    (where / "build" / "deep" / "kept").write_text("new\n")
+    (where / "build" / "deep" / "more").write_text("more\n")
+    (where / "build" / "new").mkdir()
+    (where / "build" / "new" / "made").write_text("x")
+    (where / "build" / "new" / "beside").write_text("x")
+    assert set(kept.turn()) == {"data.csv", "late.csv", "build/deep/kept", "build/new/made"}
+    assert kept.undo() == ({}, {})
+    stays = {"never.csv": b"x", "build/deep/more": b"more\n", "build/new/beside": b"x"}
+    assert files(where) == before | stays
+    # A rule that goes away reveals the rest.
+    (where / ".gitignore").write_text("")
+    assert {"build/deep/other", "never.csv"} <= set(kept.turn("user"))
+    assert {"build/deep/other", "never.csv"} <= kept.watcher.revealed

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from cantrip_acp.files import paths
 
@@ -61,25 +61,32 @@ class Running(Protocol):
         ...
 
 
-_holders: list[Held] = []
+_holders: WeakSet[Held] = WeakSet()
 _running: WeakKeyDictionary[Running, tuple[str, ...]] = WeakKeyDictionary()
 
 
 class Held:
     """A file that is open here for writing, until `release`. ``suffixes``: those of the files beside it that belong to it.
 
-    ``made``: suffixes of files that change what the file says and that need not exist. They are made, empty, before a command
-    starts that could make them, and removed at the end.
+    ``made``: suffixes of files that belong to it and need not exist. They are made, empty, before a command starts that could
+    make them. ``removed``: those of them that are removed again at the end.
 
     Raises `OSError` if something that runs in a sandbox could write it: its sandbox was made before, and shows the file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], suffixes: Sequence[str] = (), made: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        suffixes: Sequence[str] = (),
+        made: Sequence[str] = (),
+        removed: Sequence[str] = (),
+    ) -> None:
+        self._open: dict[str, int] = {}
         self.path = os.path.realpath(path)
         folded = _folded(self.path)
         self.files = frozenset(f"{folded}{suffix}" for suffix in ("", *suffixes, *made))
         self._made = tuple(f"{self.path}{suffix}" for suffix in made)
-        self._open: dict[str, int] = {}
+        self._removed = tuple(f"{self.path}{suffix}" for suffix in removed)
         if _is_below(folded, map(_folded, paths.own()[0])):
             # No sandbox and no gate sees the state folder.
             return
@@ -93,7 +100,7 @@ class Held:
                         "before they start or after they have ended, or put it outside of that folder",
                         str(path),
                     )
-            _holders.append(self)
+            _holders.add(self)
 
     def make_others(self, roots: Sequence[str]) -> None:
         """Make the missing files that belong to it, if commands could."""
@@ -107,16 +114,19 @@ class Held:
     def release(self) -> None:
         """The file is closed. Safe to call twice."""
         with _lock:
-            with suppress(ValueError):
-                _holders.remove(self)
+            _holders.discard(self)
             while self._open:
                 path, fd = self._open.popitem()
                 with suppress(OSError):
                     # Another process that holds the file needs it too.
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if os.fstat(fd).st_size == 0:
+                    if path in self._removed and os.fstat(fd).st_size == 0:
                         os.unlink(path)
                 os.close(fd)
+
+    def __del__(self) -> None:
+        if self._open and not sys.is_finalizing():
+            self.release()
 
 
 def is_held(path: str) -> bool:
@@ -135,9 +145,10 @@ def held(roots: Sequence[str]) -> tuple[str, ...]:
     """The real paths of the files that are open here and that exist, with those that belong to them. What is missing is made
     if commands may write these folders and could make it."""
     with _lock:
-        for each in _holders:
+        holders = tuple(_holders)
+        for each in holders:
             each.make_others(roots)
-        return tuple(sorted({path for each in _holders for path in each.files if os.path.exists(path)}))
+        return tuple(sorted({path for each in holders for path in each.files if os.path.exists(path)}))
 
 
 def runs(running: Running, roots: tuple[str, ...]) -> None:

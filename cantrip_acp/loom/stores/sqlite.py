@@ -114,7 +114,7 @@ class SqliteStore:
         self._held: guarded.Held | None = None
         try:
             if not readonly:
-                self._held = guarded.Held(self.path, WAL_FILES, (ROLLBACK, cast_locks.SUFFIX))
+                self._held = guarded.Held(self.path, WAL_FILES, (ROLLBACK, cast_locks.SUFFIX), (ROLLBACK,))
             self._base = self._connect()
             self._prepare(self._base, fsync)
         except sqlite3.Error as error:

@@ -155,7 +155,7 @@ class SqliteTables:
         self._held: guarded.Held | None = None
         try:
             if not self._memory:
-                self._held = guarded.Held(self.path, WAL_FILES, (ROLLBACK,))
+                self._held = guarded.Held(self.path, WAL_FILES, (ROLLBACK,), (ROLLBACK,))
                 Folder.make_database(self.path, 0o700)
             with self._failures("open"):
                 self._views["write"] = SqliteView(self._connect())

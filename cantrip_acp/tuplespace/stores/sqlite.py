@@ -116,7 +116,7 @@ class SqliteTupleStore:
         self._closed = False
         self._held: guarded.Held | None = None
         try:
-            self._held = guarded.Held(self.path, WAL_FILES, (ROLLBACK,))
+            self._held = guarded.Held(self.path, WAL_FILES, (ROLLBACK,), (ROLLBACK,))
             Folder.make_database(self.path)
             self._base = sqlite3.connect(
                 self.path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False, cached_statements=256

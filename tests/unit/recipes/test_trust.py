@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp.core.errors import DefinitionError, RecipeError, UntrustedRecipe
+from cantrip_acp.gates.mcp.declaration import program_files
 from cantrip_acp.recipes import load, load_for_session
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.trust import Ledger, demands, require
@@ -245,3 +246,18 @@ def test_grants_at_once_are_all_kept(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda space: Ledger(tmp_path / "state").grant(space), spaces))
     assert len(Ledger(tmp_path / "state").folders()) == 20
+
+
+def test_the_files_of_a_command(tmp_path: Path) -> None:
+    """Whatever an argument is: a text of a program, an option, a module, a path out of the workspace."""
+    (tmp_path / "pkg").mkdir()
+    for name in ("serve.py", "pkg/__main__.py", "conf.json"):
+        (tmp_path / name).write_text("")
+
+    def found(command: str, *args: str) -> list[str]:
+        return [os.path.relpath(each, tmp_path) for each in program_files(command, args, tmp_path)]
+
+    assert found("./serve", "--config=conf.json", "serve.py") == ["serve", "conf.json", "serve.py"]
+    assert found("sh", "-c", "exec ./serve.py --x") == ["serve.py"]
+    assert found("sh", "-m", "pkg") == ["pkg/__main__.py"]
+    assert found("sh", "-c", "x" * 5000, "'", "", "../x", "/etc/passwd", "pkg") == []

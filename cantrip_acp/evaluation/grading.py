@@ -211,7 +211,7 @@ def _checked(task: Task, workspace: Path, answer: str) -> list[str]:
 def _searched(pattern: str, text: str, flags: int = 0) -> bool:
     """Whether a text has a pattern. Raises `CantripError` if that cannot be found out in some seconds: the search for
     ``(a+)+$`` takes twice as long for each letter, and a search cannot be stopped in its own process."""
-    if not re.search(r"[*+{]", pattern):
+    if not re.search(r"[*+{?|]", pattern):
         return re.search(pattern, text, flags) is not None
     program = "import json, re, sys; print(re.search(*json.load(sys.stdin)) is not None)"
     given = json.dumps([pattern, text, int(flags)])

@@ -7,6 +7,7 @@ only printable characters, newlines and tabs.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Final
 
@@ -171,6 +172,15 @@ def clean(text: str) -> str:
     """A whole text, made safe for a terminal."""
     cleaner = Cleaner()
     return cleaner.feed(text) + cleaner.close()
+
+
+def escaped_json(text: str) -> str:
+    r"""JSON in which the characters that a terminal would obey, or that hide, are escapes. Its value is the same.
+
+    >>> escaped_json('{"intent": "a\u202eb"}')
+    '{"intent": "a\\u202eb"}'
+    """
+    return _SUSPECT.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def without_links(text: str) -> str:

@@ -16,9 +16,11 @@ import fcntl
 import gzip
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -31,6 +33,12 @@ from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, parse_tuple
 
 LOG = "tuples.jsonl"
 _LOCK = "tuples.lock"
+_RECEIPT_ID = re.compile("sha256:[0-9a-f]{64}")
+_LONGEST_LINE = 4 * 1024 * 1024
+"""Bytes of a line. A tuple has at most a quarter of that."""
+_MOST_UNPACKED, _LARGEST_RATIO = 64 << 20, 100
+"""What a packed day may unpack to, in bytes and in times of its size, whichever is more. Each line has hashes, which hardly
+shrink: real days unpack to about ten times."""
 
 
 class Changes(msgspec.Struct, kw_only=True):
@@ -137,14 +145,19 @@ class ProjectLog:
         Raises `TupleError` with file and line for what is not genuine. Then nothing is put.
         """
         works: dict[str, WorkTuple] = {}
-        receipts: dict[str, list[StoredReceipt]] = {}
+        receipts: dict[str, dict[str, StoredReceipt]] = {}
         changes, torn = Changes(), list[str]()
         if not os.path.lexists(self.folder):
             return changes
         with self._opened() as folder:
             for where, document in self._lines(folder, torn):
                 if "receipt_id" in document:
-                    receipts.setdefault(document.get("tuple_id", ""), []).append(self._receipt(folder, where, document))
+                    identity, of_tuple = document["receipt_id"], document.get("tuple_id")
+                    is_id = isinstance(identity, str) and _RECEIPT_ID.fullmatch(identity)
+                    if not is_id or not isinstance(of_tuple, str):
+                        raise TupleError(f"{where}: a line of a receipt has receipt_id (sha256:…), tuple_id and step")
+                    if identity not in (known := receipts.setdefault(of_tuple, {})):
+                        known[identity] = self._receipt(folder, where, document)
                     continue
                 try:
                     work = parse_tuple(document)
@@ -155,11 +168,11 @@ class ProjectLog:
         changes.torn = tuple(torn)
         waiting = []
         for identity, work in works.items():
-            of_tuple = receipts.get(identity, [])
-            if any(each.step is None for each in of_tuple):
-                if store.put_ended(work, of_tuple):
+            found = [*receipts.get(identity, {}).values()]
+            if any(each.step is None for each in found):
+                if store.put_ended(work, found):
                     changes.tuples += 1
-                    changes.receipts += len(of_tuple)
+                    changes.receipts += len(found)
             else:
                 waiting.append(work)
         for first in range(0, len(waiting), 500):
@@ -167,9 +180,9 @@ class ProjectLog:
         return changes
 
     def _receipt(self, folder: Folder, where: str, line: Mapping[str, Any]) -> StoredReceipt:
-        identity, step = line.get("receipt_id"), line.get("step")
-        if not isinstance(identity, str) or not (step is None or isinstance(step, int)):
-            raise TupleError(f"{where}: a line of a receipt has receipt_id, tuple_id and step")
+        identity, step = line["receipt_id"], line.get("step")
+        if not (step is None or isinstance(step, int)):
+            raise TupleError(f"{where}: the step of a receipt is a number, or null")
         path = self.folder / _receipt_file(identity)
         try:
             with folder.file(_receipt_file(identity)) as file:
@@ -192,8 +205,14 @@ class ProjectLog:
             packed = [name for name in names if name.startswith("tuples-") and name.endswith(".jsonl.gz")]
             for name in (*packed, *(each for each in names if each == LOG)):
                 path = self.folder / name
-                with folder.file(name) as file, gzip.open(file, "rb") if name != LOG else file as lines:
-                    for number, line in enumerate(lines, 1):
+                with folder.file(name) as file:
+                    read = (file if name == LOG else _Unpacked(path, file)).readline
+                    for number, line in enumerate(iter(partial(read, _LONGEST_LINE + 1), b""), 1):
+                        if len(line) > _LONGEST_LINE:
+                            raise TupleError(
+                                f"{path}:{number}: the line has more than {_LONGEST_LINE:,} bytes, which no tuple has. If you "
+                                "do not know where the file is from, remove it"
+                            )
                         if not line.strip():
                             continue
                         try:
@@ -214,16 +233,41 @@ class ProjectLog:
         if day >= datetime.datetime.now(datetime.UTC).date():
             return
         packed = f"tuples-{day.isoformat()}.jsonl.gz"
-        # What an interrupted rotation left is complete, or is made again.
-        before = b""
-        if folder.entry(packed) is not None:
-            with folder.file(packed) as file:
-                before = gzip.decompress(file.read())
         with folder.file(LOG) as file:
             content = file.read()
-        if not before.endswith(content):
-            folder.replace(packed, gzip.compress(before + content, mtime=0))
+        before, last = b"", bytearray()
+        if folder.entry(packed) is not None:
+            with folder.file(packed) as file:
+                unpacked = _Unpacked(self.folder / packed, file)
+                while line := unpacked.readline(_LONGEST_LINE):
+                    last += line
+                    if len(last) > 2 * len(content):
+                        del last[: -len(content)]
+                file.seek(0)
+                before = file.read()
+        # What an interrupted rotation left is complete, or is made again. Parts of a gzip file may follow each other.
+        if not last.endswith(content):
+            folder.replace(packed, before + gzip.compress(content, mtime=0))
         folder.unlink(LOG)
+
+
+class _Unpacked:
+    """The lines of a packed day. A small file may unpack to gigabytes, or to so many empty lines that they take hours."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path = path
+        self._lines = gzip.GzipFile(fileobj=file, mode="rb")
+        self._left = max(_MOST_UNPACKED, _LARGEST_RATIO * os.fstat(file.fileno()).st_size)
+
+    def readline(self, most: int) -> bytes:
+        line: bytes = self._lines.readline(most)
+        self._left -= max(len(line), 100)
+        if self._left < 0:
+            raise TupleError(
+                f"{self._path}: it unpacks to more than {_LARGEST_RATIO} times its size, which no log does. If you do not know "
+                "where the file is from, remove it"
+            )
+        return line
 
 
 def _receipt_file(receipt_id: str) -> str:

@@ -41,6 +41,7 @@ from cantrip_acp.acp.wire.jsonrpc import (
     RpcError,
     TooLong,
     decode_params,
+    member_value,
     parse_envelope,
     parse_id,
 )
@@ -325,9 +326,7 @@ class Connection:
                 # The id of an answer is an id of this side. An error with that id would look like an answer to a request
                 # of the other side.
                 reply_id = NULL_ID if is_answer else message_id
-            if envelope.jsonrpc != b'"2.0"' and (
-                not envelope.jsonrpc or msgspec.json.decode(envelope.jsonrpc) != "2.0"
-            ):
+            if envelope.jsonrpc != b'"2.0"' and (not envelope.jsonrpc or member_value(envelope.jsonrpc) != "2.0"):
                 raise RpcError(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"')
             if is_answer:
                 self._handle_response(envelope)
@@ -336,7 +335,7 @@ class Connection:
                 raise RpcError(
                     INVALID_REQUEST, "Invalid request: a message has a method, or an id and a result or error"
                 )
-            method = msgspec.json.decode(envelope.method)
+            method = member_value(envelope.method)
             if not isinstance(method, str):
                 raise RpcError(INVALID_REQUEST, "Invalid request: the method must be a string")
             if bytes(memoryview(envelope.params)[:1]) not in (b"{", b"[", b"n", b""):

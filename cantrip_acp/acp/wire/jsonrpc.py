@@ -106,9 +106,17 @@ NULL_ID = Id(Raw(b"null"), ("null", None))
 _decode = codecs.json_decoder(Envelope).decode
 
 
+def member_value(raw: Raw) -> Any:
+    """The value of a member that may be anything. A number that Python cannot hold, such as 1e400, is NaN."""
+    try:
+        return msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        return float("nan")
+
+
 def parse_id(raw: Raw) -> Id | None:
     """Parse an id. Returns None if it is not a string, an integer or null."""
-    value = msgspec.json.decode(raw)
+    value = member_value(raw)
     if value is None:
         return NULL_ID
     if isinstance(value, str):

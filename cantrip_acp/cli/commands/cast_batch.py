@@ -32,6 +32,7 @@ from cantrip_acp.cli.session.tuple_space import (
     space_option,
     worker_name,
 )
+from cantrip_acp.text.sanitize import escaped_json
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
@@ -442,7 +443,7 @@ class _Report:
         self._results[tuple_id] = receipt
         if self._as_json:
             self._clear()
-            click.echo(json.dumps(self._row(self._places[tuple_id]), ensure_ascii=False))
+            click.echo(escaped_json(json.dumps(self._row(self._places[tuple_id]), ensure_ascii=False)))
 
     def _row(self, index: int) -> dict[str, Any]:
         from cantrip_acp.tuplespace.retention import read_result

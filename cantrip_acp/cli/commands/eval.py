@@ -19,6 +19,7 @@ from cantrip_acp.cli import json_errors
 from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
 from cantrip_acp.cli.session.setup import complete_model, cwd_option, state_option
+from cantrip_acp.text.sanitize import escaped_json
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.render.table import Cell
@@ -193,7 +194,7 @@ def eval_(
     page = write_page(result, place, comparisons, left_out)
     if as_json:
         data = {key: value for key, value in json.loads((place / run.RESULT).read_bytes()).items() if key != "samples"}
-        click.echo(json.dumps({**data, "out": str(place), "page": str(page)}, ensure_ascii=False))
+        click.echo(escaped_json(json.dumps({**data, "out": str(place), "page": str(page)}, ensure_ascii=False)))
         json_errors.ended()
     else:
         _show(result, place, comparisons, left_out)
@@ -324,7 +325,7 @@ class _Progress:
         self._failed += record["outcome"] != "passed"
         if self._as_json:
             self.clear()
-            click.echo(json.dumps(record, ensure_ascii=False), file=self._stdout)
+            click.echo(escaped_json(json.dumps(record, ensure_ascii=False)), file=self._stdout)
 
     def show(self, running: int, total: int) -> None:
         from cantrip_acp.cli.commands.cast_batch import duration

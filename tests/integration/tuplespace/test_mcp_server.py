@@ -6,13 +6,15 @@ import asyncio
 import http.client
 import json
 import os
+import resource
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -452,6 +454,31 @@ def test_the_token_stays_the_same_and_may_come_from_a_file(folder: Path, serve: 
     assert f"other users can read the token; run chmod 600 {token}" in server.end()[1]
     first, second = serve("greeter.cantrip.yaml"), serve("greeter.cantrip.yaml")
     assert first.token == second.token != "0123456789abcdef0123"
+
+
+def test_connections_that_do_not_show_the_token_shut_nobody_out(serve: Callable[..., HttpProcess]) -> None:
+    server = serve("greeter.cantrip.yaml")
+    parts = urlsplit(server.url)
+    bearer = f"Bearer {server.token}"
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (256, 256))
+    beginnings = (
+        b"",
+        b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ",
+        b"POST /mcp HTTP/1.1\r\nContent-Length: 9\r\n\r\n",
+    )
+    with ExitStack() as held:
+        halves = []
+        for number in range(400):
+            half = held.enter_context(socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60))
+            half.sendall(beginnings[number % 3])
+            halves.append(half)
+        assert server.post(authorization=bearer)[0] == 400
+        # None of them stays for ever.
+        for half in halves:
+            with suppress(ConnectionError):
+                while half.recv(1000):
+                    pass
+        assert server.post(authorization=bearer)[0] == 400
 
 
 @pytest.mark.parametrize("twice", [False, True])

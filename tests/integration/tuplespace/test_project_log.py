@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -149,6 +150,70 @@ def test_lines_of_earlier_days_are_compressed_and_read(space: TupleStore, tmp_pa
     assert len(packed) == 2
     assert len(gzip.decompress(packed[0].read_bytes()).splitlines()) == 8
     assert log.load(open_store(tmp_path / "other.db")).tuples == 6
+
+
+def test_a_packed_day_that_is_a_bomb_is_refused(space: TupleStore, tmp_path: Path) -> None:
+    log, folder = ProjectLog(tmp_path / ".catalog"), tmp_path / ".catalog"
+    log.export(space)
+    receipt = next(line for line in (folder / "tuples.jsonl").read_bytes().splitlines(True) if b"receipt_id" in line)
+    day = time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400))
+    packed = folder / f"tuples-{day}.jsonl.gz"
+    program = (
+        "import resource, sys\nfrom pathlib import Path\nfrom cantrip_acp.tuplespace.project_log import ProjectLog\n"
+        "from cantrip_acp.tuplespace.stores import open_store\n"
+        "log, store = ProjectLog(Path(sys.argv[1])), open_store(sys.argv[2])\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (150 << 20, 150 << 20))\n"
+        "try:\n    getattr(log, sys.argv[3])(store)\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+    )
+
+    def tried(what: str) -> str:
+        words = [sys.executable, "-c", program, str(folder), str(tmp_path / "space.db"), what]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def pack(begin: bytes, piece: bytes, times: int) -> None:
+        with gzip.open(packed, "wb", compresslevel=1) as file:
+            file.write(begin)
+            for _ in range(times):
+                file.write(piece)
+
+    yesterday = time.time() - 86_400
+    os.utime(folder / "tuples.jsonl", (yesterday, yesterday))
+    log_before = (folder / "tuples.jsonl").read_bytes()
+    for begin, piece, times in (
+        (b'{"x": "', b"a" * (1 << 20), 200),
+        (b"", receipt * 5000, 100),
+        (b"", b"\n" * (1 << 20), 200),
+    ):
+        pack(begin, piece, times)
+        for what in ("load", "export"):
+            assert re.match(
+                rf"TupleError {packed}(:1: the line has more than 4,194,304 bytes|: it unpacks to more)", tried(what)
+            )
+        assert (folder / "tuples.jsonl").read_bytes() == log_before
+    packed.unlink()
+    assert tried("export") == ""
+    assert gzip.decompress(packed.read_bytes()) == log_before
+
+
+@pytest.mark.parametrize(
+    ("field", "identity"),
+    [
+        *(("receipt_id", each) for each in ("sha256:../../x", "/etc/passwd", "sha256:" + "g" * 64, ["a"], None, {})),
+        *(("tuple_id", each) for each in (["a"], None, {})),
+    ],
+)
+def test_a_line_whose_ids_are_no_ids_is_refused(
+    space: TupleStore, tmp_path: Path, identity: object, field: str
+) -> None:
+    log = ProjectLog(tmp_path / ".catalog")
+    log.export(space)
+    with (tmp_path / ".catalog/tuples.jsonl").open("a") as lines:
+        lines.write(json.dumps({"receipt_id": "sha256:" + "0" * 64, "tuple_id": "x", "step": None, field: identity}))
+    with pytest.raises(TupleError, match=r"tuples\.jsonl:\d+: a line of a receipt has receipt_id"):
+        log.load(open_store(tmp_path / "other.db"))
 
 
 def test_exports_that_are_killed_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:

@@ -113,6 +113,11 @@ BAD_LINES = [
     (b'{"jsonrpc": "2.0", "id": [1], "method": "echo"}', -32600),
     (b'{"jsonrpc": "2.0", "id": true, "method": "echo"}', -32600),
     (b'{"jsonrpc": "2.0", "id": 1.5, "method": "echo"}', -32600),
+    (b'{"jsonrpc": "2.0", "id": 1e400, "method": "echo"}', -32600),
+    (b'{"jsonrpc": "2.0", "id": -1e400, "result": {}}', -32600),
+    (b'{"jsonrpc": "2.0", "id": 1%s, "method": "echo"}' % (b"0" * 5000), -32600),
+    (b'{"jsonrpc": 1e400, "method": "echo"}', -32600),
+    (b'{"jsonrpc": "2.0", "method": 1e400}', -32600),
 ]
 
 
@@ -145,6 +150,20 @@ async def test_a_bad_envelope_with_a_readable_id_gets_that_id(members: dict[str,
         peer.raw(json.dumps({"jsonrpc": "2.0", "id": "mine", **members}).encode() + b"\n")
         reply = await peer.next()
         assert (reply["id"], reply["error"]["code"]) == ("mine", -32600)
+
+
+async def test_a_number_out_of_range_in_any_member_ends_nothing() -> None:
+    async with connected(ECHO) as (_, peer):
+        for number in (b"1e400", b"-1e999", b"9" * 5000):
+            for member in (b"jsonrpc", b"id", b"method", b"params", b"result", b"error"):
+                peer.raw(b'{"jsonrpc":"2.0","id":1,"method":"echo","%s":%s}\n' % (member, number))
+            peer.raw(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":{"text":%s}}\n' % number)
+            peer.raw(b'{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":%s}}\n' % number)
+            peer.raw(b'{"jsonrpc":"2.0","id":%s,"error":{"code":%s,"message":"x"}}\n' % (number, number))
+        peer.send(id="last", method="echo", params={"text": "still here"})
+        while (reply := await peer.next())["id"] != "last":
+            pass
+        assert reply["result"] == {"text": "still here"}
 
 
 async def test_without_jsonrpc_it_is_no_message() -> None:

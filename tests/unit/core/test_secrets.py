@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 import cantrip_acp
 from cantrip_acp import Gate, GateReply, Loom
 from cantrip_acp.core.events import Diff, Text, as_json
+from cantrip_acp.core.history.crystal_view import CrystalView
+from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.text.redaction import MASK, Pieces, Redactor, looks_secret, shared
 from tests.support.fixtures.core import done, echo, make
 
@@ -128,6 +130,30 @@ async def test_a_key_of_the_environment_reaches_no_loom_and_no_event(tmp_path: P
     assert SECRET not in path.read_text()
     assert SECRET not in json.dumps(events)
     assert MASK in path.read_text()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("where", ["gate", "id", "both"])
+async def test_a_key_in_the_name_or_the_id_of_a_call_is_masked(where: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    named = {"gate": f"no{SECRET}"} if where != "id" else {"gate": "echo", "args": {"text": "x"}}
+    calls = [{**named, "id": f"call_{SECRET}"}] if where != "gate" else [named]
+    cantrip = make(
+        {"content": "I try.", "tool_calls": calls}, done("over"), loom=Loom.open(path), gates=["done", "echo"]
+    )
+    entity = cantrip.invoke()
+    entity.state.redactor = entity.executor._redactor = Redactor([SECRET])
+    async with entity.stream("go") as stream:
+        events = [as_json(e) async for e in stream]
+    assert SECRET not in path.read_text()
+    assert SECRET not in json.dumps(events)
+    assert MASK in path.read_text()
+    assert events[-1]["result"] == "over"
+    # What the model read next is what the loom's readers rebuild.
+    view = CrystalView(cantrip.loom, Outline(cantrip.loom))
+    read = [window for leaf in view.outline.ends for window in view.windows(leaf)]
+    assert sum(len(window.uttered) for window in read) == 2
+    assert not view.differing
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])

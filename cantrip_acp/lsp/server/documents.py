@@ -42,11 +42,11 @@ class OpenDocument:
 
     @property
     def tree(self) -> Node:
-        """The syntax tree, also of a broken text."""
+        """The syntax tree, also of a broken text. That of an empty text if the text is too large."""
         if self._tree is None:
             from cantrip_acp.lsp.recipes.syntax import tree
 
-            self._tree = tree.parse(self.text.readable)
+            self._tree = tree.parse(self.text.readable if self.text.too_large is None else "")
         return self._tree
 
     def change(self, changes: list[types.TextDocumentContentChangeEvent], version: int | None) -> None:
@@ -87,9 +87,9 @@ class Documents:
         return next((document for document in self.by_uri.values() if document.path == path), None)
 
     def recipe(self, uri: str) -> OpenDocument | None:
-        """The open recipe at a URI; None if there is none."""
+        """The open recipe at a URI; None if there is none, or if it is too large (a diagnostic says so)."""
         document = self.by_uri.get(uri)
-        return document if document is not None and document.recipe else None
+        return document if document is not None and document.recipe and document.text.too_large is None else None
 
     def workspace(self, path: Path) -> Path:
         """The folder to cast a recipe in: the innermost root that contains it, else its own folder (outside

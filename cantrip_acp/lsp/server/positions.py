@@ -15,6 +15,8 @@ from lsprotocol import types
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
 
 _HALF = re.compile("[\ud800-\udfff]")
+MOST_PARTS = 25_000
+"""Lines, and half of the values of lists and mappings in one line, of the largest text that is answered about within 5 s."""
 _END = re.compile(r"\r\n|\r|\n")
 
 
@@ -40,6 +42,17 @@ class TextDocument:
     def starts(self) -> list[int]:
         """The offset where each line begins."""
         return [0, *(found.end() for found in _END.finditer(self.source))]
+
+    @cached_property
+    def too_large(self) -> str | None:
+        """Why the text has no answers: they would take longer than a person waits. None for all but enormous texts."""
+        parts = len(self.starts) + sum(map(self.source.count, ",[{")) // 2
+        if parts <= MOST_PARTS:
+            return None
+        return (
+            f"the file is too large for the editor's help: about {parts:,} lines and values; at most {MOST_PARTS:,} are "
+            "read while you type. `cantrip recipe check FILE` reads all of it"
+        )
 
     def line(self, number: int) -> str:
         """A line (from 0) without its line end; empty after the last line."""

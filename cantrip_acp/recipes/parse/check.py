@@ -132,7 +132,7 @@ def _structure(document: Document) -> Iterator[Problem]:
 def _translate(
     document: Document, error: ValidationError, known: Mapping[int, tuple[str, tuple[str, ...]]]
 ) -> Iterator[Problem]:
-    for item in error.errors(include_url=False):
+    for number, item in enumerate(error.errors(include_url=False)):
         # Remove union tags from the path, because they are not keys of the document.
         path: KeyPath = tuple(p for p in item["loc"] if not (isinstance(p, str) and p.startswith(TAG)))
         kind = item["type"]
@@ -142,6 +142,10 @@ def _translate(
             name = str(path[-1])
             what = "ward" if noun == "ward" else f"key in {noun}:"
             meant = _MEANT.get((noun, name))
+            if number >= _MOST_HINTS:
+                # To look for near names takes longer than all else.
+                yield document.problem(path, f"unknown {what} {show_value(name)}", at_key=True, rule="unknown-key")
+                continue
             near = field_types.near(name, keys) if meant is None else meant if meant in keys else None
             ward = field_types.near(name, tuple(WARDS)) if near is meant is None and noun != "ward" else None
             hint = f"; {ward} is a ward: write `- {ward}: …` under circle.wards" if ward else nearest(name, keys)
@@ -165,6 +169,7 @@ def _translate(
             yield document.problem(path, _WANTED.get(path) or _message(kind, item), rule=rule, mend=mend)
 
 
+_MOST_HINTS = 200
 _MEANT = {
     **dict.fromkeys([("recipe", "model"), ("recipe", "llm")], "crystal"),
     **{("recipe", word): "call.system_prompt" for word in ("prompt", "system_prompt", "system", "instructions")},

@@ -1,5 +1,6 @@
 """The server as a process: it starts, counts positions as agreed, takes any edits, and ends with its client."""
 
+import json
 import os
 import signal
 import subprocess
@@ -210,3 +211,37 @@ def test_help_and_mistakes() -> None:
     wrong = subprocess.run([*command, "--nope"], capture_output=True, text=True, timeout=60)
     assert wrong.returncode == 2
     assert "unknown option '--nope'" in wrong.stderr
+
+
+LARGE = {
+    "keys": "".join(f"key{number}: 1\n" for number in range(200_000)),
+    "gates": "name: x\ncircle:\n  gates:\n" + "  - done\n" * 200_000,
+    "flow": "name: x\ncircle: {gates: [" + "done," * 350_000 + "]}\n",
+    "broken": "name: x\n" + "- : [\n" * 200_000,
+}
+
+
+@pytest.mark.parametrize("shape", LARGE)
+def test_a_document_that_is_too_large_says_so_and_holds_nothing_up(client: Client, tmp_path: Path, shape: str) -> None:
+    (tmp_path / "on-disk.cantrip.yaml").write_text(LARGE[shape])
+    uri = client.open("large.cantrip.yaml", LARGE[shape])
+    there = {"textDocument": {"uri": uri}, "position": {"line": 2, "character": 3}}
+    for method in (
+        "documentSymbol",
+        "foldingRange",
+        "codeLens",
+        "hover",
+        "completion",
+        "definition",
+        "semanticTokens/full",
+    ):
+        assert not client.ask(f"textDocument/{method}", there), method
+    found = client.diagnostics(uri)
+    assert len(found) == 1
+    assert "too large for the editor's help" in found[0]["message"]
+    assert "cantrip recipe check FILE" in found[0]["message"]
+    assert "on-disk" not in json.dumps(client.ask("workspace/symbol", {"query": "x"}))
+    # It is the largest text that is too large, not the document.
+    version = client.change(uri, {"text": GOOD})
+    assert client.diagnostics(uri, version) == []
+    assert len(client.ask("textDocument/documentSymbol", there)) == 2

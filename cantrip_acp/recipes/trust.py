@@ -312,7 +312,8 @@ def guard(workspace: Path, recipe: Recipe | None = None) -> None:
     for path in recipe_files(workspace / FOLDER):
         with suppress(CantripError):
             if recipe is None or path != recipe.path:
-                recipes.append(read(path, "workspace", recipe.files if recipe is not None else Files()))
+                files, state = (Files(), None) if recipe is None else (recipe.files, recipe.state_dir)
+                recipes.append(read(path, "workspace", files, state_dir=state))
     for each in recipes:
         if each.source == "path":
             # Nobody asks again when it has changed: the user names it on the command line.

@@ -48,7 +48,7 @@ class Analysis:
 
 def read(text: TextDocument, path: Path, workspace: Path) -> Analysis:
     """Read a text and find all diagnostics. For a text that is too large, the only one says so."""
-    if text.too_large is not None:
+    if text.too_large is not None and len(text.source) <= document.MAX_BYTES:
         return Analysis((Finding((0, len(text.line(0))), "schema", text.too_large, "information"),))
     try:
         held = document.parse(text.readable.encode(), path, file=path.name)

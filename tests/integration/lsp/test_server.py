@@ -214,7 +214,7 @@ def test_help_and_mistakes() -> None:
 
 
 LARGE = {
-    "keys": "".join(f"key{number}: 1\n" for number in range(200_000)),
+    "keys": "".join(f"key{number}: 1\n" for number in range(120_000)),
     "gates": "name: x\ncircle:\n  gates:\n" + "  - done\n" * 200_000,
     "flow": "name: x\ncircle: {gates: [" + "done," * 350_000 + "]}\n",
     "broken": "name: x\n" + "- : [\n" * 200_000,

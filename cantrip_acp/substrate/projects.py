@@ -36,7 +36,7 @@ from cantrip_acp.substrate.documents import (
     short_hash,
 )
 from cantrip_acp.substrate.skills import FOLDERS, sync_skills
-from cantrip_acp.substrate.substrate import Substrate, at_most_once, new_id, storable
+from cantrip_acp.substrate.substrate import Substrate, at_most_once, is_project, new_id, storable
 from cantrip_acp.substrate.types import install, of_type
 from cantrip_acp.text.dataclass import dataclass
 
@@ -216,9 +216,7 @@ def folders_of(
     substrate: Substrate, chunk_id: str, kinds: Collection[Kind] = ("instance", "relates")
 ) -> dict[str, str]:
     """The projects that hold a chunk (``instance``) or read it: the id of each, and its folder."""
-    projects = sorted(
-        each for each in substrate.above(chunk_id, kinds) if each.startswith("project:") and each.count(":") == 1
-    )
+    projects = sorted(each for each in substrate.above(chunk_id, kinds) if is_project(each))
     return {each: str(substrate.chunk(each).body.get("folder", "")) for each in projects}
 
 

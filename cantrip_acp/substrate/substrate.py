@@ -23,12 +23,12 @@ import atexit
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from cantrip_acp.substrate.boundary import Boundary, Reach
@@ -53,9 +53,12 @@ from cantrip_acp.substrate.chunks import (
     SubstrateError,
     check_change,
     encode_body,
+    one_line,
 )
 from cantrip_acp.substrate.stores import open_tables
 from cantrip_acp.substrate.stores.base import MOST_RANKED, NOW, Match, Record, Tables, View, searched_text, words_of
+from cantrip_acp.text.json_data import thaw
+from cantrip_acp.text.json_schema import Schema
 from cantrip_acp.text.redaction import shared
 
 EVERYTHING = Boundary()
@@ -194,7 +197,8 @@ class Substrate:
     ) -> Chunk:
         """The one chunk with this id or name. Raises `ChunkNotFound` with similar names, `SubstrateError` if it is not one.
 
-        Of several, what is inside the scopes ``prefer`` is meant, else a program or type. Records of sessions and runs have the
+        Of several, what is inside the scopes ``prefer`` is meant, else a program or type; a project, whose name is that of its
+        folder, only if nothing else has the name. Records of sessions and runs have the
         names of what they called, so only their ids name them; but documents that were attached to a prompt have a name.
         """
         every = self.find(name, at=at, boundary=boundary)
@@ -202,6 +206,7 @@ class Substrate:
             return every[0]
         attached = [each for each in every if each.id.startswith("attachment:")]
         found = [each for each in every if not each.is_record] or attached
+        found = [each for each in found if not is_project(each.id)] or found
         if len(found) > 1 and prefer:
             near = Boundary.of(read=prefer)
             found = [each for each in found if self.readable(each.id, near, at=at)] or found
@@ -586,13 +591,13 @@ class _Writer:
         for placement in added:
             self._check_sequence(placement)
         for chunk_id in versions:
-            self._check_required(chunk_id)
+            self._check_body(chunk_id)
         for placement in added:
             if placement.kind == "instance":
                 self._check_accepts(placement)
                 scope = self._chunk(placement.scope)
-                if scope is not None and scope.spec.required:
-                    self._check_required(placement.chunk)
+                if scope is not None and (scope.spec.required or "schema" in scope.body):
+                    self._check_body(placement.chunk)
         for removal in change.removals:
             if removal.kind == "instance":
                 for each in view.parents(removal.chunk):
@@ -702,7 +707,7 @@ class _Writer:
             if (chunk := self._chunk(each.chunk)) is not None and chunk.name == name
         }
 
-    def _check_required(self, chunk_id: str) -> None:
+    def _check_body(self, chunk_id: str) -> None:
         chunk = self._chunk(chunk_id)
         assert chunk is not None
         for archetype in self._kinds(chunk_id):
@@ -716,6 +721,34 @@ class _Writer:
                     chunk=chunk_id,
                     scope=archetype.id,
                 )
+            problem = _breach(chunk.body, archetype.body.get("schema"))
+            if problem is not None and not self._shown(archetype.id):
+                raise CommitRefused(
+                    "schema", "a value of its body does not fit the schema of one of its types", chunk=chunk_id
+                )
+            if problem is not None:
+                raise CommitRefused(
+                    "schema", f"{problem}, by the schema of {archetype.name!r}", chunk=chunk_id, scope=archetype.id
+                )
+
+
+def is_project(chunk_id: str) -> bool:
+    """Whether this is the id of a project itself, not of one of its scopes."""
+    return chunk_id.startswith("project:") and chunk_id.count(":") == 1
+
+
+def _breach(body: Mapping[str, Any], schema: Any) -> str | None:
+    """The first value of a body that does not fit a type's ``body.schema``, a JSON Schema for each key. A schema that is no
+    JSON Schema holds nothing."""
+    for key, each in schema.items() if isinstance(schema, Mapping) else ():
+        if key in body:
+            try:
+                problems = Schema(thaw(each)).problems(thaw(body[key]), 1)
+            except (ValueError, TypeError, RecursionError):
+                continue
+            if problems:
+                return f"its {key!r} does not fit: {one_line(problems[0])}"
+    return None
 
 
 def _redacted(chunks: Sequence[NewChunk]) -> Iterable[NewChunk]:

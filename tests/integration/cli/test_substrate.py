@@ -162,6 +162,20 @@ def test_without_a_substrate_files_are_read_all_the_same(project: Path, address:
     assert loom.count("repository:AGENTS.md") > 1
 
 
+def test_a_name_means_a_project_only_if_nothing_else_has_it(tmp_path: Path) -> None:
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    assert run("substrate", "tree", cwd=folder).status == 0
+    (pinned,) = run("substrate", "pin", "agent", "--json", cwd=folder).lines
+    assert pinned["scope"] == "program:agent"
+    (named,) = run("substrate", "pin", "documents", "--json", cwd=folder).lines
+    assert named["scope"].startswith("project:")
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    (own,) = run("substrate", "show", "elsewhere", "--json", cwd=other).lines
+    assert own["id"].startswith("project:")
+
+
 def test_facts_pins_history(project: Path) -> None:
     assert run("substrate", "remember", "Answer in French.", cwd=project).status == 0
     assert "Answer in French." in run("substrate", "tree", cwd=project).out

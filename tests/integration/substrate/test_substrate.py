@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,32 @@ def test_two_boundaries_together_are_what_is_inside_both(substrate: Substrate) -
     assert substrate.readable("both", joined)
     assert not substrate.readable("only-a", joined)
     assert not substrate.readable("a", joined)
+
+
+def test_the_schema_of_a_type_holds_for_its_instances(substrate: Substrate) -> None:
+    schema = {"operation": {"enum": ["read", "write"]}, "count": {"type": "integer", "minimum": 1}, "odd": {"type": 7}}
+    put(substrate, NewChunk("command", "command", Spec(required=("operation",)), {"text": "…", "schema": schema}))
+    put(substrate, chunk("inputs"))
+
+    def commit(name: str, *, instance: bool = True, **body: Any) -> None:
+        placements = [NewPlacement(name, "inputs"), *([NewPlacement(name, "command")] if instance else [])]
+        substrate.commit(Change([NewChunk(name, name, Spec(), body)], placements), author="user")
+
+    commit("good", operation="read", count=3, odd="anything", other=None)
+    for name, body, why in (
+        ("fly", {"operation": "fly"}, "its 'operation' does not fit: 'fly' is not one of ['read', 'write'], by"),
+        ("none", {"operation": "read", "count": 0}, "its 'count' does not fit: 0 is less than the minimum of 1"),
+        ("text", {"operation": "read", "count": "3"}, "its 'count' does not fit: '3' is not of type 'integer'"),
+    ):  # fmt: skip
+        with pytest.raises(CommitRefused, match=re.escape(why)):
+            commit(name, **body)
+        assert not substrate.exists(name)
+    # It holds for a new version, and for a chunk that becomes an instance later.
+    with pytest.raises(CommitRefused, match="'operation' does not fit"):
+        substrate.commit(Change([NewChunk("good", "good", Spec(), {"operation": "fly"})]), author="user")
+    commit("later", instance=False, operation="fly")
+    with pytest.raises(CommitRefused, match="'operation' does not fit"):
+        substrate.commit(Change(placements=[NewPlacement("later", "command")]), author="user")
 
 
 def test_writes_outside_the_boundary_are_refused(substrate: Substrate) -> None:

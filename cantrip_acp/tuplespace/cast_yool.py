@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from cantrip_acp.core.errors import CantripError, CrystalError, LoomError
+from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, ScriptExhausted
 from cantrip_acp.core.events import TurnEnded
 from cantrip_acp.files import disk_limit
 from cantrip_acp.files.disk_limit import DiskLimit
@@ -78,10 +78,12 @@ class CastYool:
             raise
         except _QuotaExceeded as exceeded:
             return StepResult(exit=75, error=str(exceeded), cost=_cost(entity.usage))
-        except CrystalError as error:
-            raise StepFailed(shared().diagnostic(str(error))) from None
         except CantripError as error:
-            return StepResult(exit=1, error=shared().diagnostic(str(error)))
+            told = shared().diagnostic(str(error))
+            # A script that has run out, or messages that do not fit, fail in the same way with every attempt.
+            if isinstance(error, CrystalError) and not isinstance(error, (ContextLimitError, ScriptExhausted)):
+                raise StepFailed(told) from None
+            return StepResult(exit=1, error=told)
 
     async def _entity(self, call: StepCall, cantrip: Cantrip) -> tuple[Entity, dict[str, Any] | None]:
         """The entity for a tuple, and the result of its cast if an earlier attempt had it but could not store it.

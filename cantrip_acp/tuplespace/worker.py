@@ -103,12 +103,16 @@ Yool = Callable[[StepCall], Awaitable[StepResult]]
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """A tuple that this worker ended, or gave back for another attempt (``again``)."""
+    """A tuple that this worker ended, or gave back for another attempt (``again``).
+
+    ``tried``: whether the attempt came to an end of its own. One that was stopped did not, nor one that waits for something else.
+    """
 
     claim: Claim
     receipt: Mapping[str, Any] | None
     failed: str | None = None
     again: str | None = None
+    tried: bool = True
 
 
 class Worker:
@@ -247,7 +251,10 @@ class Worker:
                     scope.cancel()
 
     async def _work(self, claim: Claim, scope: anyio.CancelScope) -> None:
-        ended, trace = Ended(claim=claim, receipt=None, again="the work was stopped"), spans.trace_of(claim)
+        ended, trace = (
+            Ended(claim=claim, receipt=None, again="the work was stopped", tried=False),
+            spans.trace_of(claim),
+        )
         try:
             with scope, spans.attempt(claim, trace, self.name) as span:
                 ended = await self._run_tuple(claim, trace)
@@ -258,7 +265,7 @@ class Worker:
                 if scope.cancelled_caught:
                     await self._give_back(claim)
         except LeaseLost as lost:
-            ended = Ended(claim=claim, receipt=None, again=str(lost))
+            ended = Ended(claim=claim, receipt=None, again=str(lost), tried=False)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
                 await self._give_back(claim)
@@ -306,7 +313,7 @@ class Worker:
             delay, reason = min(longest, first * math.pow(2, claim.attempt - 1)), str(failure)
             counts = failure.tried
             await run_in_thread(lambda: self.store.release(claim, reason, delay_s=delay, counts=counts))
-            return Ended(claim=claim, receipt=None, again=reason)
+            return Ended(claim=claim, receipt=None, again=reason, tried=counts)
         return await self._end(claim, started, done, None)
 
     async def _earlier_receipts(self, claim: Claim) -> dict[int, dict[str, Any]]:

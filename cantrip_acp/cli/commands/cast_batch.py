@@ -432,9 +432,9 @@ class _Report:
                 self._earlier += earlier
 
     def one_ended(self, ended: Any) -> None:
-        """A cast of this process ended, or will be tried again."""
+        """A cast of this process ended, was stopped, or will be tried again."""
         if ended.receipt is None:
-            self._again += 1
+            self._again += ended.tried
         elif ended.claim.work.id in self._waiting:
             self._add(ended.claim.work.id, ended.receipt)
 

@@ -217,7 +217,8 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
             for utterance in held.unfinished()
         ]
         endless = [start.id for start, end in held.casts() if end is None and start.id not in running]
-        turns, where, later = len(held), str(held.location), dict(held.later)
+        turns = sum(place.is_utterance for place in held.places.values())
+        where, later = str(held.location), dict(held.later)
     if as_json:
         click.echo(
             json.dumps(

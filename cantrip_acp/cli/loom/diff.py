@@ -168,25 +168,27 @@ class _DiffPrinter:
         self._full = full
 
     def show(self, found: Difference) -> None:
+        from cantrip_acp.cli.render.table import count_of
+
         screen = self._screen
         for mark, line, style in (("-", found.left, "red"), ("+", found.right, "green")):
             screen.line((f"{mark} {line.leaf}", style), (f"  {_figures(screen, line)}", "dim"))
             if line.intent:
                 screen.line((_cut(line.intent), "dim"), indent=4)
-        turns = f"{len(found.shared):,} turn{'' if len(found.shared) == 1 else 's'}"
-        screen.line(
-            f"{turns} in common; they separate at {found.parted_at}" if found.parted_at else "no turn in common"
-        )
+        common = f"{count_of(found.turns_shared, 'turn') if found.turns_shared else 'no turn'} in common"
+        screen.line(f"{common}; they separate at {found.parted_at}" if found.parted_at else common)
         differing = [pair for pair in found.pairs if not pair.same]
         shown = differing if self._full else differing[:_PAIRS]
         for pair in shown:
             self._pair(pair)
-        same = len(found.pairs) - len(differing)
+        turns = {pair.number for pair in found.pairs}
+        same = len(turns.difference(pair.number for pair in differing))
         if same:
             screen.blank()
-            screen.line((f"{same:,} of the {len(found.pairs):,} turns after that are the same in both", "dim"))
-        if len(shown) < len(differing):
-            screen.line((f"… {len(differing) - len(shown):,} more turns differ; --full shows them", "dim"))
+            screen.line((f"{same:,} of the {len(turns):,} turns after that are the same in both", "dim"))
+        left = len({pair.number for pair in differing}.difference(pair.number for pair in shown))
+        if left:
+            screen.line((f"… {left:,} more turns differ; --full shows them", "dim"))
 
     def _pair(self, pair: Pair) -> None:
         screen = self._screen
@@ -369,7 +371,7 @@ def _facts(loom: Loom, listing: Listing, group: Group, leaf_id: str) -> dict[str
         "state": line.state,
         "intent": line.intent,
         "model": line.model,
-        "turns": len(own),
+        "turns": sum(listing.outline.places[i].is_utterance for i in own),
         "tokens": own_use.total_tokens,
         "cost": own_use.cost,
         **own_use.unknown(),

@@ -41,7 +41,7 @@ class LoomView:
         threads = loom.threads()
         head = loom.header
         parts = [f"format {head.format}", head.created[:19]] if head is not None else ["no header"]
-        spoken = sum(1 for each in loom.turns() if each.role == "crystal" and each.continues is None)
+        spoken = sum(place.is_utterance for place in loom.places.values())
         counts = [_many(spoken, "turn"), _many(len(casts), "cast")]
         counts.append(_many(len(threads), "thread"))
         screen.line(
@@ -70,7 +70,7 @@ class LoomView:
             for thread in threads:
                 screen.line(
                     (thread.leaf.id, "bold"),
-                    (self._dot + _many(len(thread.acted), "turn") + self._dot, "dim"),
+                    (self._dot + _many(_turns(thread), "turn") + self._dot, "dim"),
                     thread.state if thread.reason in (None, thread.state) else f"{thread.state} ({thread.reason})",
                     indent=2,
                 )
@@ -93,7 +93,7 @@ class LoomView:
                 self._end(*starts[turn.cast_id])
             screen.blank()
         used = sum((turn.metadata.usage for turn in thread if turn.role != "call"), NO_USAGE)
-        parts = [_many(len(thread.acted), "turn"), *(used.words() or ["0 tokens"])]
+        parts = [_many(_turns(thread), "turn"), *(used.words() or ["0 tokens"])]
         style = {"terminated": "bold green", "truncated": "bold yellow"}.get(thread.state, "bold")
         outcome = (
             thread.state
@@ -300,6 +300,10 @@ def _status(output: Output) -> str:
     return "failed" if output.failed else "completed"
 
 
+def _turns(thread: Thread) -> int:
+    return sum(turn.is_utterance for turn in thread)
+
+
 def _many(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
@@ -311,7 +315,7 @@ def draw(screen: Screen, loom: Loom) -> None:
     """Draw the tree of turns: every turn is below its parent, and only a branch moves to the right. A fork is a branch, also
     one of a last turn.
 
-    The first line of an entity says if it is a fork or a child, with the intent of a child. Lines end with the rewards.
+    The first line of a cast has its intent, and says if it is that of a fork or a child. Lines end with the rewards.
     """
     from cantrip_acp.loom.query.outline import Outline
     from cantrip_acp.loom.query.thread import Endings
@@ -325,6 +329,9 @@ def draw(screen: Screen, loom: Loom) -> None:
         children.setdefault(parent, []).append(turn_id)
     for entity_id, each in failed.items():
         children.setdefault(each["from_turn"], []).append(entity_id)
+    silent_roots = {start.entity_id: start for _, start in outline.silent_roots}
+    for call_id, start in outline.silent_roots:
+        children.setdefault(call_id, []).append(start.entity_id)
     heads = {head for spawned in outline.spawned.values() for head in spawned}
     dot = f" {screen.marks.dot} "
     endings, leaves = Endings(loom, outline.starts), frozenset(outline.leaves)
@@ -337,6 +344,13 @@ def draw(screen: Screen, loom: Loom) -> None:
             why = f"{dot}{lost['reason']}", "yellow"
             error = f": {clean_line(lost['error'], _WORDS)}" if lost["error"] else ""
             screen.line((f"{prefix}{mark}", "dim"), f"{turn_id} ", ("fork  ", "cyan"), why, (error, "dim"))
+            continue
+        if (begun_cast := silent_roots.get(turn_id)) is not None:
+            ended = endings.cast(begun_cast.id)
+            error = f": {clean_line(ended.error, _WORDS)}" if ended.error else ""
+            intent = clean_line(without_links(begun_cast.intent or ""), _WORDS)
+            outcome = f"{dot}{ended.outcome}", "yellow"
+            screen.line((f"{prefix}{mark}", "dim"), f"{turn_id} ", (f"{intent!r}", "cyan"), outcome, (error, "dim"))
             continue
         turn = loom.turn(turn_id)
         begun = _beginning(loom, outline, turn, turn_id in heads)
@@ -386,21 +400,34 @@ def failed_forks(loom: Loom) -> list[dict[str, Any]]:
 
 
 def _beginning(loom: Loom, outline: Outline, turn: Turn, spawned: bool) -> str:
-    """Whether the entity began as a fork or a child, as text, if this is its first turn; else an empty text."""
+    """The intent of the cast that begins with this turn, after ``child`` or ``fork`` if that is how its entity began; else an
+    empty text."""
     place = outline.places[turn.id]
+    above = outline.places.get(place.parent_id) if place.parent_id is not None else None
     if spawned:
         # A child's root turn has no cast yet; the turn after it has one.
         first = next(iter(outline.next.get(turn.id, [])), turn.id)
         silent = outline.cast_of_silent(turn.id) if turn.role == "call" else None
         intent = silent.intent if silent is not None else outline.intent(first)
         return f"child {clean_line(without_links(intent), _WORDS)!r}  " if intent else "child  "
-    above = outline.places.get(place.parent_id) if place.parent_id is not None else None
-    if above is None or above.entity_id == place.entity_id or turn.role == "call":
-        return ""
-    fork = loom.fork_of(place.entity_id)
-    if fork is None or fork.from_turn != place.parent_id:
-        return ""
-    return f"fork by {clean_line(fork.strategy, 20)}  " if fork.strategy != "none" else "fork  "
+    began = ""
+    if above is not None and above.entity_id != place.entity_id and turn.role != "call":
+        fork = loom.fork_of(place.entity_id)
+        if fork is not None and fork.from_turn == place.parent_id:
+            began = f"fork by {clean_line(fork.strategy, 20)}  " if fork.strategy != "none" else "fork  "
+    if turn.role == "call":
+        intent = None
+    elif (above is not None and above.cast_id == place.cast_id) or (
+        above is not None and above.role == "call" and above.parent_id is not None
+    ):
+        # It goes on, or it is a child's, whose call had the intent.
+        intent = None
+    else:
+        intent = outline.intent(turn.id)
+        if began and above is not None and outline.intent(place.parent_id or "") == intent:
+            # Another sample of the same cast.
+            intent = None
+    return began + (f"{clean_line(without_links(intent), _WORDS)!r}  " if intent else "")
 
 
 def _walk(children: dict[str | None, list[str]], forked: set[str]) -> Iterator[tuple[str, str, str]]:

@@ -24,6 +24,8 @@ Value = Any
 class Pair:
     """The n-th turns of both threads after they part, counted from 1; None if one thread has already ended.
 
+    A fold, and what a turn did after children divided it, are pairs of their own with the number of the turn before.
+
     ``differs`` has what is different, by name (``content``, ``code``, ``calls``, ``results``, ``output``, ``reason``,
     ``reward``, ``tokens``, ``intent`` …), each with the left and the right value. Ids, times and durations always
     differ and are left out.
@@ -44,13 +46,14 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two threads. ``shared`` are the turns of both, root first; ``parted_at`` is the last of them, None if they
-    share none."""
+    """Two threads. ``shared`` are the records of turns that both have, root first; ``parted_at`` is the last of them, None if
+    they share none. ``turns_shared`` counts the turns among them."""
 
     left: ThreadLine
     right: ThreadLine
     shared: tuple[str, ...]
     parted_at: str | None
+    turns_shared: int
     pairs: tuple[Pair, ...]
 
     def record(self) -> dict[str, Any]:
@@ -60,6 +63,7 @@ class Difference:
             "right": self.right.record(),
             "shared": list(self.shared),
             "parted_at": self.parted_at,
+            "turns_shared": self.turns_shared,
             "turns": [
                 {
                     "number": pair.number,
@@ -90,11 +94,20 @@ def difference(loom: Loom, left: str, right: str, *, listing: Listing | None = N
             break
         shared += 1
     both = [loom.bodies(i for i in path[shared:] if outline.places[i].role != "call") for path in paths]
-    pairs = tuple(
-        Pair(number, a, b, _differs(outline, a, b)) for number, (a, b) in enumerate(zip_longest(*both), start=1)
-    )
+    pairs: list[Pair] = []
+    number = 0
+    for one, other in zip_longest(*both):
+        number += any(turn is not None and turn.is_utterance for turn in (one, other))
+        pairs.append(Pair(max(1, number), one, other, _differs(outline, one, other)))
     prefix = tuple(paths[0][:shared])
-    return Difference(listing.line(left), listing.line(right), prefix, prefix[-1] if prefix else None, pairs)
+    return Difference(
+        listing.line(left),
+        listing.line(right),
+        prefix,
+        prefix[-1] if prefix else None,
+        sum(outline.places[turn_id].is_utterance for turn_id in prefix),
+        tuple(pairs),
+    )
 
 
 def _differs(outline: Outline, left: Turn | None, right: Turn | None) -> dict[str, tuple[Value, Value]]:

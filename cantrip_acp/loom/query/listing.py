@@ -120,7 +120,7 @@ class Listing:
         self.outline = outline if outline is not None else Outline(loom)
         self._cast_turns: dict[str, int] = {}
         for place in self.outline.places.values():
-            if place.role == "crystal" and place.cast_id is not None:
+            if place.is_utterance and place.cast_id is not None:
                 self._cast_turns[place.cast_id] = self._cast_turns.get(place.cast_id, 0) + 1
         self._endings = Endings(loom, self.outline.starts)
         self._ends: dict[str, CastRecord | None] = {}
@@ -144,9 +144,11 @@ class Listing:
         return self._spent_until(turn_id)
 
     def lines(self, wanted: ThreadFilter | None = None) -> Iterator[ThreadLine]:
-        """Yield the lines of all threads that match the filter, the most recently written first."""
+        """Yield the lines of all threads that match the filter, the most recently written first. A cast that ended before its
+        first turn, of an entity without another one, is a thread that has only its call."""
         wanted = wanted if wanted is not None else ThreadFilter()
         self._compute_sums(wanted.intent)
+        silent = [line for line in self._silent_roots() if wanted.matches_without_turns(line)]
         held = self._matching_turns(wanted)
         for leaf_id in reversed(self._last_turns()):
             sums = self._sums[leaf_id]
@@ -158,7 +160,31 @@ class Listing:
                 continue
             line = self._line(self.loom.turn(leaf_id))
             if wanted.matches(line):
+                while silent and silent[-1].started > line.ended:
+                    yield silent.pop()
                 yield line
+        yield from reversed(silent)
+
+    def _silent_roots(self) -> Iterator[ThreadLine]:
+        for call_id, start in self.outline.silent_roots:
+            ending, end = self._endings.cast(start.id), self._end(start.id)
+            model = start.attributes.get("model")
+            yield ThreadLine(
+                leaf=call_id or "",
+                intent=start.intent,
+                state=ending.state,
+                outcome=ending.outcome,
+                reward=None,
+                relative=None,
+                turns=0,
+                casts=1,
+                children=0,
+                spent=Spent() if end is None else _spent_of(start, end),
+                model=None if model is None else str(model),
+                started=start.timestamp,
+                ended=start.timestamp if end is None else end.timestamp,
+                entity_id=start.entity_id,
+            )
 
     def _last_turns(self) -> list[str]:
         """The last turns of all threads, and the ``call`` turns of children that ended before their first turn."""
@@ -185,7 +211,7 @@ class Listing:
             cast_id = place.cast_id
             if place.role == "call" and (begun := outline.cast_of_silent(turn_id)) is not None:
                 cast_id = begun.id
-            speaks = place.role == "crystal" and place.continues is None
+            speaks = place.is_utterance
             forked = above.forked_from
             if place.parent_id is not None and above is not nothing and outline.next[place.parent_id][0] != turn_id:
                 # At a call, new casts begin and are no forks. Elsewhere, every follower but the first is a fork.
@@ -369,6 +395,12 @@ class ThreadFilter:
         if ended is None or (self.since is not None and ended < self.since):
             return False
         return self.until is None or ended <= self.until
+
+    def matches_without_turns(self, line: ThreadLine) -> bool:
+        """Whether the line of a thread that has no turn fulfils all conditions."""
+        if self.gate is not None or self.text is not None or (self.reward is not None and not self.reward(None)):
+            return False
+        return (self.intent or "").casefold() in (line.intent or "").casefold() and self.matches(line)
 
 
 def rewarded(text: str) -> Callable[[float | None], bool]:

@@ -94,6 +94,16 @@ class Outline:
         calls = (i for i, place in self.places.items() if place.role == "call" and place.parent_id is not None)
         return [turn_id for turn_id in calls if turn_id not in self.next]
 
+    @cached_property
+    def silent_roots(self) -> list[tuple[str | None, CastRecord]]:
+        """The ``call`` turn and the start of each last cast of an entity that has no turn, in the order of writing. Children are
+        not among them, nor forks. The call may be that of other entities too."""
+        spoke = {place.entity_id for place in self.places.values() if place.role != "call"}
+        spoke |= {fork.entity_id for fork in self.loom.forks()}
+        calls = {p.cantrip_id: i for i, p in self.places.items() if p.role == "call" and p.parent_id is None}
+        last = {s.entity_id: s for s in self.starts.values() if s.entity_id not in spoke and s.parent_turn_id is None}
+        return [(calls.get(start.cantrip_id), start) for start in last.values()]
+
     def cast_of_silent(self, turn_id: str) -> CastRecord | None:
         """The start of the cast of such a child; None if it waits for its first intent."""
         return self._silent_starts.get(self.places[turn_id].entity_id)

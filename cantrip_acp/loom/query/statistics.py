@@ -96,7 +96,7 @@ class Statistics:
             self._cast_s.append(max(0.0, (last - first).total_seconds()))
 
     def _turn(self, turn: Turn, models: dict[str, str]) -> None:
-        self._turns[turn.role] += 1
+        self._turns[turn.role] += turn.role != "crystal" or turn.is_utterance
         about, cast_id = turn.metadata, turn.cast_id or ""
         model = about.model or models.get(cast_id, "unknown")
         used = about.usage
@@ -106,7 +106,7 @@ class Statistics:
             self._of_cast[cast_id] = self._of_cast.get(cast_id, NO_USAGE) + used
         if turn.role != "crystal":
             return
-        self._models[model].update(turns=1)
+        self._models[model].update(turns=turn.is_utterance)
         if about.duration_ms > 0:
             self._turn_ms.append(about.duration_ms)
         seen = turn.observation

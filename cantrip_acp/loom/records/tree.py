@@ -49,6 +49,12 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cast_id: str | None
     continues: str | None = None
 
+    @property
+    def is_utterance(self) -> bool:
+        """Whether it is a turn as ``max_turns`` and people count them: neither a call, nor a fold, nor the rest of a turn that
+        children divided."""
+        return self.role == "crystal" and self.continues is None
+
 
 UNREADABLE = "unreadable"
 """The ``reason`` of a turn whose record is damaged."""

@@ -393,6 +393,12 @@ class Turn(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="turn"):
     truncated: bool = False
     reason: str | None = None
 
+    @property
+    def is_utterance(self) -> bool:
+        """Whether it is a turn as ``max_turns`` and people count them: neither a call, nor a fold, nor the rest of a turn that
+        children divided."""
+        return self.role == "crystal" and self.continues is None
+
 
 class UtteranceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="utterance", omit_defaults=True):
     """What an entity said, written before the circle acts on it. The turn with the same ``id`` has the result.

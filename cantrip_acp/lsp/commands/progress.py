@@ -26,7 +26,7 @@ class CastProgress:
         if isinstance(event, events.ChildEvent):
             self._child(event)
         elif isinstance(event, events.TurnEnded):
-            self.turns += event.turn.role == "crystal"
+            self.turns += event.turn.is_utterance
         elif isinstance(event, events.UsageReported):
             self._usage = event.cumulative
         elif isinstance(event, events.Text | events.Thought):

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.vscode.chat_project import BETTER, EDITING, GREET, REST, Chat, Project, call, done
-from tests.e2e.vscode.workbench import Window, Workbench
+from tests.e2e.vscode.workbench import BIN, Window, Workbench
 
 if TYPE_CHECKING:
     from playwright.sync_api import Frame
@@ -1054,3 +1054,30 @@ def test_errors_say_what_the_user_can_do(window: Window, chat: Chat) -> None:
     window.shot("chat-errors")
     frame.get_by_role("button", name="Try Again").click()
     frame.locator(".agent-item", has_text="It works now.").wait_for()
+
+
+def test_a_message_can_be_sent_while_a_session_is_opened(
+    workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]
+) -> None:
+    slow = tmp_path / "cantrip"
+    slow.write_text(
+        f'#!/bin/sh\ncase " $* " in *" acp "*) until ! [ -e {tmp_path}/wait ]; do sleep 0.1; done;; esac\n'
+        f'exec {BIN}/cantrip "$@"\n'
+    )
+    slow.chmod(0o755)
+    project = Project.make(tmp_path, **{"cantrip.path": str(slow)})
+    window = windows(workbench, project.folder)
+    chat = Chat(window)
+    chat.say("Hello.")
+    chat.ended()
+    (tmp_path / "wait").touch()
+    window.reload()
+    window.page.wait_for_selector(".monaco-workbench")
+    frame = window.frame("body.opening .composer textarea:not([disabled])")
+    frame.locator(".composer textarea").fill("And now?")
+    frame.locator(".composer textarea").press("Enter")
+    frame.locator(".awaits", has_text="Sent as soon as the session is open").wait_for()
+    window.shot("chat-sent-while-opening")
+    (tmp_path / "wait").unlink()
+    expect(frame.locator(".agent-item", has_text="Fine.")).to_have_count(2)
+    expect(frame.locator(".user-item .words")).to_have_text(["Hello.", "And now?"])

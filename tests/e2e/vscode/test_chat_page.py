@@ -571,6 +571,72 @@ def message(number: int, versions: dict[str, Any] | None = None) -> dict[str, An
     return {"type": "user", "id": f"u{number}", "text": f"Question {number}", "attachments": [], "after": 0, **more}
 
 
+def test_a_message_before_the_session_is_open_is_sent_when_it_is(page: Any) -> None:
+    box = page.locator(".composer textarea")
+    waits = page.locator(".composer .awaits")
+
+    def tell(status: str, session: str = "s1", **more: Any) -> None:
+        changed = {"status": status, "session": session, "running": False, **more}
+        page.evaluate("(more) => tell({ type: 'state', state: { ...state, ...more } })", changed)
+
+    def sent() -> list[str]:
+        return page.evaluate("said.filter((m) => m.type === 'send').map((m) => m.text)")  # type: ignore[no-any-return]
+
+    tell("opening")
+    # The messages of the session are there already, and the reply to its opening is not.
+    add(page, type="user", id="u", text="Before", attachments=[])
+    box.fill("And now?")
+    box.press("Enter")
+    assert waits.is_visible()
+    tell("opening", title="A title")
+    assert (sent(), box.input_value()) == ([], "And now?")
+    tell("ready")
+    assert (sent(), box.input_value()) == (["And now?"], "")
+    assert not waits.is_visible()
+    # Not in another session, not where it cannot be opened, and not while one goes on typing.
+    problem = {"title": "It is not there", "detail": "", "action": "retry"}
+    for others in ({"status": "ready", "session": "s2"}, {"status": "ready", "problem": problem}, None):
+        tell("opening")
+        box.fill("Once more")
+        box.press("Enter")
+        assert waits.is_visible()
+        if others is None:
+            box.press_sequentially(", and")
+            assert not waits.is_visible()
+        tell(**{"status": "ready", **(others or {})})
+        tell("ready")
+        assert sent() == ["And now?"]
+        assert box.input_value().startswith("Once more")
+        assert not waits.is_visible()
+
+
+def test_an_open_list_of_models_takes_those_that_come_late(page: Any) -> None:
+    mode = {"id": "mode", "name": "Mode", "category": "mode", "description": "", "value": "ask"}
+    mode["values"] = [{"value": each, "name": each, "description": ""} for each in ("ask", "sandboxed")]  # type: ignore[assignment]
+
+    def tell(*models: str) -> None:
+        values = [{"value": name, "name": name, "description": ""} for name in models]
+        model = {"id": "model", "name": "Model", "category": "model", "description": "", "value": "small"}
+        options = [mode, {**model, "values": values}]
+        page.evaluate("(options) => tell({ type: 'state', state: { ...state, running: false, options } })", options)
+
+    tell("small", "other")
+    page.locator('.choice[data-category="mode"] select').evaluate("(each) => { window.modes = each }")
+    page.locator('.choice[data-category="model"]').click()
+    page.keyboard.press("ArrowDown")
+    tell("large", "small", "other")
+    assert page.locator(".picker-row .name").all_inner_texts() == ["large", "small", "other"]
+    assert page.locator(".picker-row[aria-selected=true]").get_attribute("data-value") == "other"
+    assert page.locator('.choice[data-category="model"]').get_attribute("aria-expanded") == "true"
+    # An option that has not changed is the same element: its own list may be open.
+    assert page.evaluate("modes.isConnected")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    chosen = page.evaluate("said.filter((m) => m.type === 'option')")
+    assert chosen == [{"type": "option", "id": "model", "value": "large"}]
+
+
 def test_the_versions_of_a_message_are_buttons_that_lead_to_the_same_place(page: Any) -> None:
     tell = "(message) => tell({ ...message, state: { ...state, running: false, session: message.session } })"
     items = [message(number) for number in range(60)]

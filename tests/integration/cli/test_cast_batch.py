@@ -155,6 +155,16 @@ def test_what_fails_says_why_and_the_others_go_on(folder: Path) -> None:
     assert "1 × the cast was cut off: max_turns" in done.stderr
 
 
+def test_a_script_that_has_run_out_is_asked_once(folder: Path) -> None:
+    recipe = RECIPE.replace("      repeat: true\ncircle", "circle")
+    (folder / "greeter.cantrip.yaml").write_text(recipe)
+    done = run(folder, *BATCH, "--concurrency", "1", "--json", status=1)
+    first, second = rows(done.stdout)
+    assert (first["state"], second["state"]) == ("done", "failed")
+    assert second["error"].startswith("the script has run out")
+    assert "tried again" not in done.stderr
+
+
 def test_only_what_failed_is_cast_again(folder: Path) -> None:
     stdin = '"broken"\n"Say hello."\n'
     words = (*BATCH[:2], "-", "--max-retries", "0", "--json")
@@ -209,6 +219,7 @@ def test_an_interruption_leaves_the_rest_for_the_same_command(folder: Path) -> N
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "run the same command again to continue" in stderr
+    assert "tried again" not in stderr, "it was stopped, and is not tried again before the next command"
     lanes = json.loads(run(folder, "tuple", "status", "--json").stdout)["lanes"]
     assert [(lane["done"], lane["waiting"], lane["claimed"]) for lane in lanes.values()] == [(1, 1, 0)]
 

@@ -99,7 +99,7 @@ def test_all_looms_of_the_state_folder(tmp_path: Path, loom: Path) -> None:
 def test_diff(tmp_path: Path, loom: Path) -> None:
     done = run("loom", "diff", loom, "t3", "u3", cwd=tmp_path)
     assert done.status == 0, done.err
-    assert "2 turns in common; they separate at t1" in done.out
+    assert "1 turn in common; they separate at t1" in done.out
     assert "turn 1 · t2  u2" in done.out
     assert "+ls" in done.out
     assert "+max_turns" in done.out
@@ -134,7 +134,7 @@ def test_the_threads_of_two_looms_are_compared(tmp_path: Path, loom: Path) -> No
     assert (told["left"]["leaf"], told["right"]["leaf"], told["parted_at"]) == ("t3", "u3", "t1")
     assert [pair["same"] for pair in told["turns"]] == [False, False]
     done = run("loom", "diff", loom, "t3", "u3", "--with", fork, cwd=tmp_path)
-    assert (done.status, "2 turns in common; they separate at t1" in done.out, "+ls" in done.out) == (0, True, True)
+    assert (done.status, "1 turn in common; they separate at t1" in done.out, "+ls" in done.out) == (0, True, True)
     # A turn is looked for in its own loom.
     assert run("loom", "diff", loom, "u3", "t3", "--with", fork, cwd=tmp_path).status == 2
     # Without names, what was written last; of looms that share nothing, everything differs.

@@ -40,7 +40,10 @@ export class Composer {
   private queues = false
   private opening = false
   private session = ''
-  private renderedShape = ''
+  /** The session to which the text goes as soon as it is open, because Enter came before that. */
+  private awaited: string | undefined
+  private readonly awaits = el('div', { class: 'awaits', hidden: true }, icon('loading codicon-modifier-spin'), 'Sent as soon as the session is open')
+  private readonly controls = new Map<string, { readonly shape: string; readonly element: HTMLElement }>()
   private past: string[] = []
   private at = 0
 
@@ -52,7 +55,7 @@ export class Composer {
       { class: 'composer' },
       this.completion.element,
       this.picker.element,
-      el('div', { class: 'box' }, this.banner, this.chips, this.unread, this.input, el('div', { class: 'bar' }, add, this.choices, el('span', { class: 'space' }), this.usage, this.stopButton, this.button)),
+      el('div', { class: 'box' }, this.banner, this.chips, this.unread, this.awaits, this.input, el('div', { class: 'bar' }, add, this.choices, el('span', { class: 'space' }), this.usage, this.stopButton, this.button)),
     )
     this.input.addEventListener('input', () => { this.typed() })
     this.input.addEventListener('keydown', (event) => { this.key(event) })
@@ -87,12 +90,8 @@ export class Composer {
     if (this.edited?.queued === true && !state.queue.some((each) => each.id === this.edited?.id)) this.lateEdit()
     this.show(state.running)
     this.model = state.options.find((option) => option.category === 'model')
-    const shape = JSON.stringify(state.options)
-    if (shape !== this.renderedShape) {
-      this.renderedShape = shape
-      this.choices.replaceChildren(...state.options.filter((option) => option.values.length > 1 || option.category === 'model' || typeof option.value === 'boolean').map((option) => this.control(option)))
-      this.showUnread()
-    }
+    this.showChoices(state.options.filter((option) => option.values.length > 1 || option.category === 'model' || typeof option.value === 'boolean'))
+    this.showUnread()
     const { usage } = state
     this.usage.hidden = usage === undefined
     if (usage) {
@@ -101,6 +100,30 @@ export class Composer {
       this.usage.replaceChildren(percent, percent && usage.cost ? el('span', { class: 'cost' }, ` · ${usage.cost}`) : usage.cost)
       this.usage.title = `${usage.used.toLocaleString('en')} of ${usage.size.toLocaleString('en')} tokens of the window are used${usage.cost ? `; ${usage.cost} so far` : ''}`
     }
+    if (this.awaited === undefined || (this.opening && this.awaited === this.session)) return
+    const isOpen = this.awaited === this.session && state.status === 'ready' && state.problem === undefined
+    this.await(undefined)
+    if (isOpen) this.send()
+  }
+
+  private await(session: string | undefined): void {
+    this.awaited = session
+    this.awaits.hidden = session === undefined
+  }
+
+  /** Draw the options anew that have changed. The others keep the focus, an open list, and a click that has begun. */
+  private showChoices(options: readonly Choice[]): void {
+    const drawn = options.map((option) => {
+      const shape = JSON.stringify(option)
+      const known = this.controls.get(option.id)
+      if (known?.shape === shape) return known.element
+      const element = this.control(option)
+      this.controls.set(option.id, { shape, element })
+      if (known?.element.parentElement === this.choices) known.element.replaceWith(element)
+      this.picker.update(option, element)
+      return element
+    })
+    if (drawn.length !== this.choices.children.length || drawn.some((element, place) => this.choices.children[place] !== element)) this.choices.replaceChildren(...drawn)
   }
 
   attach(attachments: readonly Attachment[], text?: string): void {
@@ -186,7 +209,11 @@ export class Composer {
   private send(now = false): void {
     const text = this.input.value.trim()
     if ((this.running && !this.queues) || this.input.disabled || (!text && this.attachments.length === 0)) return
-    if (this.opening) return this.say('The session is still being opened')
+    if (this.opening) {
+      // The text stays here until then: it comes to nothing if the session cannot be opened.
+      this.await(this.session)
+      return this.say('It is sent as soon as the session is open')
+    }
     const { edited, attachments } = this
     if (edited?.queued === true) {
       this.endEdit()
@@ -220,6 +247,8 @@ export class Composer {
   }
 
   private typed(): void {
+    // Whoever goes on typing is not done.
+    this.await(undefined)
     this.resize()
     this.show(this.running)
     this.completion.update()

@@ -46,6 +46,19 @@ export class Picker {
     this.search.focus()
   }
 
+  /** The option has changed, as when a list of models comes late. An open list has it too, at the row where it was. */
+  update(choice: Choice, button: HTMLElement): void {
+    if (this.choice?.id !== choice.id) return
+    this.choice = choice
+    this.button = button
+    if (this.element.hidden) return
+    button.setAttribute('aria-expanded', 'true')
+    const here = this.rows[this.at]?.value.value
+    this.draw()
+    const place = this.rows.findIndex(({ value }) => value.value === here)
+    if (place >= 0) this.go(place)
+  }
+
   hide(): void {
     if (this.element.hidden) return
     this.element.hidden = true

@@ -143,11 +143,11 @@ export class ChatService implements vscode.Disposable {
   async send(text: string, attachments: Attachment[], now = false): Promise<void> {
     const where = place();
     if (where === undefined) throw new Error("Open a folder first. Cantrip works in a folder.");
-    if (!(await this.openWanted())) {
+    const conversation = await this.openWanted();
+    if (conversation === undefined) {
       this.current.returned.fire({ text, attachments });
       return;
     }
-    const conversation = this.current;
     if (conversation.session !== undefined && !conversation.busy) this.forget(conversation.session.id);
     this.last.set(conversation, { text, attachments });
     await conversation.prompt(
@@ -176,13 +176,23 @@ export class ChatService implements vscode.Disposable {
     await this.send(last.text, last.attachments);
   }
 
-  /** Before a message is sent: wait until the session is open, or open it. Returns whether the message can be sent here, or in a new session because this one is gone. */
-  private async openWanted(): Promise<boolean> {
-    await this.current.opening;
-    if (!this.current.closed) return true;
-    if (this.current.gone) this.newConversation();
-    else await this.prepare();
-    return !this.current.closed;
+  /**
+   * Before a message is sent: wait until the session that is shown is open, or open it. Resolves to the conversation that gets the
+   * message, whichever is shown by then: that one, or a new one if its session is gone; undefined if there is none.
+   */
+  private async openWanted(): Promise<Conversation | undefined> {
+    const { current: asked } = this;
+    await asked.opening;
+    if (!asked.closed) return asked;
+    if (this.current !== asked) return undefined;
+    if (asked.gone) {
+      this.newConversation();
+      return this.current;
+    }
+    const opening = this.prepare();
+    const { current: opened } = this;
+    await opening;
+    return opened.closed ? undefined : opened;
   }
 
   /** Start again if no session could be opened: open the session that belongs here, or a new one. */

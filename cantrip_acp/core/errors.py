@@ -124,6 +124,7 @@ class CrystalError(CantripError):
     one that was cut before it began, one without the call that it must have): the loom keeps it, because it was sampled.
     ``asked_again`` is the message after which the crystal answers again within the same query. ``part`` is the part of the
     request that the error names, if it names one, and ``about_media`` says that it is about an image, a sound or a document.
+    ``unreachable`` says that no answer came from the provider at all.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class CrystalError(CantripError):
         self.asked_again: str | None = None
         self.part: Any = None
         self.about_media = False
+        self.unreachable = False
         super().__init__(message)
 
     @property

@@ -81,13 +81,17 @@ def connection_error(who: str, error: BaseException, *, sent: bool = False, addr
     ``address`` is the target of the request. A refused connection to this machine is not retried.
     """
     if not sent and type(error).__name__ == "ConnectError" and is_loopback(address or ""):
-        return CrystalError(
+        refused = CrystalError(
             f"{who}: no server answers at {address}; start it, or change the address ({error_text(error)})",
             retryable=False,
         )
+        refused.unreachable = True
+        return refused
     words = error_text(str(error)) or type(error).__name__
     what = "the stream was cut before the response's end" if sent else "no connection, or the connection was lost"
-    return CrystalError(f"{who}: {what}: {words}", retryable=True)
+    lost = CrystalError(f"{who}: {what}: {words}", retryable=True)
+    lost.unreachable = not sent
+    return lost
 
 
 def timeout_error(who: str, seconds: float | None = None) -> CrystalError:

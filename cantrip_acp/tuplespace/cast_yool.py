@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, ScriptExhausted
+from cantrip_acp.core.definition.circle import check_reference
+from cantrip_acp.core.errors import (
+    CantripError,
+    ContextLimitError,
+    CrystalError,
+    DefinitionError,
+    LoomAppendOnly,
+    LoomDamaged,
+    LoomError,
+    ScriptExhausted,
+    TurnNotFound,
+)
 from cantrip_acp.core.events import TurnEnded
 from cantrip_acp.files import disk_limit
 from cantrip_acp.files.disk_limit import DiskLimit
@@ -28,13 +39,16 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.tuplespace.budget import Budget
 
+_OVERLOADED = frozenset({429, 502, 503, 504, 529})
+"""HTTP statuses that say nothing about the request."""
+
 
 class _QuotaExceeded(Exception):
     """A step used more disk than its tuple allows."""
 
 
 class CastYool:
-    """Casts one recipe, for each tuple with an entity of its own, into one loom. Refuses work for another text of the recipe.
+    """Casts one recipe, for each tuple with an entity of its own, into one loom. Only for tuples of this text of the recipe.
 
     Requests may go only to ``hosts``, to the hosts of the recipe and to those that the cast's own intent names. ``model`` is
     recorded for each entity: the model that takes the place of the recipe's own, or "".
@@ -45,7 +59,8 @@ class CastYool:
     ) -> None:
         self.cantrip = cantrip
         self.loom = loom
-        self.digest = digest
+        self.needs = {"recipe": digest}
+        self.without = ("reference",) if why_no_references(cantrip, loom) else ()
         self._hosts = hosts
         self._model = model
 
@@ -57,12 +72,6 @@ class CastYool:
         intent = call.args.get("intent")
         if not isinstance(intent, str) or not intent.strip():
             return StepResult(exit=64, error="the step's args have no intent")
-        if call.args.get("recipe") != self.digest:
-            return StepResult(
-                exit=65,
-                error="the tuple is for another text of this recipe, or for another model; give the worker the same file and "
-                "the same --model, and emit again",
-            )
         hosts = NamedHosts()
         hosts.allow(self._hosts)
         hosts.add_from_text(intent)
@@ -73,17 +82,25 @@ class CastYool:
                 if ended is not None:
                     return _step_result(entity, ended)
                 return _step_result(entity, (await self._cast(call, entity, intent)).record())
-        except LoomError:
+        except (LoomDamaged, LoomAppendOnly, TurnNotFound) as error:
+            raise StepFailed(shared().diagnostic(str(error))) from None
+        except LoomError as error:
             # Without its record the cast does not count, and the next one would fail too.
-            raise
+            raise StepFailed(shared().diagnostic(str(error)), outage=True) from None
         except _QuotaExceeded as exceeded:
             return StepResult(exit=75, error=str(exceeded), cost=_cost(entity.usage))
+        except (ContextLimitError, ScriptExhausted) as error:
+            # Every attempt would fail in the same way.
+            return StepResult(exit=1, error=shared().diagnostic(str(error)))
+        except CrystalError as error:
+            certain = error.unreachable or (error.may_retry() and error.status in _OVERLOADED)
+            # A wrong key, or a model or an address that does not exist.
+            mistake = error.status in (401, 404)
+            raise StepFailed(
+                shared().diagnostic(str(error)), outage=certain, perhaps=error.may_retry(), mistake=mistake
+            ) from None
         except CantripError as error:
-            told = shared().diagnostic(str(error))
-            # A script that has run out, or messages that do not fit, fail in the same way with every attempt.
-            if isinstance(error, CrystalError) and not isinstance(error, (ContextLimitError, ScriptExhausted)):
-                raise StepFailed(told) from None
-            return StepResult(exit=1, error=told)
+            return StepResult(exit=1, error=shared().diagnostic(str(error)))
 
     async def _entity(self, call: StepCall, cantrip: Cantrip) -> tuple[Entity, dict[str, Any] | None]:
         """The entity for a tuple, and the result of its cast if an earlier attempt had it but could not store it.
@@ -163,6 +180,15 @@ def _further_wards(call: StepCall, entity: Entity) -> Wards:
     if call.left_tokens is not None and used.total_tokens:
         wards = replace(wards, max_total_tokens=max(1, call.left_tokens - used.total_tokens))
     return replace(wards, sandbox_cpu_percent=call.cpu_percent)
+
+
+def why_no_references(cantrip: Cantrip, loom: Loom) -> str | None:
+    """Why casts with an expected answer cannot be made: the entities could read the loom that holds it. None if they can."""
+    try:
+        check_reference([], cantrip.circle, loom.location)
+    except DefinitionError as error:
+        return str(error)
+    return None
 
 
 def _place(entity: Entity) -> dict[str, Any]:

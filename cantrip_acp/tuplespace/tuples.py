@@ -262,6 +262,45 @@ class Pattern:
         return (self.lane is None or document.get("lane") == self.lane) and contains(document, self.rest)
 
 
+class Runnable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker can run: the steps of a yool. Of the arguments ``needs``, those that a step has must be equal."""
+
+    yool: str
+    needs: Mapping[str, Any] = {}
+    """Such as ``{"recipe": "sha256:…"}``: the text of the recipe."""
+    without: tuple[str, ...] = ()
+    """Arguments that a step must not have."""
+
+    def refusal(self, args: Mapping[str, Any]) -> tuple[str, ...]:
+        """The arguments of a step of this yool that a worker cannot serve; empty if it can run the step."""
+        return tuple(
+            [key for key, value in self.needs.items() if key in args and args[key] != value]
+            + [key for key in self.without if args.get(key) is not None]
+        )
+
+
+def can_run(document: Mapping[str, Any], runs: Sequence[Runnable]) -> bool:
+    """Whether a worker can run all steps of a tuple's document."""
+    return all(
+        any(each.yool == step["yool"] and not each.refusal(step.get("args") or {}) for each in runs)
+        for step in document["payload"]
+    )
+
+
+def without_again(work: WorkTuple) -> tuple[str, ...]:
+    """The ids that the first attempt of a repeated tuple may have (``map_pos.again``). Empty if it is none."""
+    position = work.map_pos or {}
+    if not isinstance(position.get("again"), int):
+        return ()
+    first = {key: value for key, value in position.items() if key != "again"}
+    document = {key: value for key, value in work.document.items() if key != "id"}
+    ids = [tuple_id({**document, "map_pos": first})]
+    if not first:
+        # The first one may have had no ``map_pos``.
+        ids.append(tuple_id({key: value for key, value in document.items() if key != "map_pos"}))
+    return tuple(ids)
+
+
 def contains(value: Any, part: Any) -> bool:
     """Whether JSON data contains other JSON data, as PostgreSQL's ``@>`` decides it."""
     if isinstance(part, Mapping):

@@ -1,33 +1,35 @@
 """Worker: claims tuples of a lane, runs their steps, and answers each tuple with one receipt.
 
 A worker that stops, is killed or is cut off loses its leases, and another worker goes on after the last finished step.
+An outage (of the store, of a model, of a disk) ends no worker: it waits, tries again with longer and longer pauses, and says so.
 """
 
 from __future__ import annotations
 
 import datetime
-import difflib
-import math
+import errno
+import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 import msgspec
 
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.tuplespace.budget import Budget
-from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError
+from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull
 from cantrip_acp.tuplespace.guardrails import DiskFloor
 from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt
 from cantrip_acp.tuplespace.retention import is_large, split_result
 from cantrip_acp.tuplespace.space import run_in_thread
-from cantrip_acp.tuplespace.stores.base import Claim, End, TupleStore
-from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, now_iso, parse_time
+from cantrip_acp.tuplespace.stores.base import Claim, End, TupleStore, WorkerEntry
+from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, now_iso, parse_time
 
 if TYPE_CHECKING:
     from cantrip_acp.telemetry.tracing import Trace
@@ -36,8 +38,17 @@ DEFAULT_RETRIES = 2
 _BACKOFF_S = (1.0, 60.0)
 """The first and the longest pause before another attempt; it doubles each time."""
 _LOOK_S = 2.0
+_OUTAGE_S = 3600.0
+"""How long an outage may last before attempts during it count."""
+_SIGNS = 2
+"""After so many signs of life that could not be given, while the store works otherwise, a worker says that nobody sees it."""
+_OF_THE_MACHINE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG}
+)
+"""Errors of the system that say nothing about the tuple during which they came: full disks, no more memory or files."""
 
-
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 Save = Callable[[Mapping[str, Any]], Awaitable[Budget | None]]
 
 
@@ -89,14 +100,23 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepFailed(Exception):
-    """A step failed in a way that may not happen again, for example without network. The worker tries again later.
+    """A step failed in a way that may not happen again. The worker tries again later.
 
-    ``tried`` is False if nothing was tried yet: then the attempt does not count.
+    ``tried`` is False if nothing was tried yet: then the attempt does not count. ``outage`` is True if the reason is not the
+    tuple: what all steps of this yool need is missing, for example without network. Then the worker starts no other step of
+    this yool until one attempt succeeds, and attempts do not count. With ``perhaps``, it may be the tuple or an outage, such
+    as after a server's error 500: it is an outage once another tuple fails, too. ``mistake`` is True if every step of this
+    yool would fail in the same way, such as with a wrong key: a worker that has never got on with this yool ends.
     """
 
-    def __init__(self, message: str, *, tried: bool = True) -> None:
+    def __init__(
+        self, message: str, *, tried: bool = True, outage: bool = False, perhaps: bool = False, mistake: bool = False
+    ) -> None:
         super().__init__(message)
         self.tried = tried
+        self.outage = outage or mistake
+        self.perhaps = perhaps
+        self.mistake = mistake
 
 
 Yool = Callable[[StepCall], Awaitable[StepResult]]
@@ -115,10 +135,46 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     tried: bool = True
 
 
-class Worker:
-    """Runs tuples that match a pattern, at most ``concurrency`` at once.
+class _Outage:
+    """Something that does not work, since when, and when it is tried again."""
 
-    ``yools`` maps names to functions. ``ended`` is called after each attempt. Errors of the store end `run`.
+    def __init__(self) -> None:
+        self.since = time.monotonic()
+        self.tries = 0
+        self.next_at = 0.0
+        self.reason = ""
+        self.probing = False
+
+    def failed(self, reason: str) -> float:
+        """Note a failure, and return the pause before the next attempt."""
+        first, longest = _BACKOFF_S
+        pause = min(longest, first * 2.0 ** min(self.tries, 30))
+        self.tries += 1
+        self.reason, self.next_at, self.probing = reason, time.monotonic() + pause, False
+        return pause
+
+    @property
+    def is_due(self) -> bool:
+        return not self.probing and time.monotonic() >= self.next_at
+
+    @property
+    def lasts_s(self) -> float:
+        return time.monotonic() - self.since
+
+
+def runnables(yools: Mapping[str, Yool]) -> tuple[Runnable, ...]:
+    """What yools can run. A yool may say what it needs of a step's arguments: ``needs`` and ``without`` of `Runnable`."""
+    return tuple(
+        Runnable(yool=name, needs=getattr(yool, "needs", {}), without=getattr(yool, "without", ()))
+        for name, yool in yools.items()
+    )
+
+
+class Worker:
+    """Runs tuples that match a pattern, at most ``concurrency`` at once, and only those that it can run in full.
+
+    ``yools`` maps names to functions. ``ended`` is called after each attempt, ``notice`` with remarks for people.
+    ``runs`` is what the worker can run (`runnables` of the yools by default).
     ``cpu_percent`` is the most that a step may use of one processor. While ``disk`` has too little space, nothing is claimed.
     """
 
@@ -134,6 +190,8 @@ class Worker:
         cpu_percent: int = 100,
         disk: DiskFloor | None = None,
         ended: Callable[[Ended], None] = lambda _: None,
+        notice: Callable[[str], object] = lambda _: None,
+        runs: Sequence[Runnable] | None = None,
     ) -> None:
         self.cpu_percent = cpu_percent
         self.disk = disk
@@ -143,7 +201,20 @@ class Worker:
         self.name = name
         self.concurrency = concurrency
         self.lease_s = lease_s
+        self.runs = runnables(yools) if runs is None else tuple(runs)
         self._ended = ended
+        self._notice = notice
+        self._outages: dict[str, _Outage] = {}
+        """By yool."""
+        self._store_outage: _Outage | None = None
+        self._unseen = 0
+        """How many signs of life in a row could not be given."""
+        self._answered_at: dict[str, float] = {}
+        """By yool, when one of its steps last showed that what it needs works."""
+        self._failed_since: dict[str, dict[str, float]] = {}
+        """By yool, the tuples that failed, perhaps by an outage, and when they did so last."""
+        self._failed = 0
+        self._mistake: str | None = None
         # By position and token: after a lost lease this worker may have the same tuple a second time.
         self._running: dict[tuple[int, int], tuple[Claim, anyio.CancelScope]] = {}
         self._draining = False
@@ -153,11 +224,22 @@ class Worker:
         self._storing = anyio.Lock()
         self._stop = threading.Event()
         self._finished = anyio.Event()
+        self._told = anyio.Event()
+
+    @property
+    def failed(self) -> int:
+        """How many tuples this worker ended as failed."""
+        return self._failed
 
     @property
     def running(self) -> int:
         """How many tuples are being worked on."""
         return len(self._running)
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether nothing is started at the moment, because something that the steps need does not work."""
+        return self._store_outage is not None or bool(self.runs and all(r.yool in self._outages for r in self.runs))
 
     @property
     def draining(self) -> bool:
@@ -171,10 +253,14 @@ class Worker:
                 scope.cancel()
         self._draining = True
         self._stop.set()
+        self._told.set()
         self._finished.set()
 
-    async def run(self, *, until: Callable[[], bool] = lambda: False) -> None:
-        """Work until `drain` is called, or until nothing runs and ``until`` is true."""
+    async def run(self, *, until: Callable[[], bool | Awaitable[bool]] = lambda: False) -> None:
+        """Work until `drain` is called, or until nothing runs and ``until`` is true.
+
+        Raises `DefinitionError` for a mistake with which every step of a yool would fail. The tuples wait then.
+        """
         if not tracing.prepared():
             await anyio.to_thread.run_sync(tracing.prepare)
         async with anyio.create_task_group() as tasks:
@@ -188,13 +274,48 @@ class Worker:
                         self._finished = anyio.Event()
                         await self._finished.wait()
                 tasks.cancel_scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    await self._sign_off()
+        if self._mistake is not None:
+            raise DefinitionError(self._mistake)
 
-    async def _claim_loop(self, tasks: anyio.abc.TaskGroup, until: Callable[[], bool]) -> None:
+    async def _ask(self, action: Callable[[], _T], *, until_told: bool = False) -> _T | None:
+        """Do something with the store. While the store cannot be read or written, say so and try again, for ever.
+
+        ``until_told`` is for what is not needed any more once the worker was told to stop; then it returns None.
+        """
+        outage: _Outage | None = None
+        while True:
+            try:
+                result = await run_in_thread(action)
+            except (LeaseLost, SpaceFull):
+                raise
+            except SpaceError as error:
+                outage = outage or _Outage()
+                pause = outage.failed(str(error))
+                if self._store_outage is None:
+                    self._store_outage = outage
+                    self._notice(f"{error}. This worker waits and tries again")
+                if until_told and self._draining:
+                    return None
+                with anyio.move_on_after(pause):
+                    await (self._told.wait() if until_told else anyio.sleep_forever())
+            else:
+                if self._store_outage is not None:
+                    self._notice(f"the tuple-space works again after {self._store_outage.lasts_s:.0f} s")
+                    self._store_outage = None
+                return result
+
+    async def _claim_loop(self, tasks: anyio.abc.TaskGroup, until: Callable[[], bool | Awaitable[bool]]) -> None:
         while not self._draining:
             free = self.concurrency - len(self._running)
             if free and self.disk is not None and not await self._has_space(self.disk):
                 free = 0
             claims = await self._claim(free) if free else []
+            for claim in claims:
+                for step in claim.work.payload:
+                    if (outage := self._outages.get(step.yool)) is not None:
+                        outage.probing = True
             if self._stop.is_set():
                 # `drain` was called while the store was asked.
                 for claim in claims:
@@ -206,18 +327,43 @@ class Worker:
                 tasks.start_soon(self._work, claim, scope)
             if claims:
                 continue
-            if not self._running and until():
+            if not self._running and await self._is_over(until):
                 return
             await self._wait_for_change(free)
+
+    async def _is_over(self, until: Callable[[], bool | Awaitable[bool]]) -> bool:
+        try:
+            over = until()
+            return over if isinstance(over, bool) else await over
+        except SpaceError as error:
+            self._notice(f"{error}. This worker waits and tries again")
+            await anyio.sleep(_BACKOFF_S[0])
+            return False
+
+    async def has_work(self) -> bool:
+        """Whether a tuple waits that this worker can run, perhaps after a pause."""
+        return bool(await self._ask(lambda: self.store.runnable(self.pattern, self.runs), until_told=True))
 
     async def _has_space(self, disk: DiskFloor) -> bool:
         """Whether there is room on the disk. When it becomes too little, a tuple asks for help, once."""
         if disk.look():
-            await run_in_thread(lambda: self.store.put([disk.call_for_help(self.name)]))
+            await self._ask(lambda: self.store.put([disk.call_for_help(self.name)]), until_told=True)
         return not disk.is_low
 
     async def _claim(self, count: int) -> list[Claim]:
-        return await run_in_thread(lambda: self.store.claim(self.pattern, self.name, lease_s=self.lease_s, count=count))
+        """Claim what can be run now. Of yools with an outage, one tuple is tried when it is time."""
+        runs = [each for each in self.runs if (out := self._outages.get(each.yool)) is None or out.is_due]
+        if not runs:
+            return []
+        most = 1 if any(each.yool in self._outages for each in runs) else count
+
+        def claim() -> list[Claim]:
+            if self._store_outage is not None and self._running:
+                # Its own leases have ended meanwhile. Without this, it would take its own tuples a second time.
+                self.store.extend([each for each, _ in list(self._running.values())], self.lease_s)
+            return self.store.claim(self.pattern, self.name, lease_s=self.lease_s, count=most, runs=runs)
+
+        return await self._ask(claim, until_told=True) or []
 
     async def _wait_for_change(self, free: int) -> None:
         """Wait until a tuple has ended here, or, with free places, until the store has changed."""
@@ -225,7 +371,9 @@ class Worker:
 
         async def watch(stop: threading.Event) -> None:
             if free:
-                await anyio.to_thread.run_sync(self.store.wait, _LOOK_S, stop, abandon_on_cancel=True)
+                due = [out.next_at - time.monotonic() for out in self._outages.values() if not out.probing]
+                patience = max(0.01, min([_LOOK_S, *due]))
+                await anyio.to_thread.run_sync(self.store.wait, patience, stop, abandon_on_cancel=True)
                 self._finished.set()
             elif self.disk is not None and self.disk.is_low:
                 await anyio.sleep(_LOOK_S)
@@ -240,15 +388,67 @@ class Worker:
 
     async def _heartbeats(self) -> None:
         while True:
+            await self._announce()
             await anyio.sleep(self.lease_s / 3)
             running = list(self._running.values())
             if not running:
                 continue
             claims = [claim for claim, _ in running]
-            held = await anyio.to_thread.run_sync(self.store.extend, claims, self.lease_s)
+            held = await self._ask(lambda claims=claims: self.store.extend(claims, self.lease_s)) or ()  # type: ignore[misc]
             for (_, scope), holds in zip(running, held, strict=True):
                 if not holds:
                     scope.cancel()
+
+    async def _announce(self) -> None:
+        """Tell others that this worker is there, what it can run, and what is wrong. It works without that, too."""
+        lane = self.pattern.lane
+        if lane is None:
+            return
+        troubles = [f"{name}: {out.reason}" for name, out in self._outages.items()]
+        if self.disk is not None and self.disk.is_low:
+            troubles.append("the disk has too little free space")
+        try:
+            await run_in_thread(lambda: self.store.announce(self.entry("; ".join(troubles) or None), self.lease_s))
+            self._unseen = 0
+        except SpaceError as error:
+            self._unseen += 1
+            if self._unseen == _SIGNS and self._store_outage is None:
+                self._notice(f"others cannot see this worker: {error}")
+
+    def entry(self, trouble: str | None = None) -> WorkerEntry:
+        """This worker as others see it."""
+        return WorkerEntry(worker=self.name, lane=self.pattern.lane or "", runs=self.runs, trouble=trouble)
+
+    async def _sign_off(self) -> None:
+        """Tell others that this worker ends. If that fails, its last sign of life ends by itself."""
+        lane = self.pattern.lane
+        if lane is not None and self._store_outage is None:
+            try:
+                await run_in_thread(lambda: self.store.leave(self.name, lane))
+            except SpaceError as error:
+                _log.debug("%s", error)
+
+    async def _works(self, yool: str) -> None:
+        """Note that what a yool needs works."""
+        self._answered_at[yool] = time.monotonic()
+        outage = self._outages.pop(yool, None)
+        if outage is not None:
+            self._notice(f"{yool} works again after {outage.lasts_s:.0f} s")
+            self._finished.set()
+            await self._announce()
+
+    async def _note_outage(self, yool: str, reason: str) -> float:
+        """Note that a step failed for a reason that holds for all steps of its yool. Returns the pause."""
+        outage = self._outages.get(yool)
+        if outage is None:
+            outage = self._outages[yool] = _Outage()
+        elif not outage.probing and not outage.is_due:
+            # It began before the outage was known.
+            return max(0.0, outage.next_at - time.monotonic())
+        pause = outage.failed(reason)
+        self._notice(f"{yool} does not work: {reason}. It is tried again in {pause:.0f} s, and nothing else is started")
+        await self._announce()
+        return pause
 
     async def _work(self, claim: Claim, scope: anyio.CancelScope) -> None:
         ended, trace = (
@@ -272,18 +472,27 @@ class Worker:
             raise
         finally:
             del self._running[claim.position, claim.token]
+            self._end_probe(claim)
+            self._failed += ended.failed is not None
             self._finished.set()
             self._ended(ended)
+
+    def _end_probe(self, claim: Claim) -> None:
+        """An attempt that told nothing about an outage: another one may."""
+        for step in claim.work.payload:
+            if (outage := self._outages.get(step.yool)) is not None:
+                outage.probing = False
 
     async def _give_back(self, claim: Claim) -> None:
         """Release a tuple that nobody tried to the end. If the lease is lost, another worker has it already."""
         try:
-            await anyio.to_thread.run_sync(lambda: self.store.release(claim, "the worker stopped", counts=False))
+            await run_in_thread(lambda: self.store.release(claim, "the worker stopped", counts=False))
         except SpaceError:
             return
 
     async def _run_tuple(self, claim: Claim, trace: Trace | None) -> Ended:
-        work, started = claim.work, now_iso()
+        work, started, clock = claim.work, now_iso(), time.monotonic()
+        running = work.payload[0].yool
         retries = work.terms.max_retries if isinstance(work.terms.max_retries, int) else DEFAULT_RETRIES
         done = await self._earlier_receipts(claim)
         try:
@@ -295,6 +504,7 @@ class Worker:
                 for index in group:
                     if index in done:
                         continue
+                    running = work.payload[index].yool
                     with spans.step(claim, trace, index) as span:
                         receipt = await self._run_step(claim, index, list(done.values()), trace)
                         spans.ended(span, exit=receipt["exit"], error=receipt.get("error"), cost=receipt["cost"])
@@ -305,22 +515,50 @@ class Worker:
                             claim, started, done, f"step {index + 1} ({receipt['yool']}) failed: {reason}"
                         )
                     if len(work.payload) > 1:
-                        await run_in_thread(lambda at=index, made=receipt: self.store.save_step(claim, at, made))  # type: ignore[misc]
+                        await self._ask(lambda at=index, made=receipt: self.store.save_step(claim, at, made))  # type: ignore[misc]
         except StepFailed as failure:
-            if failure.tried and claim.attempt > retries:
-                return await self._end(claim, started, done, f"{_attempts(claim.attempt)} failed; the last: {failure}")
             first, longest = _BACKOFF_S
-            delay, reason = min(longest, first * math.pow(2, claim.attempt - 1)), str(failure)
-            counts = failure.tried
-            await run_in_thread(lambda: self.store.release(claim, reason, delay_s=delay, counts=counts))
+            delay, reason, counts = min(longest, first * 2.0 ** min(claim.attempt - 1, 30)), str(failure), failure.tried
+            if failure.mistake and running not in self._answered_at:
+                counts = False
+                if self._mistake is None:
+                    self._mistake = f"{running} would fail for every tuple: {reason}"
+                    self.drain()
+                    self.drain()
+            elif (cause := self._cause(claim, running, failure, clock)) == "outage":
+                delay = await self._note_outage(running, reason)
+                counts = self._outages[running].lasts_s > _OUTAGE_S
+            elif cause == "unknown":
+                counts = False
+            if counts and claim.attempt > retries:
+                return await self._end(claim, started, done, f"{_attempts(claim.attempt)} failed; the last: {failure}")
+            await self._ask(lambda: self.store.release(claim, reason, delay_s=delay, counts=counts))
             return Ended(claim=claim, receipt=None, again=reason, tried=counts)
         return await self._end(claim, started, done, None)
+
+    def _cause(
+        self, claim: Claim, yool: str, failure: StepFailed, began: float
+    ) -> Literal["tuple", "outage", "unknown"]:
+        """Whether a step failed because of its tuple, or because of something that all steps of the yool need."""
+        if not failure.outage and not failure.perhaps:
+            return "tuple"
+        failed = self._failed_since.setdefault(yool, {})
+        before = failed.get(claim.work.id, began)
+        failed[claim.work.id] = time.monotonic()
+        answered = self._answered_at.get(yool, 0.0)
+        if answered >= before:
+            # Others got an answer since this tuple began, or since it failed before.
+            return "tuple"
+        if failure.outage or any(at > answered for work, at in failed.items() if work != claim.work.id):
+            return "outage"
+        others = (other for other, _ in self._running.values() if other is not claim)
+        return "unknown" if any(step.yool == yool for other in others for step in other.work.payload) else "tuple"
 
     async def _earlier_receipts(self, claim: Claim) -> dict[int, dict[str, Any]]:
         """The receipts of steps that earlier attempts finished."""
         if claim.attempt == 1:
             return {}
-        stored = await anyio.to_thread.run_sync(self.store.receipts, claim.work.id)
+        stored = await self._ask(lambda: self.store.receipts(claim.work.id)) or ()
         return {each.step: each.document for each in stored if each.step is not None and is_genuine(each.document)}
 
     async def _run_step(
@@ -335,11 +573,7 @@ class Worker:
                 result=result.result, error=result.error, artifacts=result.artifacts,
             )  # fmt: skip
 
-        yool = self.yools.get(step.yool)
-        if yool is None:
-            near = difflib.get_close_matches(step.yool, list(self.yools), 3)
-            hint = f"; similar: {', '.join(near)}" if near else ""
-            return receipt(StepResult(exit=127, error=f"this worker has no yool {step.yool!r}{hint}"))
+        yool = self.yools[step.yool]
         terms, spent = work.terms, add_costs([each["cost"] for each in done])
         left_usd = float(terms.budget_usd) - (spent["usd"] or 0) if isinstance(terms.budget_usd, int | float) else None
         used = (spent["tokens_in"] or 0) + (spent["tokens_out"] or 0)
@@ -353,8 +587,10 @@ class Worker:
 
         async def save(progress: Mapping[str, Any]) -> Budget | None:
             nonlocal so_far
-            so_far = progress.get("cost") or so_far
-            return await run_in_thread(lambda: self.store.save_progress(claim, {**progress, "step": index}))
+            if "cost" in progress:
+                so_far = progress["cost"]
+                await self._works(step.yool)
+            return await self._ask(lambda: self.store.save_progress(claim, {**progress, "step": index}))
 
         progress = claim.progress if claim.progress is not None and claim.progress.get("step") == index else None
         call = StepCall(
@@ -373,21 +609,32 @@ class Worker:
             save=save,
         )
         with anyio.move_on_after(left_s) as limit:
-            result = await yool(call)
+            try:
+                result = await yool(call)
+            except OSError as error:
+                if error.errno not in _OF_THE_MACHINE:
+                    raise _fault(step.yool, error) from None
+                raise StepFailed(f"{error.strerror}: {error.filename or 'this machine'}", outage=True) from None
+            except (StepFailed, SpaceError):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other tuples go on
+                raise _fault(step.yool, error) from None
+            if not result.exit:
+                await self._works(step.yool)
             if result.children and len(work.payload) > 1:
                 return receipt(
                     StepResult(exit=64, error=f"{step.yool} puts tuples, so it must be its tuple's only step")
                 )
             self._children[claim.position, claim.token] = result.children
             if is_large(result.result):
-                inline, artifacts = await run_in_thread(lambda: split_result(self.store, result.result))
+                inline, artifacts = await self._ask(lambda: split_result(self.store, result.result)) or (None, [])
                 result = msgspec.structs.replace(result, result=inline, artifacts=[*result.artifacts, *artifacts])
             return receipt(result)
         assert limit.cancelled_caught
         return receipt(StepResult(exit=75, error="the tuple's deadline_iso came while the step ran", cost=so_far))
 
     async def _cost_of_unfinished_step(self, tuple_id: str) -> Mapping[str, Any]:
-        stored = await run_in_thread(lambda: self.store.get(tuple_id))
+        stored = await self._ask(lambda: self.store.get(tuple_id))
         cost = stored.progress.get("cost") if stored is not None and stored.progress is not None else None
         return cost if isinstance(cost, Mapping) else {}
 
@@ -413,6 +660,8 @@ class Worker:
                 error=failed,
                 steps=[each["id"] for each in steps],
             )
+        for each in self._failed_since.values():
+            each.pop(work.id, None)
         children = self._children.pop((claim.position, claim.token), ())
         await self._acknowledge(
             End(claim=claim, receipt=receipt, failed=failed, children=children if not failed else ())
@@ -427,7 +676,7 @@ class Worker:
                 if any(each is end for each in self._ends):
                     ends, self._ends = self._ends, []
                     try:
-                        held = await run_in_thread(lambda: self.store.acknowledge(*ends))
+                        held = await self._ask(lambda: self.store.acknowledge(*ends)) or ()
                     except BaseException:
                         # The others try it themselves.
                         self._ends[:0] = [each for each in ends if each is not end]
@@ -440,6 +689,12 @@ class Worker:
             raise LeaseLost(
                 f"the lease of tuple {end.claim.work.id} ended before this worker answered; another worker may have the tuple"
             )
+
+
+def _fault(yool: str, error: Exception) -> StepFailed:
+    """A bug in a yool fails its own tuple and no other. The log has the traceback."""
+    _log.error("a bug in the yool %s", yool, exc_info=error)
+    return StepFailed(f"a bug: {type(error).__name__}: {error}")
 
 
 def _attempts(count: int) -> str:

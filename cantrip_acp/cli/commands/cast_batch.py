@@ -49,8 +49,10 @@ _LINE_S = 15.0
 """How often to print a line of progress if stderr is not a terminal."""
 _LOOK_AT = 5000
 """How many tuples to ask the store for at once."""
-_HINT_S = 20.0
-"""After so many seconds without any worker, say how to start one."""
+_LOOK_S = 3.0
+"""How often to look whether workers take the casts."""
+_GRACE_S = 2.0
+"""The time before the first such look."""
 
 
 @click.command(
@@ -216,8 +218,9 @@ def cast_batch(
         with report.terminal(), emitting(f"cast-batch {found.name}", about) as meta:
             if lane is None:
                 opened = open_recipe(recipe, cwd, loom_file or _batch_loom(state, workspace, digest), state_dir, model)
-                if intents != "-" and any(each.reference is not None for each in wanted):
-                    check_reference([], opened.cantrip.circle, intents)
+                if any(each.reference is not None for each in wanted):
+                    for file in (*([] if intents == "-" else [intents]), opened.loom.location):
+                        check_reference([], opened.cantrip.circle, file)
                 hosts = named_hosts(allow_hosts)
                 print_allowed(opened.cantrip, opened.cantrip.circle, hosts, ask=False)
                 interrupted = _cast_here(store, opened, works, report, at_once, allow_hosts, budget, state_dir, meta)
@@ -296,6 +299,7 @@ def _cast_here(
         cpu_percent=cpu_percent_from_environment(),
         disk=disk_floor(state_dir, report.notice),
         ended=report.one_ended,
+        notice=report.notice,
     )
 
     async def run() -> bool:
@@ -313,7 +317,7 @@ def _cast_here(
 
             async def show() -> None:
                 while True:
-                    report.show(worker.running)
+                    report.show(worker.running, is_idle=worker.is_held_up)
                     await anyio.sleep(0.2)
 
             tasks.start_soon(watch_signals)
@@ -337,36 +341,71 @@ def _cast_by_workers(
     meta: Mapping[str, str],
 ) -> bool:
     """Leave the casts to workers and wait for the results. Whether the user interrupted."""
-    from cantrip_acp.tuplespace.errors import SpaceFull
+    from cantrip_acp.tuplespace.errors import SpaceError, SpaceFull
 
-    begun, hinted, position = time.monotonic(), False, 0
+    position, outage = 0, False
     named, model = recipe
     where = (f" --model {model}" if model else "") + (f" --space {space}" if space else "")
+    held_up = _HeldUp(store, lane, f"cantrip worker {named} --lane {lane}{where}", report)
     try:
         while not report.all_ended():
             try:
-                while position < len(works):
-                    part = works[position : position + 500]
-                    store.put(part, max_waiting=most, budget=budget, meta=meta)
-                    position += len(part)
-            except SpaceFull:
-                # The rest goes in when workers have taken some.
-                pass
-            report.collect()
-            report.show(None)
-            if report.budget_is_spent() and not any(each.lane == lane for each in store.holders()):
+                try:
+                    while position < len(works):
+                        part = works[position : position + 500]
+                        store.put(part, max_waiting=most, budget=budget, meta=meta)
+                        position += len(part)
+                except SpaceFull:
+                    # The rest goes in when workers have taken some.
+                    pass
                 report.collect()
-                break
-            if not hinted and time.monotonic() - begun > _HINT_S and not report.any_progress():
-                hinted = True
-                click.echo(
-                    f"cantrip: no worker has taken a cast yet. Start one: cantrip worker {named} --lane {lane}{where}",
-                    err=True,
-                )
+                report.show(None, is_idle=held_up.look())
+                if report.budget_is_spent() and not any(each.lane == lane for each in store.holders()):
+                    report.collect()
+                    break
+            except SpaceError as error:
+                if not outage:
+                    report.notice(f"{error}. This command waits and tries again")
+                outage = True
+            else:
+                if outage:
+                    report.notice("the tuple-space works again")
+                outage = False
             time.sleep(_PAUSE_S)
     except KeyboardInterrupt:
         return True
     return False
+
+
+class _HeldUp:
+    """Looks now and then whether a worker takes the casts that are left to workers, and says it if none does."""
+
+    def __init__(self, store: TupleStore, lane: str, start: str, report: _Report) -> None:
+        self._store, self._lane, self._start, self._report = store, lane, start, report
+        self._next_at = time.monotonic() + _GRACE_S
+        self._told: tuple[str, ...] = ()
+        self._is_idle = False
+
+    def look(self) -> bool:
+        """Whether nobody works on the casts, so that no time can be estimated."""
+        from cantrip_acp.tuplespace.monitoring.status import find_stuck
+
+        if time.monotonic() < self._next_at:
+            return self._is_idle
+        self._next_at = time.monotonic() + _LOOK_S
+        stuck = find_stuck(self._store, self._lane)
+        reasons = tuple(dict.fromkeys(each.reason for each in stuck))
+        if reasons != self._told:
+            for reason in reasons:
+                count = sum(each.count for each in stuck if each.reason == reason)
+                self._report.notice(
+                    f"{_casts(count)} of lane {self._lane} wait: {reason}. Start a worker: {self._start}"
+                )
+            if self._told and not reasons:
+                self._report.notice(f"workers take the casts of lane {self._lane} again")
+        self._told = reasons
+        self._is_idle = bool(reasons) and not any(each.lane == self._lane for each in self._store.holders())
+        return self._is_idle
 
 
 class _Report:
@@ -420,9 +459,6 @@ class _Report:
     def budget_is_spent(self) -> bool:
         return self._budget is not None and any(each.is_spent for each in self._store.budgets(self._budget))
 
-    def any_progress(self) -> bool:
-        return bool(self._results) or any(c.state == "claimed" for c in self._store.counts())
-
     def collect(self, *, earlier: bool = False) -> None:
         """Look for results that the store has: of an ``earlier`` run, or of other workers."""
         waiting = [work.id for work in self._works if work.id in self._waiting]
@@ -475,7 +511,7 @@ class _Report:
         paid = [usd for usd in known if usd is not None]
         return (sum(paid) if paid else None), len(known) - len(paid)
 
-    def _line(self, running: int | None) -> str:
+    def _line(self, running: int | None, *, is_idle: bool = False) -> str:
         ended, total = len(self._results), len(self._works)
         failed = ended - self.terminated
         parts = [f"{ended}/{total} casts"]
@@ -489,20 +525,22 @@ class _Report:
         if usd is not None:
             parts.append(f"${usd:.4f}")
         new, elapsed = ended - self._earlier, time.monotonic() - self._begun
-        if new and ended < total:
+        if is_idle:
+            parts.append("nobody works on the rest")
+        elif new and ended < total:
             parts.append(f"about {duration((total - ended) * elapsed / new)} left")
         return " · ".join(parts)
 
-    def show(self, running: int | None) -> None:
+    def show(self, running: int | None, *, is_idle: bool = False) -> None:
         """Show the progress: a line that changes, or a new line now and then."""
         if self._live:
-            text = self._line(running)
+            text = self._line(running, is_idle=is_idle)
             sys.stderr.write("\r" + text.ljust(self._width))
             sys.stderr.flush()
             self._width = len(text)
         elif time.monotonic() - self._last_line >= _LINE_S:
             self._last_line = time.monotonic()
-            click.echo(self._line(running), err=True)
+            click.echo(self._line(running, is_idle=is_idle), err=True)
 
     def notice(self, text: str) -> None:
         """Show a remark above the progress."""
@@ -533,6 +571,8 @@ class _Report:
 
     def summary(self, loom: str | None, interrupted: bool) -> None:
         """Say on stderr how it ended, with the reasons of failures, and what to do next."""
+        from cantrip_acp.tuplespace.monitoring.status import same_reason
+
         self._clear()
         click.echo(f"cantrip: {self._line(None)} · {duration(time.monotonic() - self._begun)}", err=True)
         if self._earlier:
@@ -540,12 +580,12 @@ class _Report:
                 f"{self._earlier} ended in an earlier run and did not run again (to repeat them: --again failed, --again all)",
                 err=True,
             )
-        reasons: dict[str, int] = {}
+        reasons: dict[str, list[str]] = {}
         for each in self._results.values():
             if each["exit"] != 0:
                 reason = " ".join(str(each.get("error") or f"exit {each['exit']}").split())[:200]
-                reasons[reason] = reasons.get(reason, 0) + 1
-        for reason, count in sorted(reasons.items(), key=lambda pair: -pair[1])[:5]:
+                reasons.setdefault(same_reason(reason), []).append(reason)
+        for reason, count in sorted(((same[0], len(same)) for same in reasons.values()), key=lambda pair: -pair[1])[:5]:
             click.echo(f"  {count} × {reason}", err=True)
         if loom is not None:
             click.echo(f"loom     {loom}", err=True)

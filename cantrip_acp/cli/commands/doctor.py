@@ -202,7 +202,7 @@ def examine(*, probe: bool = False) -> Iterator[Finding]:
     yield from _limits()
     yield from _tools()
     yield from _folders()
-
+    yield from _tuples()
     yield from check_providers(probe=probe)
 
 
@@ -409,6 +409,37 @@ def _folders() -> Iterator[Finding]:
     except SandboxError as error:
         yield Finding(
             "sandbox.runtime", "missing", str(error), "Set TMPDIR to a folder on a file system without noexec."
+        )
+
+
+def _tuples() -> Iterator[Finding]:
+    """Tuples that wait and that no worker takes, in the tuple-space that commands use here."""
+    from cantrip_acp.files.paths import state_dir
+
+    space = os.environ.get("CANTRIP_TUPLE_SPACE") or str(state_dir() / "tuples.db")
+    if "://" not in space and not os.path.exists(space.removeprefix("sqlite:")):
+        return
+    from cantrip_acp.tuplespace.monitoring.status import find_stuck
+    from cantrip_acp.tuplespace.stores import open_store
+
+    try:
+        store = open_store(space)
+        try:
+            stuck = find_stuck(store)
+            where = store.location
+        finally:
+            store.close()
+    except CantripError as error:
+        yield Finding("tuples", "note", str(error), "`cantrip tuple status` shows the tuple-space when it can be read.")
+        return
+    if not stuck:
+        yield Finding("tuples", "ok", f"no tuple waits in vain in {where}")
+    for each in stuck:
+        yield Finding(
+            "tuples",
+            "note",
+            f"{each.count} in lane {each.lane} wait: {each.reason}",
+            f"Start a worker that can run them: cantrip worker RECIPE --lane {each.lane}. See cantrip tuple rd {each.tuple_id}.",
         )
 
 

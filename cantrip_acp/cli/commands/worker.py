@@ -31,7 +31,9 @@ from cantrip_acp.cli.session.tuple_space import (
 )
 
 if TYPE_CHECKING:
-    from cantrip_acp.tuplespace.worker import Ended
+    from cantrip_acp.cli.session.setup import OpenedRecipe
+    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.worker import Ended, Worker
 
 
 @click.command(
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
     help="Serve /metrics for Prometheus and /healthz there. HOST is 127.0.0.1 by default; anybody who reaches the "
     "port may read the metrics.",
 )
-@click.option("--until-empty", is_flag=True, help="Stop when no tuple of the lane waits.")
+@click.option("--until-empty", is_flag=True, help="Stop when no tuple of the lane waits that this worker can run.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each attempt.")
 @cwd_option
 @loom_option
@@ -88,8 +90,8 @@ def worker(
 ) -> int:
     """Take tuples of a lane and cast them with RECIPES. Runs until it is stopped.
 
-    A tuple can only name one of RECIPES, and only with the same text: a worker runs nothing else. A recipe that you name by
-    its path is trusted for this run. Give a worker the --model of the `cast-batch` that it works for.
+    A worker takes only tuples that name one of RECIPES with the same text. A recipe that you name by its path is trusted for
+    this run. Give a worker the --model of the `cast-batch` that it works for.
 
     After the first SIGTERM or Ctrl-C, the worker takes no more tuples and waits for its running casts. After the second
     signal, the worker gives these casts back to other workers. If a worker is killed, others take its tuples when
@@ -97,13 +99,17 @@ def worker(
 
     Give workers on several hosts one loom: --loom postgresql://….
 
-    Exit status: 0 stopped, or the lane is empty; 2 the command line or a recipe is wrong; 3 this machine has no sandbox.
+    A tuple that this worker cannot run stays for others. While the tuple-space, the model or the loom does not work, the
+    worker waits, tries again and says so.
+
+    Exit status: 0 stopped, or the lane is empty; 1 with --until-empty, if tuples failed here or wait for another worker; 2 the
+    command line, a recipe or a key is wrong; 3 this machine has no sandbox.
     """
     import anyio
 
     from cantrip_acp.tuplespace.guardrails import cpu_percent_from_environment, lane_concurrency
     from cantrip_acp.tuplespace.tuples import Pattern
-    from cantrip_acp.tuplespace.worker import Worker
+    from cantrip_acp.tuplespace.worker import Worker, runnables
 
     hosts, at_once = named_hosts(allow_hosts), lane_concurrency(concurrency)
     address = _address(metrics) if metrics is not None else None
@@ -117,6 +123,9 @@ def worker(
             print_allowed(each.cantrip, each.cantrip.circle, hosts, ask=False)
         store = open_space(space, state_dir)
         yools, counter = cast_yools(opened, allow_hosts), None
+        runs = runnables(yools)
+        for each in opened:
+            note_references(each)
         if address is not None:
             from cantrip_acp.tuplespace.monitoring.metrics import WorkerMetrics
 
@@ -138,12 +147,17 @@ def worker(
             cpu_percent=cpu_percent_from_environment(),
             disk=disk_floor(state_dir),
             ended=ended,
+            notice=notice,
+            runs=runs,
         )
         if counter is not None and address is not None:
             counter.watch(runner)
             served = exits.enter_context(counter.serve(*address))
             click.echo(f"cantrip: metrics are at {served}/metrics, the health check is at {served}/healthz", err=True)
         begins = f"cantrip: {runner.name} takes the tuples of lane {lane} from {store.location}"
+
+        async def is_empty() -> bool:
+            return not await runner.has_work()
 
         async def run() -> None:
             async with anyio.create_task_group() as tasks:
@@ -160,17 +174,43 @@ def worker(
                             runner.drain()
 
                 tasks.start_soon(watch_signals)
-                await runner.run(until=lambda: until_empty)
+                await runner.run(until=is_empty if until_empty else lambda: False)
                 tasks.cancel_scope.cancel()
 
         run_async(run)
-        return 0
+        return _is_left(store, runner) if until_empty else 0
     finally:
         exits.close()
         if store is not None:
             store.close()
         for each in opened:
             each.leave()
+
+
+def notice(text: str) -> None:
+    """Show a remark of a worker on stderr."""
+    click.echo(f"cantrip: {text}", err=True)
+
+
+def note_references(opened: OpenedRecipe) -> None:
+    """Say it if no cast with an expected answer can be made with this loom."""
+    from cantrip_acp.tuplespace.cast_yool import why_no_references
+
+    why = why_no_references(opened.cantrip, opened.loom)
+    if why is not None:
+        notice(f"{opened.recipe.name}: tuples with a reference are left to other workers: {why}")
+
+
+def _is_left(store: TupleStore, runner: Worker) -> int:
+    """Say what failed here, and what waits for another worker. The exit status."""
+    from cantrip_acp.tuplespace.monitoring.status import find_stuck
+
+    if runner.failed:
+        notice(f"{runner.failed} failed; `cantrip tuple status` shows why")
+    stuck = find_stuck(store, runner.pattern.lane, among=[runner.entry()])
+    for each in stuck:
+        notice(f"{each.count} wait for another worker: {each.reason} (such as {each.tuple_id[7:19]})")
+    return 1 if runner.failed or stuck else 0
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -54,6 +54,14 @@ def print_status(status: SpaceStatus, screen: Screen) -> None:
         shown = [[each.worker, _short(each.lane, 13), f"{each.count:,}"] for each in status.workers[:_MOST_WORKERS]]
         print_table(screen, ["worker", "lane", "running"], shown, right=["running"])
         _more(screen, len(status.workers) - _MOST_WORKERS, "workers")
+    if status.stuck:
+        screen.blank()
+        waits: list[list[Cell]] = [
+            [f"{each.count:,}", _short(each.lane, 13), each.tuple_id[7:19], (each.reason, "yellow")]
+            for each in status.stuck[:_MOST_REASONS]
+        ]
+        print_table(screen, ["waiting", "lane", "such as", "nobody takes them"], waits, right=["waiting"])
+        _more(screen, len(status.stuck) - _MOST_REASONS, "kinds of tuples that wait")
     if status.budgets:
         screen.blank()
         columns = ["budget", "spent", "USD", "of USD", "tokens", "of tokens"]

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cantrip_acp.text.redaction import shared
-from cantrip_acp.tuplespace.stores.base import Failures, Holder
+from cantrip_acp.tuplespace.budget import ALARM_LANE
+from cantrip_acp.tuplespace.guardrails import GC_LANE
+from cantrip_acp.tuplespace.stores.base import Failures, Holder, Need, WorkerEntry
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from cantrip_acp.tuplespace.stores.base import TupleStore
 
 LATELY_S = 60.0
 """The time over which the rate is counted."""
-_VARYING = re.compile(r"\b(?=[\w-]*\d)[\w-]{8,}\b")
-"""Ids, hashes and times: reasons that differ only in these are one reason."""
+_VARYING = re.compile(r"\b(?=[\w-]*\d)[\w-]{8,}\b|(?<!exit )(?<!answered )(?<!status )(?<![\d.,:])\d+(?:[.,:]\d+)*")
+"""Ids, hashes, times and numbers, but not exit and HTTP statuses: reasons that differ only in these are one reason."""
+_FOR_PEOPLE = frozenset({ALARM_LANE, GC_LANE})
+"""Lanes whose tuples no worker takes."""
 
 
 class LaneStatus(msgspec.Struct, kw_only=True):
@@ -26,6 +33,9 @@ class LaneStatus(msgspec.Struct, kw_only=True):
     claimed: int = 0
     done: int = 0
     failed: int = 0
+    """Without those that were repeated."""
+    repeated: int = 0
+    """Failed ones that were repeated, and whose repetition has ended."""
     taken: int = 0
     oldest_waiting_s: float | None = None
     ended_per_s: float = 0.0
@@ -33,6 +43,16 @@ class LaneStatus(msgspec.Struct, kw_only=True):
     usd: float | None = None
     tokens_in: int = 0
     tokens_out: int = 0
+
+
+class Stuck(msgspec.Struct, frozen=True, kw_only=True):
+    """Tuples that no worker takes. Of very many that wait in a lane, only the oldest are looked at."""
+
+    lane: str
+    count: int
+    reason: str
+    tuple_id: str
+    """The oldest one of them."""
 
 
 class SpaceStatus(msgspec.Struct, kw_only=True):
@@ -47,6 +67,8 @@ class SpaceStatus(msgspec.Struct, kw_only=True):
     """What tuples share: the limits, and what is spent of them, with the casts that run."""
     failures: list[Failures]
     """The most frequent first. Reasons that differ only in ids and numbers are one."""
+    stuck: list[Stuck] = []
+    """What waits and is taken by nobody, and why."""
 
 
 def read_status(store: TupleStore, lane: str | None = None) -> SpaceStatus:
@@ -62,6 +84,9 @@ def read_status(store: TupleStore, lane: str | None = None) -> SpaceStatus:
         each.ended_per_s = round(sums.ended_lately / LATELY_S, 2)
         each.usd = None if sums.usd is None else round(sums.usd, 9)
         each.tokens_in, each.tokens_out = sums.tokens_in, sums.tokens_out
+    for name, repeated in store.repeated().items():
+        each = lanes.setdefault(name, LaneStatus())
+        each.failed, each.repeated = max(0, each.failed - repeated), repeated
     if lane is not None:
         lanes = {lane: lanes.get(lane, LaneStatus())}
     known = [each.usd for each in lanes.values() if each.usd is not None]
@@ -73,14 +98,92 @@ def read_status(store: TupleStore, lane: str | None = None) -> SpaceStatus:
         workers=[each for each in store.holders() if lane is None or each.lane == lane],
         budgets=[each.record() for each in store.budgets()] if lane is None else [],
         failures=_grouped(store.failures(lane)),
+        stuck=find_stuck(store, lane),
     )
+
+
+def find_stuck(
+    store: TupleStore, lane: str | None = None, *, among: Sequence[WorkerEntry] | None = None
+) -> list[Stuck]:
+    """The tuples that wait and that no worker takes. Raises `SpaceError`.
+
+    ``among`` takes the place of the workers that the store knows.
+    """
+    needs = [each for each in store.needs(lane) if each.lane not in _FOR_PEOPLE]
+    if not needs:
+        return []
+    workers: dict[str, list[WorkerEntry]] = {}
+    for entry in store.workers(lane) if among is None else among:
+        workers.setdefault(entry.lane, []).append(entry)
+    # A worker of an older version says nothing of itself until it has tuples.
+    silent = {
+        each.lane
+        for each in (store.holders() if among is None else ())
+        if all(each.worker != w.worker for w in workers.get(each.lane, ()))
+    }
+    reasons = [(each, _why(each, workers.get(each.lane, ()))) for each in needs if each.lane not in silent]
+    return [
+        Stuck(lane=need.lane, count=need.count, reason=reason, tuple_id=need.tuple_id)
+        for need, reason in reasons
+        if reason is not None
+    ]
+
+
+def _why(need: Need, workers: Sequence[WorkerEntry]) -> str | None:
+    """Why none of the workers takes these tuples. None if one does."""
+    if not workers:
+        if need.lane.startswith("here."):
+            return "the cast-batch that put them does not run; the same command continues it"
+        return "no worker works on this lane"
+    able = [each for each in workers if all(_lacks(step, each) is None for step in need.steps)]
+    if able:
+        troubles = [each.trouble for each in able if each.trouble is not None]
+        return troubles[0] if len(troubles) == len(able) else None
+    for step in need.steps:
+        lacks = [_lacks(step, each) for each in workers]
+        if None in lacks:
+            continue
+        known = [each for each in lacks if each]
+        if not known:
+            names = {run.yool for each in workers for run in each.runs}
+            near = difflib.get_close_matches(step["yool"], sorted(names), 2)
+            return f"no worker has the yool {step['yool']}" + (f"; similar: {', '.join(near)}" if near else "")
+        return f"{step['yool']}: {_LACKS.get(str(known[0]), f'the workers have another {known[0]}')}"
+    return "no worker has all of the yools of their steps"
+
+
+_LACKS = {
+    "recipe": "the workers have another text of the recipe, or another model",
+    "project": "the workers are in another project",
+    "reference": (
+        "the workers' entities could read the loom, which would hold the expected answers; give the workers a --loom in "
+        "another folder"
+    ),
+}
+
+
+def _lacks(step: Mapping[str, Any], worker: WorkerEntry) -> str | None:
+    """What a worker lacks for a step: an argument that it does not serve, "" for the yool itself, None if nothing."""
+    found: str | None = ""
+    for run in worker.runs:
+        if run.yool == step["yool"]:
+            refused = run.refusal(step["args"])
+            if not refused:
+                return None
+            found = refused[0]
+    return found
+
+
+def same_reason(reason: str) -> str:
+    """A text that is equal for reasons that differ only in ids and numbers."""
+    return _VARYING.sub("…", reason)
 
 
 def _grouped(failures: list[Failures]) -> list[Failures]:
     """Join the reasons that differ only in ids and numbers, under the text of the most frequent one."""
     found: dict[tuple[str, str], Failures] = {}
     for each in failures:
-        key = (each.lane, _VARYING.sub("…", each.reason))
+        key = (each.lane, same_reason(each.reason))
         first = found.get(key)
         reason = shared().diagnostic(each.reason)
         found[key] = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -20,7 +20,7 @@ from cantrip_acp.text.json_data import freeze_record
 from cantrip_acp.tuplespace.budget import Budget
 from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import SpaceError, TupleError
-from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
+from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple
 
 State = Literal["waiting", "claimed", "done", "failed", "taken"]
 DEFAULT_MAX_WAITING = 8192
@@ -107,6 +107,27 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     count: int
 
 
+class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that has given a sign of life lately, whether it has tuples or not."""
+
+    worker: str
+    lane: str
+    runs: tuple[Runnable, ...] = ()
+    trouble: str | None = None
+    """Why it takes nothing now, such as a model that does not answer."""
+
+
+class Need(msgspec.Struct, frozen=True, kw_only=True):
+    """Tuples that wait for the same: their steps have the same yools, with the same ``recipe`` and ``project``."""
+
+    lane: str
+    steps: tuple[Mapping[str, Any], ...]
+    """For each kind of step ``{"yool": …, "args": {…}}``, with the arguments that workers look at."""
+    count: int
+    tuple_id: str
+    """The oldest one of them."""
+
+
 class LaneCount(msgspec.Struct, frozen=True, kw_only=True):
     """How many tuples of a lane are in a state."""
 
@@ -160,8 +181,32 @@ class TupleStore(Protocol):
         Raises `SpaceFull` if a lane would have more than about ``max_waiting`` waiting tuples.
         """
 
-    def claim(self, pattern: Pattern, worker: str, *, lease_s: float, count: int = 1) -> list[Claim]:
-        """Claim up to ``count`` tuples, the oldest first, but none whose shared budget is spent."""
+    def claim(
+        self,
+        pattern: Pattern,
+        worker: str,
+        *,
+        lease_s: float,
+        count: int = 1,
+        runs: Sequence[Runnable] | None = None,
+    ) -> list[Claim]:
+        """Claim up to ``count`` tuples, the oldest first, but none whose shared budget is spent, and only those that
+        ``runs`` can do in full."""
+
+    def runnable(self, pattern: Pattern, runs: Sequence[Runnable]) -> bool:
+        """Whether a tuple waits, or pauses before another attempt, that ``runs`` can do and whose budget is not spent."""
+
+    def announce(self, entry: WorkerEntry, for_s: float) -> None:
+        """Give a sign of life of a worker, which holds for some seconds."""
+
+    def leave(self, worker: str, lane: str) -> None:
+        """Forget a worker that ends."""
+
+    def workers(self, lane: str | None = None) -> list[WorkerEntry]:
+        """The workers whose last sign of life still holds."""
+
+    def needs(self, lane: str | None = None, limit: int = 2000) -> list[Need]:
+        """What tuples wait for. Looks at the ``limit`` oldest ones of each lane."""
 
     def extend(self, claims: Sequence[Claim], lease_s: float) -> list[bool]:
         """Extend leases by heartbeat. For each: whether the claim still holds."""
@@ -234,8 +279,12 @@ class TupleStore(Protocol):
     def sums(self, lately_s: float = 60.0) -> list[LaneSums]:
         """The cost of each lane's tuples, and how many ended in the last ``lately_s`` seconds."""
 
-    def failures(self, lane: str | None = None, limit: int = 1000) -> list[Failures]:
-        """The reasons of dead letters, the most frequent first."""
+    def failures(self, lane: str | None = None, limit: int = 20_000) -> list[Failures]:
+        """The reasons of dead letters, the most frequent first. Those that were repeated, and whose repetition has ended,
+        are left out."""
+
+    def repeated(self) -> dict[str, int]:
+        """By lane, how many dead letters were repeated with an end."""
 
     def holders(self) -> list[Holder]:
         """The workers that have tuples now."""
@@ -285,6 +334,51 @@ def expired(old: Sequence[tuple[str, int]], sizes: Sequence[int], excerpts: int)
     return Expired(
         bodies=len(old), bytes=size, excerpts=excerpts, bodies_left=len(sizes) - len(old), bytes_left=sum(sizes) - size
     )
+
+
+def encode_runs(runs: Sequence[Runnable]) -> str:
+    """JSON of what a worker can run."""
+    return msgspec.json.encode(list(runs)).decode()
+
+
+def decode_runs(text: str) -> tuple[Runnable, ...]:
+    """What `encode_runs` wrote."""
+    return tuple(json_decoder(list[Runnable]).decode(text))
+
+
+LOOKED_AT = ("recipe", "project")
+"""The arguments of steps by which workers decide whether they can run them."""
+
+
+def need_of(document: Mapping[str, Any]) -> str:
+    """What a worker must have for a tuple, as JSON that is equal for equal needs."""
+    steps = []
+    for step in document["payload"]:
+        args = step.get("args") or {}
+        seen = {key: args[key] for key in LOOKED_AT if key in args}
+        if args.get("reference") is not None:
+            seen["reference"] = True
+        steps.append(canonical_json({"yool": step["yool"], "args": seen}).decode())
+    return f"[{','.join(sorted(set(steps)))}]"
+
+
+def grouped_needs(rows: Iterable[tuple[str, str | bytes, str]]) -> list[Need]:
+    """Needs of tuples, from their lanes, bodies and ids in the order of the queue."""
+    found: dict[tuple[str, str], Need] = {}
+    for lane, body, identity in rows:
+        key = (lane, need_of(json.loads(body)))
+        first = found.get(key)
+        found[key] = (
+            Need(lane=lane, steps=decode_need(key[1]), count=1, tuple_id=identity)
+            if first is None
+            else msgspec.structs.replace(first, count=first.count + 1)
+        )
+    return list(found.values())
+
+
+def decode_need(text: str) -> tuple[Mapping[str, Any], ...]:
+    """What `need_of` wrote."""
+    return tuple(json.loads(text))
 
 
 def encode_progress(progress: Mapping[str, Any]) -> str:

@@ -24,18 +24,23 @@ from cantrip_acp.tuplespace.stores.base import (
     Holder,
     LaneCount,
     LaneSums,
+    Need,
     StoredArtifact,
     StoredReceipt,
     StoredTuple,
+    WorkerEntry,
     artifact_id,
     decode_progress,
+    decode_runs,
     decode_work,
     encode_progress,
     encode_receipt,
+    encode_runs,
     expired,
+    grouped_needs,
 )
 from cantrip_acp.tuplespace.stores.postgres_tables import MIGRATIONS, READS_TO, ROW_SECURITY
-from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
+from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, without_again
 
 try:
     import psycopg
@@ -120,6 +125,10 @@ class PostgresTupleStore:
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
             base.execute(script.encode())
             base.execute("INSERT INTO cantrip_tuple_tables VALUES (%s)", (number,))
+        if 0 < version < _FIRSTS:
+            rows = base.execute("SELECT position, body FROM cantrip_tuples WHERE body LIKE '%\"again\":%'").fetchall()
+            for position, body in rows:
+                self._note_first(base, position, decode_work(body))
         secured = base.execute("SELECT relrowsecurity FROM pg_class WHERE oid = 'cantrip_tuples'::regclass").fetchone()
         if secured == (True,):
             # Tables that are new have no row security yet.
@@ -201,11 +210,33 @@ class PostgresTupleStore:
         ).fetchall()
         base.execute(f"NOTIFY {_CHANNEL}")
         new = {row[0] for row in rows}
+        for work in works:
+            if work.id in new and without_again(work):
+                position = base.execute("SELECT position FROM cantrip_tuples WHERE id = %s", (work.id,)).fetchone()
+                self._note_first(base, (position or (0,))[0], work)
         first = {each.id: index for index, each in reversed(list(enumerate(works)))}
         return [each.id in new and first[each.id] == index for index, each in enumerate(works)]
 
-    def claim(self, pattern: Pattern, worker: str, *, lease_s: float, count: int = 1) -> list[Claim]:
-        where, values = _where(pattern)
+    @staticmethod
+    def _note_first(base: psycopg.Connection[Any], position: int, work: WorkTuple) -> None:
+        """Note which tuple this one repeats."""
+        for identity in without_again(work):
+            base.execute(
+                "UPDATE cantrip_tuple_queue q SET first = t.position FROM cantrip_tuples t "
+                "WHERE q.position = %s AND t.id = %s AND t.tenant = q.tenant",
+                (position, identity),
+            )
+
+    def claim(
+        self,
+        pattern: Pattern,
+        worker: str,
+        *,
+        lease_s: float,
+        count: int = 1,
+        runs: Sequence[Runnable] | None = None,
+    ) -> list[Claim]:
+        where, values = _where(pattern, runs)
         statement = (
             "WITH picked AS (SELECT q.position, t.body FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
             f"WHERE q.state = 'waiting' AND q.ready_at <= clock_timestamp() AND {_AFFORDABLE}{where} "
@@ -236,6 +267,49 @@ class PostgresTupleStore:
             ]
 
         return self._run("claim from", work)
+
+    def runnable(self, pattern: Pattern, runs: Sequence[Runnable]) -> bool:
+        where, values = _where(pattern, runs)
+        statement = (
+            "SELECT 1 FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
+            f"WHERE q.state = 'waiting' AND {_AFFORDABLE}{where} LIMIT 1"
+        )
+        return self._run("read", lambda base: base.execute(statement.encode(), values).fetchone()) is not None
+
+    def announce(self, entry: WorkerEntry, for_s: float) -> None:
+        def work(base: psycopg.Connection[Any]) -> None:
+            base.execute("DELETE FROM cantrip_tuple_workers WHERE seen_until < clock_timestamp() - interval '1 day'")
+            base.execute(
+                "INSERT INTO cantrip_tuple_workers (worker, lane, runs, trouble, seen_until) "
+                "VALUES (%s, %s, %s, %s, clock_timestamp() + %s * interval '1 s') ON CONFLICT (tenant, worker, lane) DO UPDATE "
+                "SET runs = excluded.runs, trouble = excluded.trouble, seen_until = excluded.seen_until",
+                (entry.worker, entry.lane, encode_runs(entry.runs), entry.trouble, for_s),
+            )
+
+        self._run("write", work)
+
+    def leave(self, worker: str, lane: str) -> None:
+        statement = "DELETE FROM cantrip_tuple_workers WHERE worker = %s AND lane = %s"
+        self._run("write", lambda base: base.execute(statement, (worker, lane)))
+
+    def workers(self, lane: str | None = None) -> list[WorkerEntry]:
+        statement = (
+            "SELECT worker, lane, runs, trouble FROM cantrip_tuple_workers "
+            "WHERE seen_until >= clock_timestamp() AND lane = coalesce(%s, lane) ORDER BY 1, 2"
+        )
+        rows = self._run("read", lambda base: base.execute(statement, (lane,)).fetchall())
+        return [
+            WorkerEntry(worker=worker, lane=lane, runs=decode_runs(runs), trouble=trouble)
+            for worker, lane, runs, trouble in rows
+        ]
+
+    def needs(self, lane: str | None = None, limit: int = 2000) -> list[Need]:
+        statement = (
+            "SELECT w.lane, t.body, t.id FROM (SELECT lane, position, row_number() OVER (PARTITION BY lane ORDER BY position) "
+            "AS number FROM cantrip_tuple_queue WHERE state = 'waiting' AND lane = coalesce(%s, lane)) w "
+            "JOIN cantrip_tuples t USING (position) WHERE w.number <= %s ORDER BY 1, w.position"
+        )
+        return grouped_needs(self._run("read", lambda base: base.execute(statement, (lane, limit)).fetchall()))
 
     def _lost(self, claim: Claim) -> LeaseLost:
         return LeaseLost(
@@ -561,18 +635,25 @@ class PostgresTupleStore:
             for lane, lately, usd, tokens_in, tokens_out in rows
         ]
 
-    def failures(self, lane: str | None = None, limit: int = 1000) -> list[Failures]:
+    def failures(self, lane: str | None = None, limit: int = 20_000) -> list[Failures]:
         rows = self._run(
             "read",
             lambda base: base.execute(
                 "SELECT f.lane, f.error, f.n, t.id FROM (SELECT lane, coalesce(error, '') AS error, count(*) AS n, "
-                "max(position) AS position FROM cantrip_tuple_queue WHERE state = 'failed' AND (%s::text IS NULL OR lane = %s) "
+                "max(position) AS position FROM cantrip_tuple_queue q WHERE state = 'failed' "
+                f"AND (%s::text IS NULL OR lane = %s) AND NOT {_REPEATED} "
                 "GROUP BY 1, 2 ORDER BY 3 DESC LIMIT %s) f JOIN cantrip_tuples t USING (position) "
                 "ORDER BY f.n DESC, f.position DESC",
                 (lane, lane, limit),
             ).fetchall(),
         )
         return [Failures(lane=lane, reason=reason, count=n, tuple_id=id_) for lane, reason, n, id_ in rows]
+
+    def repeated(self) -> dict[str, int]:
+        statement = (
+            f"SELECT lane, count(*) FROM cantrip_tuple_queue q WHERE state = 'failed' AND {_REPEATED} GROUP BY 1"
+        )
+        return dict(self._run("read", lambda base: base.execute(statement.encode()).fetchall()))
 
     def holders(self) -> list[Holder]:
         rows = self._run(
@@ -668,6 +749,13 @@ _AFFORDABLE = (
     "NOT EXISTS (SELECT 1 FROM cantrip_tuple_budgets b WHERE b.name = q.budget AND b.tenant = q.tenant "
     "AND (b.spent_usd >= b.usd OR b.spent_tokens >= b.tokens))"
 )
+_REPEATED = (
+    "EXISTS (SELECT 1 FROM cantrip_tuple_queue r WHERE r.first = coalesce(q.first, q.position) AND r.position > q.position "
+    "AND r.state IN ('done', 'failed'))"
+)
+"""Whether a tuple was repeated, and how the repetition ended is known."""
+_FIRSTS = 7
+"""The version of the tables that notes which tuple another one repeats."""
 _BUDGET = "name, usd, tokens, spent_usd, spent_tokens, alarmed"
 
 _SUMS = """
@@ -711,12 +799,23 @@ def _stored(row: Any) -> StoredTuple:
     )
 
 
-def _where(pattern: Pattern) -> tuple[str, list[Any]]:
-    where, values = "", []
+def _where(pattern: Pattern, runs: Sequence[Runnable] | None = None) -> tuple[str, list[Any]]:
+    where, values = "", list[Any]()
     if pattern.lane is not None:
         where += " AND q.lane = %s"
         values.append(pattern.lane)
     if pattern.rest_json is not None:
         where += " AND t.body::jsonb @> %s::jsonb"
         values.append(pattern.rest_json)
+    if runs is not None:
+        # As `Runnable.refusal`: of the arguments that a worker looks at, those that a step has are equal.
+        where += (
+            " AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(t.body::jsonb -> 'payload') s WHERE NOT EXISTS "
+            "(SELECT 1 FROM jsonb_array_elements(%s::jsonb) r WHERE r ->> 'yool' = s ->> 'yool' "
+            "AND NOT EXISTS (SELECT 1 FROM jsonb_each(coalesce(r -> 'needs', '{}')) n "
+            "WHERE coalesce(s -> 'args', '{}') ? n.key AND s -> 'args' -> n.key <> n.value) "
+            "AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements_text(coalesce(r -> 'without', '[]')) w "
+            "WHERE coalesce(s -> 'args' -> w, 'null') <> 'null')))"
+        )
+        values.append(encode_runs(runs))
     return where, values

@@ -72,6 +72,15 @@ MIGRATIONS = (
     CREATE TRIGGER cantrip_kept BEFORE DELETE OR TRUNCATE ON cantrip_tuple_artifacts
         FOR EACH STATEMENT EXECUTE FUNCTION cantrip_tuples_kept();
     """,
+    # ``first`` is the position of the tuple that this one repeats. The store fills it in for tuples from before.
+    """
+    CREATE TABLE cantrip_tuple_workers (
+        tenant name NOT NULL DEFAULT '', worker text NOT NULL, lane text NOT NULL, runs text NOT NULL, trouble text,
+        seen_until timestamptz NOT NULL, PRIMARY KEY (tenant, worker, lane)
+    );
+    ALTER TABLE cantrip_tuple_queue ADD COLUMN first bigint;
+    CREATE INDEX cantrip_tuple_first ON cantrip_tuple_queue (first, position) WHERE first IS NOT NULL;
+    """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 READS_TO = 99
@@ -91,6 +100,7 @@ ROW_SECURITY = "".join(
         "cantrip_tuple_queue",
         "cantrip_tuple_budgets",
         "cantrip_tuple_artifacts",
+        "cantrip_tuple_workers",
     )
 )
 """Gives each user of the database tuples of their own. An administrator runs it once, before the first tuple."""

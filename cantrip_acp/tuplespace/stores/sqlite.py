@@ -29,17 +29,22 @@ from cantrip_acp.tuplespace.stores.base import (
     Holder,
     LaneCount,
     LaneSums,
+    Need,
     StoredArtifact,
     StoredReceipt,
     StoredTuple,
+    WorkerEntry,
     artifact_id,
     decode_progress,
+    decode_runs,
     decode_work,
     encode_progress,
     encode_receipt,
+    encode_runs,
     expired,
+    grouped_needs,
 )
-from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, contains
+from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, can_run, contains, without_again
 
 APPLICATION = 0x43545550
 """The database's ``application_id``: the letters CTUP."""
@@ -99,6 +104,15 @@ MIGRATIONS = (
     CREATE INDEX artifact_bodies ON artifacts (put_at, id, size) WHERE purged_at IS NULL;
     CREATE TRIGGER artifacts_deleted BEFORE DELETE ON artifacts BEGIN SELECT RAISE(ABORT, 'records of artifacts are kept'); END;
     """,
+    # ``first`` is the position of the tuple that this one repeats. `_prepare` fills it in for tuples from before.
+    """
+    CREATE TABLE workers (
+        worker TEXT NOT NULL, lane TEXT NOT NULL, runs TEXT NOT NULL, trouble TEXT, seen_until REAL NOT NULL,
+        PRIMARY KEY (worker, lane)
+    );
+    ALTER TABLE queue ADD COLUMN first INTEGER;
+    CREATE INDEX queue_first ON queue (first, position) WHERE first IS NOT NULL;
+    """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 READS_TO = 99
@@ -142,6 +156,7 @@ class SqliteTupleStore:
     def _prepare(self) -> None:
         base = self._base
         base.create_function("matches", 2, _matches, deterministic=True)
+        base.create_function("can_run", 2, _can_run, deterministic=True)
         # In this order: another process creates both at once.
         (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (application,) = base.execute("PRAGMA application_id").fetchone()
@@ -159,6 +174,10 @@ class SqliteTupleStore:
             for script in MIGRATIONS[version:]:
                 for statement in statements(script):
                     base.execute(statement)
+            if 0 < version < _FIRSTS:
+                rows = base.execute("SELECT position, body FROM tuples WHERE body LIKE '%\"again\":%'").fetchall()
+                for position, body in rows:
+                    self._note_first(base, position, decode_work(body))
             base.execute(f"PRAGMA application_id = {APPLICATION}")
             base.execute(f"PRAGMA user_version = {max(version, len(MIGRATIONS))}")
 
@@ -200,13 +219,8 @@ class SqliteTupleStore:
             self._changed.notify_all()
 
     def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        with self._lock:
-            if self._closed:
-                raise SpaceError(f"the tuple-space {self.path} is closed")
-            try:
-                return self._base.execute(statement, values).fetchall()
-            except sqlite3.Error as error:
-                raise self._failure("read", error) from None
+        with self._reading() as base:
+            return base.execute(statement, values).fetchall()
 
     def put(
         self,
@@ -250,9 +264,28 @@ class SqliteTupleStore:
                     "INSERT INTO queue (position, lane, state, ready_at, meta) VALUES (?, ?, 'waiting', ?, ?)",
                     (row[0], work.lane, now, about),
                 )
+                self._note_first(base, row[0], work)
         return new
 
-    def claim(self, pattern: Pattern, worker: str, *, lease_s: float, count: int = 1) -> list[Claim]:
+    @staticmethod
+    def _note_first(base: sqlite3.Connection, position: int, work: WorkTuple) -> None:
+        """Note which tuple this one repeats."""
+        for identity in without_again(work):
+            base.execute(
+                "UPDATE queue SET first = (SELECT position FROM tuples WHERE id = ?1) WHERE position = ?2 AND EXISTS "
+                "(SELECT 1 FROM tuples WHERE id = ?1)",
+                (identity, position),
+            )
+
+    def claim(
+        self,
+        pattern: Pattern,
+        worker: str,
+        *,
+        lease_s: float,
+        count: int = 1,
+        runs: Sequence[Runnable] | None = None,
+    ) -> list[Claim]:
         with self._transaction() as base:
             now = time.time()
             base.execute(
@@ -260,9 +293,8 @@ class SqliteTupleStore:
                 "' stopped or was cut off' WHERE state = 'claimed' AND lease_until < ?",
                 (now,),
             )
-            rows = self._find(
-                base, pattern, f"q.state = 'waiting' AND q.ready_at <= ? AND {_AFFORDABLE}", (now,), count
-            )
+            condition, values = f"q.state = 'waiting' AND q.ready_at <= ? AND {_AFFORDABLE}", [now]
+            rows = self._find(base, pattern, condition, values, count, runs)
             bodies = dict(rows)
             claimed = base.execute(
                 "UPDATE queue SET state = 'claimed', lease_until = ?, attempts = attempts + 1, token = token + 1, "
@@ -283,7 +315,13 @@ class SqliteTupleStore:
         ]
 
     def _find(
-        self, base: sqlite3.Connection, pattern: Pattern, condition: str, values: Sequence[Any], count: int
+        self,
+        base: sqlite3.Connection,
+        pattern: Pattern,
+        condition: str,
+        values: Sequence[Any],
+        count: int,
+        runs: Sequence[Runnable] | None = None,
     ) -> list[tuple[int, bytes]]:
         where, more = condition, list(values)
         if pattern.lane is not None:
@@ -292,11 +330,50 @@ class SqliteTupleStore:
         if pattern.rest_json is not None:
             where += " AND matches(t.body, ?)"
             more.append(pattern.rest_json)
+        if runs is not None:
+            where += " AND can_run(t.body, ?)"
+            more.append(encode_runs(runs))
         return base.execute(
             "SELECT q.position, t.body FROM queue q JOIN tuples t ON t.position = q.position "
             f"WHERE {where} ORDER BY q.position LIMIT ?",
             (*more, count),
         ).fetchall()
+
+    def runnable(self, pattern: Pattern, runs: Sequence[Runnable]) -> bool:
+        with self._reading() as base:
+            return bool(self._find(base, pattern, f"q.state = 'waiting' AND {_AFFORDABLE}", (), 1, runs))
+
+    def announce(self, entry: WorkerEntry, for_s: float) -> None:
+        with self._transaction() as base:
+            now = time.time()
+            base.execute("DELETE FROM workers WHERE seen_until < ?", (now - _FORGET_S,))
+            base.execute(
+                "INSERT OR REPLACE INTO workers (worker, lane, runs, trouble, seen_until) VALUES (?, ?, ?, ?, ?)",
+                (entry.worker, entry.lane, encode_runs(entry.runs), entry.trouble, now + for_s),
+            )
+
+    def leave(self, worker: str, lane: str) -> None:
+        with self._transaction() as base:
+            base.execute("DELETE FROM workers WHERE worker = ? AND lane = ?", (worker, lane))
+
+    def workers(self, lane: str | None = None) -> list[WorkerEntry]:
+        rows = self._rows(
+            "SELECT worker, lane, runs, trouble FROM workers WHERE seen_until >= ? AND lane = ifnull(?, lane) ORDER BY 1, 2",
+            (time.time(), lane),
+        )
+        return [
+            WorkerEntry(worker=worker, lane=lane, runs=decode_runs(runs), trouble=trouble)
+            for worker, lane, runs, trouble in rows
+        ]
+
+    def needs(self, lane: str | None = None, limit: int = 2000) -> list[Need]:
+        rows = self._rows(
+            "SELECT w.lane, t.body, t.id FROM (SELECT lane, position, row_number() OVER (PARTITION BY lane ORDER BY position) "
+            "AS number FROM queue WHERE state = 'waiting' AND lane = ifnull(?, lane)) w "
+            "JOIN tuples t USING (position) WHERE w.number <= ? ORDER BY 1, w.position",
+            (lane, limit),
+        )
+        return grouped_needs(rows)
 
     def _check(self, claim: Claim, changed: int) -> None:
         if not changed:
@@ -481,9 +558,19 @@ class SqliteTupleStore:
             )
         self._notify()
 
-    def read(self, pattern: Pattern) -> WorkTuple | None:
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
-            rows = self._find(self._base, pattern, "q.state IN ('waiting', 'claimed')", (), 1)
+            if self._closed:
+                raise SpaceError(f"the tuple-space {self.path} is closed")
+            try:
+                yield self._base
+            except sqlite3.Error as error:
+                raise self._failure("read", error) from None
+
+    def read(self, pattern: Pattern) -> WorkTuple | None:
+        with self._reading() as base:
+            rows = self._find(base, pattern, "q.state IN ('waiting', 'claimed')", (), 1)
         return decode_work(rows[0][1]) if rows else None
 
     def get(self, tuple_id: str) -> StoredTuple | None:
@@ -558,14 +645,18 @@ class SqliteTupleStore:
             for lane, (usd, tokens_in, tokens_out) in sorted(sums.items())
         ]
 
-    def failures(self, lane: str | None = None, limit: int = 1000) -> list[Failures]:
+    def failures(self, lane: str | None = None, limit: int = 20_000) -> list[Failures]:
         rows = self._rows(
             "SELECT f.lane, f.error, f.n, t.id FROM (SELECT lane, coalesce(error, '') AS error, count(*) AS n, "
-            "max(position) AS position FROM queue WHERE state = 'failed' AND (?1 IS NULL OR lane = ?1) "
+            f"max(position) AS position FROM queue q WHERE state = 'failed' AND (?1 IS NULL OR lane = ?1) AND NOT {_REPEATED} "
             "GROUP BY 1, 2 ORDER BY 3 DESC LIMIT ?2) f JOIN tuples t USING (position) ORDER BY f.n DESC, f.position DESC",
             (lane, limit),
         )
         return [Failures(lane=lane, reason=reason, count=n, tuple_id=id_) for lane, reason, n, id_ in rows]
+
+    def repeated(self) -> dict[str, int]:
+        rows = self._rows(f"SELECT lane, count(*) FROM queue q WHERE state = 'failed' AND {_REPEATED} GROUP BY 1")
+        return dict(rows)
 
     def holders(self) -> list[Holder]:
         rows = self._rows(
@@ -628,7 +719,11 @@ class SqliteTupleStore:
             with self._lock:
                 if self._closed:
                     return False
-                (version,) = self._base.execute("PRAGMA data_version").fetchone()
+                try:
+                    (version,) = self._base.execute("PRAGMA data_version").fetchone()
+                except sqlite3.Error:
+                    # The next operation says why.
+                    version = self._version
             with self._changed:
                 if version != self._version:
                     self._version = version
@@ -657,6 +752,14 @@ _GIVE_BUDGET = (
     "UPDATE queue SET budget = ? WHERE state NOT IN ('done', 'failed') AND position IN "
     "(SELECT position FROM tuples WHERE id IN (SELECT value FROM json_each(?)))"
 )
+_REPEATED = (
+    "EXISTS (SELECT 1 FROM queue r WHERE r.first = coalesce(q.first, q.position) AND r.position > q.position "
+    "AND r.state IN ('done', 'failed'))"
+)
+"""Whether a tuple was repeated, and how the repetition ended is known."""
+_FIRSTS = 7
+"""The version of the tables that notes which tuple another one repeats."""
+_FORGET_S = 86400.0
 _IDLE = "(q.state = 'taken' OR (q.state = 'claimed' AND q.lease_until < ?) OR (q.state = 'waiting' AND q.ready_at > ?))"
 _AFFORDABLE = (
     "NOT EXISTS (SELECT 1 FROM budgets b WHERE b.name = q.budget "
@@ -689,6 +792,15 @@ def _stored(row: Any) -> StoredTuple:
 @lru_cache(maxsize=64)
 def _part(pattern: str) -> Any:
     return json.loads(pattern)
+
+
+@lru_cache(maxsize=64)
+def _runs(text: str) -> tuple[Runnable, ...]:
+    return decode_runs(text)
+
+
+def _can_run(body: bytes, runs: str) -> bool:
+    return can_run(json.loads(body), _runs(runs))
 
 
 def _matches(body: bytes, pattern: str) -> bool:

@@ -178,7 +178,7 @@ def test_only_what_failed_is_cast_again(folder: Path) -> None:
     later = rows(run(folder, *words, stdin=stdin, status=1).stdout)
     assert sorted(later, key=str) == sorted(again, key=str)
     lanes = json.loads(run(folder, "tuple", "status", "--json").stdout)["lanes"]
-    assert [(lane["done"], lane["failed"]) for lane in lanes.values()] == [(1, 2)]
+    assert [(lane["done"], lane["failed"], lane["repeated"]) for lane in lanes.values()] == [(1, 1, 1)]
 
 
 @pytest.mark.parametrize("by_workers", [False, True])
@@ -334,20 +334,86 @@ def postgres() -> Any:
         pytest.skip(str(why))
 
 
-def test_a_worker_runs_no_other_text_of_its_recipe(folder: Path) -> None:
-    batch = start(folder, *BATCH, "--lane", "greetings")
+def test_what_no_worker_can_run_stays_until_one_can(folder: Path) -> None:
     other = folder / "other"
     other.mkdir()
     (other / "greeter.cantrip.yaml").write_text(RECIPE.replace("Hello.", "Evil."))
+    lane = ("--lane", "greetings", "--space", "space.db")
+    batch = start(folder, *BATCH, *lane, "--out", "results.jsonl")
     assert batch.stderr is not None
-    worker = start(folder, "worker", "other/greeter.cantrip.yaml", "--lane", "greetings")
+    workers = []
     try:
+        said = _until(batch, "no worker works on this lane")
+        assert "2 casts of lane greetings wait" in said
+        assert "Start a worker: cantrip worker greeter.cantrip.yaml --lane greetings" in said
+        workers.append(start(folder, "worker", "other/greeter.cantrip.yaml", *lane, "--loom", "sqlite:w.loom.db"))
+        _until(batch, "the workers have another text of the recipe")
+        status = json.loads(run(folder, "tuple", "status", "--space", "space.db", "--json").stdout)
+        assert [(each["count"], each["lane"]) for each in status["stuck"]] == [(2, "greetings")]
+        assert "another text of the recipe" in run(folder, "tuple", "status", "--space", "space.db").stdout
+        doctor = processes.run(
+            [*CANTRIP, "doctor", "--all"], cwd=folder, capture_output=True, text=True, timeout=60,
+            env={**environment(folder), "CANTRIP_TUPLE_SPACE": str(folder / "space.db")},
+        )  # fmt: skip
+        assert "2 in lane greetings wait: agent.cast.greeter: the workers have another text" in " ".join(
+            doctor.stdout.split()
+        )
+        # A worker that stops says that what is left is not for it.
+        left = run(
+            folder,
+            "worker",
+            "other/greeter.cantrip.yaml",
+            *lane,
+            "--loom",
+            "sqlite:w.loom.db",
+            "--until-empty",
+            status=1,
+        )
+        assert "2 wait for another worker" in left.stderr
+        # The new worker beside the old one loses nothing.
+        workers.append(start(folder, "worker", "greeter.cantrip.yaml", *lane, "--loom", "sqlite:w.loom.db"))
         _, stderr = batch.communicate(timeout=60)
-        assert batch.returncode == 1
-        assert "2 × the tuple is for another text of this recipe" in stderr
+        assert batch.returncode == 0, stderr
+        assert [row["cast"]["result"] for row in rows((folder / "results.jsonl").read_text())] == ["Hello."] * 2
     finally:
-        worker.terminate()
-        worker.communicate(timeout=30)
+        for each in workers:
+            each.terminate()
+            each.communicate(timeout=30)
+        batch.kill()
+        batch.communicate()
+
+
+def _until(process: subprocess.Popen[str], words: str) -> str:
+    """The line on standard error that has the words."""
+    assert process.stderr is not None
+    read = []
+    for line in process.stderr:
+        read.append(line)
+        if words in line:
+            return line
+    raise AssertionError("".join(read))
+
+
+def test_a_worker_that_ends_says_by_its_status_that_casts_failed(folder: Path) -> None:
+    lane = ("--lane", "x", "--space", "space.db")
+    (folder / "endless.jsonl").write_text('"endless"\n')
+    batch = start(folder, *BATCH[:2], "endless.jsonl", *lane)
+    _until(batch, "no worker works on this lane")
+    done = run(folder, "worker", "greeter.cantrip.yaml", *lane, "--loom", "w.loom.db", "--until-empty", status=1)
+    assert "1 failed; `cantrip tuple status` shows why" in done.stderr
+    batch.communicate(timeout=60)
+    assert batch.returncode == 1
+
+
+def test_a_wrong_key_is_found_by_one_cast_and_the_others_wait(folder: Path) -> None:
+    (folder / "greeter.cantrip.yaml").write_text(
+        RECIPE.replace('{message: "no connection, or it was lost: refused"}', "{status: 401, message: wrong key}")
+    )
+    stdin = '"broken 1"\n"broken 2"\n"broken 3"\n'
+    done = run(folder, *BATCH[:2], "-", "--concurrency", "1", stdin=stdin, status=2)
+    assert "would fail for every tuple: wrong key" in done.stderr
+    [lane] = json.loads(run(folder, "tuple", "status", "--json").stdout)["lanes"].values()
+    assert (lane["waiting"], lane["failed"]) == (3, 0)
 
 
 def test_tuples_are_put_and_read(folder: Path) -> None:

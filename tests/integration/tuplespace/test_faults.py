@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import re
+import resource
 import signal
 import sqlite3
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import TupleStore
 from cantrip_acp.tuplespace.tuples import new_tuple
+from tests.integration.tuplespace.conftest import new_schema
 from tests.support import networks, openai_replies, processes
 from tests.support.postgres_server import Server
 from tests.support.processes import CANTRIP
@@ -312,6 +315,83 @@ def test_casts_of_killed_workers_go_on_and_repeat_no_command(tmp_path: Path, mod
     lines = Counter((tmp_path / "effects.txt").read_text().splitlines())
     assert max(lines.values()) == 1, "a command was repeated"
     assert len(lines) >= CASTS - kills * 4, "only calls of killed workers may have had no effect"
+
+
+class Outage:
+    """What the workers need, and how it is taken from them for a while."""
+
+    def __init__(self, kind: str, server: Server | None) -> None:
+        self.kind, self._server, self.is_on = kind, server, False
+
+    def answer(self, request: Request) -> Reply:
+        if self.is_on and self.kind == "model":
+            return Reply(503, body=b"down for maintenance")
+        return write_a_line(request)
+
+    def begin(self, workers: Sequence[Any]) -> None:
+        self.is_on = True
+        if self._server is not None:
+            self._server.stop(signal.SIGQUIT)
+        if self.kind == "disk":
+            # As on a full disk, no file grows any more.
+            for each in workers:
+                resource.prlimit(each.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+
+    def end(self, workers: Sequence[Any]) -> None:
+        self.is_on = False
+        if self._server is not None:
+            self._server.start()
+        if self.kind == "disk":
+            for each in workers:
+                resource.prlimit(each.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@pytest.mark.timeout(1800 if SOAK else 240)
+@pytest.mark.parametrize("kind", ["model", "database", "disk"])
+def test_an_outage_ends_no_worker_and_each_tuple_ends_once(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server: Server | None = request.getfixturevalue("postgres") if kind == "database" else None
+    space, loom = "space.db", "sqlite:work.loom.db"
+    if server is not None:
+        space, loom = new_schema(server), new_schema(server)
+    outage = Outage(kind, server)
+    environment = {**os.environ, "CANTRIP_STATE_DIR": str(tmp_path / "state")}
+
+    def start(name: str, *words: str) -> Any:
+        with open(tmp_path / name, "w") as log:
+            return processes.Popen(
+                [*CANTRIP, *words, "--lane", "effects", "--space", space], cwd=tmp_path, env=environment, stdout=log, stderr=log
+            )  # fmt: skip
+
+    with Wire(outage.answer) as model:
+        # The recipe does not hide the outage: each query is tried once.
+        (tmp_path / "effect.cantrip.yaml").write_text(EFFECT.format(url=model.url) + "retry: {max_retries: 0}\n")
+        (tmp_path / "intents.jsonl").write_text("".join(f'"Write line {number}."\n' for number in range(CASTS * 2)))
+        words = ("worker", "effect.cantrip.yaml", "--loom", loom, "--concurrency", "4")
+        workers = [start(f"worker{number}", *words) for number in range(3)]
+        batch = start("batch", "cast-batch", "effect.cantrip.yaml", "intents.jsonl", "--out", "results.jsonl")
+        try:
+            assert model.wait_requests(6, 60)
+            outage.begin(workers)
+            time.sleep(60 if SOAK else 5)
+            outage.end(workers)
+            status = batch.wait(600)
+            logs = "".join((tmp_path / name).read_text() for name in ("batch", "worker0", "worker1", "worker2"))
+            assert status == 0, logs
+            assert [each.poll() for each in workers] == [None] * 3, logs
+            assert "again" in logs, "whoever waits says so"
+        finally:
+            for each in [*workers, batch]:
+                each.kill()
+                each.wait()
+    results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [row["cast"]["result"] for row in results] == ["Done."] * CASTS * 2
+    lines = Counter((tmp_path / "effects.txt").read_text().splitlines())
+    assert max(lines.values()) == 1, "a command was repeated"
+    store = open_store(space if server is not None else str(tmp_path / space))
+    with contextlib.closing(store):
+        assert [len(store.receipts(row["tuple_id"])) for row in results] == [1] * CASTS * 2
 
 
 def test_an_emitter_that_is_killed_puts_all_of_a_call_or_nothing(tmp_path: Path) -> None:

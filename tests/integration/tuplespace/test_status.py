@@ -67,14 +67,14 @@ def test_the_cost_is_that_of_ended_tuples_of_finished_steps_and_of_the_step_that
 
 
 def test_reasons_that_differ_only_in_ids_are_one(store: TupleStore) -> None:
-    put(store, "build", 5)
-    held = claims(store, "build", 5)
+    put(store, "build", 7)
+    held = claims(store, "build", 7)
     for number, claim in enumerate(held[:3]):
-        end(store, claim, 1.0, f"request req_0123456789abc{number} was refused")
-    end(store, held[3], 1.0, "exit 75")
-    end(store, held[4], 1.0, "exit 1")
+        end(store, claim, 1.0, f"request req_0123456789abc{number} was refused, query {number * 700}")
+    for claim, reason in zip(held[3:], ("exit 75", "exit 1", "m answered 503: x", "m answered 500: x"), strict=True):
+        end(store, claim, 1.0, reason)
     failures = read_status(store).failures
-    assert [each.count for each in failures] == [3, 1, 1]
+    assert [each.count for each in failures] == [3, 1, 1, 1, 1]
     assert "was refused" in failures[0].reason
     assert failures[0].tuple_id in {claim.work.id for claim in held[:3]}
     assert store.failures("other") == []

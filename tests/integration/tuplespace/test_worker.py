@@ -9,8 +9,11 @@ from typing import Any
 import anyio
 import pytest
 
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.tuplespace import worker as workers
+from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.tuplespace.fan_out import SPAWN, batch_spawn, spawn
+from cantrip_acp.tuplespace.monitoring.status import find_stuck
 from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.stores.base import StoredTuple, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
@@ -136,11 +139,233 @@ async def test_a_step_that_ended_is_not_repeated(store: TupleStore) -> None:
     assert store.receipts(each.id)[-1].document["cost"]["usd"] == 2.0
 
 
-async def test_an_unknown_yool_names_similar_ones(store: TupleStore) -> None:
-    each = work("agent.cast.reveiw")
+async def test_what_a_worker_cannot_run_stays_and_whoever_looks_reads_why(store: TupleStore) -> None:
+    needs = {"recipe": "sha256:new"}
+
+    class Casts:
+        needs = {"recipe": "sha256:new"}
+        without = ("reference",)
+
+        async def __call__(self, call: StepCall) -> StepResult:
+            return StepResult()
+
+    def cast(number: int, **args: Any) -> WorkTuple:
+        return work({"yool": "agent.cast.review", "args": {"intent": "x", **args}}, number=number)
+
+    fits, open_text = cast(1, recipe="sha256:new"), cast(2)
+    other_text, answered = cast(3, recipe="sha256:old"), cast(4, **needs, reference="x")
+    misspelt = work("agent.cast.reveiw")
+    half = work("agent.cast.review", "agent.cast.unknown", number=5)
+    works = [other_text, answered, misspelt, half, fits, open_text]
+    store.put(works)
+    assert {each.reason for each in find_stuck(store)} == {"no worker works on this lane"}
+    reasons: dict[str, str] = {}
+    async with anyio.create_task_group() as tasks:
+        worker = a_worker(store, {"agent.cast.review": Casts()})
+        tasks.start_soon(worker.run)
+        with anyio.fail_after(30):
+            while not all(stored(store, each).state == "done" for each in (fits, open_text)):
+                await anyio.sleep(0.01)
+            reasons |= {each.tuple_id: each.reason for each in find_stuck(store)}
+            assert not await worker.has_work()
+        worker.drain()
+    assert [(stored(store, each).state, stored(store, each).attempts) for each in works[:4]] == [("waiting", 0)] * 4
+    assert "another text of the recipe" in reasons.pop(other_text.id)
+    assert "could read the loom" in reasons.pop(answered.id)
+    assert reasons.pop(misspelt.id) == "no worker has the yool agent.cast.reveiw; similar: agent.cast.review"
+    assert reasons.pop(half.id).startswith("no worker has the yool agent.cast.unknown")
+    assert reasons == {}
+    assert store.workers() == [], "a worker that ends says so"
+
+
+async def test_an_outage_of_what_a_yool_needs_costs_no_attempts(store: TupleStore) -> None:
+    """One tuple is tried now and then; the others wait for it, and those of other yools do not."""
+    down, tries, notices, troubles = True, 0, list[str](), set[str | None]()
+
+    async def model(call: StepCall) -> StepResult:
+        nonlocal tries
+        tries += 1
+        if down:
+            raise StepFailed("503", outage=True)
+        return StepResult()
+
+    works = [work("a.model", number=n, agent_terms={"max_retries": 0}) for n in range(20)]
+    others = [work("a.other", number=n) for n in range(20)]
+    store.put([*works, *others])
+    async with anyio.create_task_group() as tasks:
+        worker = a_worker(store, {"a.model": model, "a.other": costing(0)}, concurrency=4, notice=notices.append)
+        tasks.start_soon(worker.run)
+        with anyio.fail_after(30):
+            while tries < 12 or any(stored(store, each).state != "done" for each in others):
+                await anyio.sleep(0.01)
+                troubles |= {each.trouble for each in store.workers()}
+            assert all(stored(store, each).state in ("waiting", "claimed") for each in works)
+            down = False
+            while any(stored(store, each).state != "done" for each in works):
+                await anyio.sleep(0.01)
+        worker.drain()
+    assert "a.model does not work: 503. It is tried again in" in notices[0]
+    assert notices[-1].startswith("a.model works again after")
+    assert "a.model: 503" in troubles
+    assert {stored(store, each).attempts for each in works} == {1}
+
+
+async def test_a_tuple_that_looks_like_an_outage_while_others_succeed_fails(store: TupleStore) -> None:
+    async def model(call: StepCall) -> StepResult:
+        if call.position["n"] == 0:
+            await anyio.sleep(0.05)
+            raise StepFailed("500", outage=True)
+        return StepResult()
+
+    poison = work("a.model", number=0, agent_terms={"max_retries": 1})
+    store.put([poison])
+    number = 0
+    async with anyio.create_task_group() as tasks:
+        worker = a_worker(store, {"a.model": model}, concurrency=2)
+        tasks.start_soon(worker.run)
+        with anyio.fail_after(30):
+            while stored(store, poison).state != "failed":
+                number += 1
+                await anyio.to_thread.run_sync(lambda n=number: store.put([work("a.model", number=n)]))  # type: ignore[misc]
+                await anyio.sleep(0.01)
+        worker.drain()
+    assert stored(store, poison).error == "2 attempts failed; the last: 500"
+
+
+async def test_what_may_be_an_outage_is_one_when_another_tuple_fails_too(store: TupleStore) -> None:
+    down, ran = True, list[int]()
+
+    async def model(call: StepCall) -> StepResult:
+        ran.append(call.position["n"])
+        await anyio.sleep(0.05)
+        if down:
+            raise StepFailed("m answered 500", perhaps=True)
+        return StepResult()
+
+    works = [work("a.model", number=n, agent_terms={"max_retries": 0}) for n in range(4)]
+    store.put(works)
+    async with anyio.create_task_group() as tasks:
+        worker = a_worker(store, {"a.model": model}, concurrency=4)
+        tasks.start_soon(worker.run)
+        with anyio.fail_after(30):
+            while len(ran) < 8:
+                await anyio.sleep(0.01)
+            down = False
+            while any(stored(store, each).state == "waiting" for each in works) or worker.running:
+                await anyio.sleep(0.01)
+        worker.drain()
+    assert [stored(store, each).state for each in works] == ["done"] * 4
+    alone = work("a.model", number=9, agent_terms={"max_retries": 1})
+    down = True
+    store.put([alone])
+    await run_all(store, {"a.model": model})
+    assert stored(store, alone).error == "2 attempts failed; the last: m answered 500"
+
+
+async def test_an_outage_that_lasts_too_long_counts(store: TupleStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_OUTAGE_S", 0.1)
+
+    async def model(call: StepCall) -> StepResult:
+        raise StepFailed("503", outage=True)
+
+    each = work("a.model", agent_terms={"max_retries": 1})
     store.put([each])
-    await run_all(store, {"agent.cast.review": costing(0)})
-    assert "no yool 'agent.cast.reveiw'; similar: agent.cast.review" in (stored(store, each).error or "")
+    await run_all(store, {"a.model": model})
+    assert stored(store, each).error == "2 attempts failed; the last: 503"
+
+
+async def test_a_mistake_that_every_tuple_would_meet_ends_the_worker_and_no_tuple(store: TupleStore) -> None:
+    calls = 0
+
+    async def model(call: StepCall) -> StepResult:
+        nonlocal calls
+        calls += 1
+        raise StepFailed("401 wrong key", mistake=True)
+
+    works = [work("a.model", number=n) for n in range(5)]
+    store.put(works)
+    with (
+        pytest.raises(DefinitionError, match=r"a\.model would fail for every tuple: 401 wrong key"),
+        anyio.fail_after(30),
+    ):
+        await a_worker(store, {"a.model": model}, concurrency=1).run()
+    assert calls == 1
+    assert {(stored(store, each).state, stored(store, each).attempts) for each in works} == {("waiting", 0)}
+
+
+async def test_a_bug_in_a_yool_fails_its_tuple_alone(store: TupleStore) -> None:
+    async def step(call: StepCall) -> StepResult:
+        if call.position["n"] == 0:
+            raise KeyError("x")
+        return StepResult()
+
+    bad, good = work("a.b", number=0, agent_terms={"max_retries": 0}), work("a.b", number=1)
+    store.put([bad, good])
+    await run_all(store, {"a.b": step})
+    assert (stored(store, bad).error, stored(store, good).state) == (
+        "1 attempt failed; the last: a bug: KeyError: 'x'",
+        "done",
+    )
+
+
+class _Down:
+    """A store whose server does not answer for a while."""
+
+    def __init__(self, store: TupleStore) -> None:
+        self._store, self.refused, self.is_down = store, 0, False
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not callable(found) or name in ("wait", "close"):
+            return found
+
+        def ask(*args: Any, **options: Any) -> Any:
+            if self.is_down:
+                self.refused += 1
+                raise SpaceError("cannot write tuple-space: no server")
+            return found(*args, **options)
+
+        return ask
+
+
+async def test_an_outage_of_the_store_ends_no_worker_and_loses_no_result(store: TupleStore) -> None:
+    down, ran, notices = _Down(store), list[int](), list[str]()
+
+    async def step(call: StepCall) -> StepResult:
+        down.is_down = True
+        ran.append(call.position["n"])
+        await call.save({"cost": {"usd": 1.0}})
+        return StepResult(cost={"usd": 1.0})
+
+    works = [work("a.b", number=n) for n in range(4)]
+    store.put(works)
+    async with anyio.create_task_group() as tasks:
+        worker = a_worker(store, {"a.b": step}, concurrency=2, lease_s=0.5, notice=notices.append)
+        worker.store = down  # type: ignore[assignment]
+        tasks.start_soon(worker.run)
+        with anyio.fail_after(30):
+            while any(stored(store, each).state != "done" for each in works):
+                await anyio.sleep(0.1)
+                if down.refused > 5:
+                    assert worker.is_held_up
+                    down.is_down, down.refused = False, 0
+        worker.drain()
+    assert sorted(ran) == [0, 1, 2, 3]
+    assert "no server. This worker waits and tries again" in notices[0]
+    assert any("works again" in each for each in notices)
+
+
+async def test_a_worker_can_be_stopped_during_an_outage_of_the_store(store: TupleStore) -> None:
+    down = _Down(store)
+    store.put([work("a.b")])
+    async with anyio.create_task_group() as tasks:
+        worker = a_worker(store, {"a.b": costing(0)})
+        worker.store, down.is_down = down, True  # type: ignore[assignment]
+        with anyio.fail_after(30):
+            tasks.start_soon(worker.run)
+            while not down.refused:
+                await anyio.sleep(0.01)
+            worker.drain()
 
 
 async def test_a_budget_is_left_for_later_steps_and_then_is_gone(store: TupleStore) -> None:

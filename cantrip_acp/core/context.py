@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core.context_block import DOCUMENTS, KNOWLEDGE, ContextBlock, block_of, steering_message
+from cantrip_acp.core.context_block import DOCUMENTS, KNOWLEDGE, WARDS, ContextBlock, block_of, steering_message
 from cantrip_acp.core.folding.policy import (
     ATTACHMENT_TOKENS,
     CHARS_PER_TOKEN,
@@ -27,7 +27,7 @@ from cantrip_acp.crystals.contract import CUTS, Attachment, Message
 from cantrip_acp.crystals.refused_media import without_media
 from cantrip_acp.gates.contract import render_record
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
-from cantrip_acp.loom.records.turn import STEERING, GateRecord, Output, SentQuery, Turn, UtteranceRecord
+from cantrip_acp.loom.records.turn import DURING_CAST, GateRecord, Output, SentQuery, Turn, UtteranceRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.call import Call
@@ -64,7 +64,7 @@ _LEAST = 2_000
 class _Opening:
     """One cast in the context: its intent and the blocks before it."""
 
-    __slots__ = ("blocks", "intent", "lead", "messages", "partial")
+    __slots__ = ("blocks", "intent", "lead", "messages", "partial", "told_before")
 
     def __init__(
         self, intent: str, messages: list[Message], blocks: Sequence[ContextBlock], lead: Sequence[Message] = ()
@@ -76,6 +76,8 @@ class _Opening:
         self.intent = intent
         self.messages = messages
         self.blocks = blocks
+        self.told_before: str | None = None
+        """`Context.told` before this cast."""
 
 
 class _Entry:
@@ -139,6 +141,8 @@ class Context:
         self._steering: dict[str, list[ContextBlock]] = {}
         """Recorded messages of the user during a cast that stand after a turn, by the turn's id."""
         self._last_turn: str | None = None
+        self.told: str | None = None
+        """The ``uri`` of the last block that told the entity of changed wards (`WARDS`)."""
         self._opening: _Opening | None = None
         self._before: _Opening | None = None
         """The cast before the last one."""
@@ -179,7 +183,7 @@ class Context:
         Blocks are system messages, so that the intent is the first user message (INTENT-2).
         """
         self.expect_knowledge(blocks)
-        given, blocks = blocks, [block for block in blocks if block.source not in (KNOWLEDGE, STEERING)]
+        given, blocks = blocks, [block for block in blocks if block.source not in (KNOWLEDGE, *DURING_CAST)]
         messages = [Message("system", b.render(), kind="context") for b in blocks if b.attachment is None]
         attached = tuple(block.attachment for block in blocks if block.attachment is not None)
         messages.append(Message("user", intent, kind="intent", attachments=attached))
@@ -189,6 +193,9 @@ class Context:
             silent = not any(entry.opening is before for entry in self._entries) and self._digested is not before
             lead = [*before.lead, *before.messages, before.partial] if silent else [before.partial]
         self._opening = _Opening(intent, messages, blocks, lead)
+        self._opening.told_before = self.told
+        for block in blocks:
+            self._note_told(block)
         self._extend(messages)
         self._expect_steering(given)
 
@@ -197,8 +204,13 @@ class Context:
         self.expect_knowledge(blocks)
         self._expect_steering(blocks)
 
+    def _note_told(self, block: ContextBlock) -> None:
+        if block.uri is not None and block.uri.startswith(WARDS):
+            self.told = block.uri
+
     def steer(self, block: ContextBlock) -> None:
-        """Add what the user sent while the cast runs, after everything else."""
+        """Add what the user sent, or the entity is told, while the cast runs, after everything else."""
+        self._note_told(block)
         message = steering_message(block)
         last = self._entries[-1] if self._entries else None
         if last is not None and last.opening is self._opening:
@@ -210,7 +222,7 @@ class Context:
     def _expect_steering(self, blocks: Sequence[ContextBlock]) -> None:
         """Add what was sent before the first query of a cast, and note what was sent after later turns."""
         for block in blocks:
-            if block.source != STEERING:
+            if block.source not in DURING_CAST:
                 continue
             if block.after is None or block.after == self._last_turn:
                 self.steer(block)
@@ -308,6 +320,7 @@ class Context:
         gone = set(map(id, opening.messages))
         self.messages[:] = [message for message in self.messages if id(message) not in gone]
         self._since = max(0, self._since - sum(map(tokens_of, opening.messages)))
+        self.told = opening.told_before
         self._opening, self._before = self._before, None
         self._known_from_withdrawn = True
         return True

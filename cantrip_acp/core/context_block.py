@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from cantrip_acp.crystals.contract import Attachment, Crystal, Message, takes
-from cantrip_acp.loom.records.turn import STEERING, ContextRecord, new_id, now
+from cantrip_acp.loom.records.turn import ContextRecord, new_id, now
 from cantrip_acp.text.dataclass import dataclass
 
 _BLOCK_END = re.compile(r"</(\s*context)", re.IGNORECASE)
@@ -55,11 +55,16 @@ KNOWLEDGE = "knowledge"
 """The ``source`` of the block with what a session knows. There is at most one; it stands after call and capabilities."""
 
 
+WARDS = "wards:"
+"""The beginning of the ``uri`` of a block that says what a change of the wards means to the entity. The rest is a name, such
+as that of a mode: of several such blocks the last one holds, and one that holds already need not be told again."""
+
+
 def steering_message(block: ContextBlock) -> Message:
-    """The message with which the crystal reads a block with the source `STEERING`."""
+    """The message with which the crystal reads a block that was added while a cast ran (`DURING_CAST`)."""
     if block.attachment is not None:
-        return Message("user", block.title or block.attachment.kind, kind=STEERING, attachments=(block.attachment,))
-    return Message("user", block.render() if block.uri or block.title else block.text, kind=STEERING)
+        return Message("user", block.title or block.attachment.kind, kind="steering", attachments=(block.attachment,))
+    return Message("user", block.render() if block.uri or block.title else block.text, kind="steering")
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,8 @@ class Entity(Generic[Value]):
             names_requests=above is not None and above.names_requests,
             running_calls=RunningCalls() if above is None else above.running_calls,
             single_cast=single_cast,
+            note=None if above is None else above.note,
+            known_note=None if above is None or above.note is None else above.note.uri,
         )
         self.executor = GateExecutor(
             cantrip.circle,
@@ -422,13 +424,31 @@ class Entity(Generic[Value]):
 
     # --- Changes between turns
 
-    def set_wards(self, wards: Wards | WardsOf | None) -> None:
+    @property
+    def due_note(self) -> ContextBlock | None:
+        """What it is to be told of the wards in force, and has not read yet (`set_wards`)."""
+        return self.state.due_note
+
+    def set_wards(
+        self,
+        wards: Wards | WardsOf | None,
+        note: ContextBlock | None = None,
+        *,
+        for_children: ContextBlock | None = None,
+        known: bool = False,
+    ) -> None:
         """Set further wards, in force from the next call and the next program on. None removes them again.
 
         Wards that depend on the gates come as a function of the circle, because the circle may still get more gates.
-        The description of the circle that the crystal saw stays as it is; the caller must announce the change in the
-        context (LOOM-6).
+        The description of the circle that the crystal saw stays as it is (LOOM-6), so ``note`` tells the entity what
+        changed: with its next query, also in a running cast. Its ``uri`` is `WARDS` and a name. It is not told if the
+        note with that name is the last one that it read, and never if it is ``known`` from the beginning. Children that
+        run read ``for_children``, or the same note. Without a note the last one holds.
         """
+        if note is not None:
+            self.state.note = note
+            if known:
+                self.state.known_note = note.uri
         self._extra_wards = wards
         own = self.cantrip.circle
         more = wards(own) if callable(wards) else wards
@@ -437,7 +457,7 @@ class Entity(Generic[Value]):
         self.executor.set_circle(circle)
         self.medium_session.wards_changed(before.wards, circle.wards)
         self._casts.set_wards(circle.wards)
-        children.set_wards(self.state, circle.wards)
+        children.set_wards(self.state, circle.wards, for_children or note)
 
     def use_crystal(self, crystal: Crystal) -> None:
         """Use another crystal from the next query on.

@@ -79,7 +79,7 @@ class ChildEntity(Protocol):
 
     async def cast(self, intent: str, *, trace: Trace | None = None) -> CastResult: ...
 
-    def set_wards(self, wards: Wards | WardsOf | None) -> None: ...
+    def set_wards(self, wards: Wards | WardsOf | None, note: ContextBlock | None = None) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -154,6 +154,16 @@ class EntityState:
     source_problems: tuple[str, ...] = ()
     """What of its gate sources (MCP servers) cannot be used, and why. It is a warning of each of its casts."""
     closed: bool = False
+    note: ContextBlock | None = None
+    """What the entity is to know of the wards in force (`Entity.set_wards`). Its ``uri`` begins with `WARDS`."""
+    known_note: str | None = None
+    """The ``uri`` of the note that held before it was told of any."""
+
+    @property
+    def due_note(self) -> ContextBlock | None:
+        """The note that it has not read yet; None if what it was told last holds."""
+        told = self.context.told or self.known_note
+        return self.note if self.note is not None and self.note.uri != told else None
 
     @property
     def name(self) -> str | None:

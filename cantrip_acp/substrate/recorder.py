@@ -26,7 +26,15 @@ from cantrip_acp.core.context import Context
 from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, ContextBlock
 from cantrip_acp.core.history.recorded_circle import RecordedCircle, recorded_call
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import STEERING, CantripRecord, CastRecord, ContextRecord, Turn, UtteranceRecord
+from cantrip_acp.loom.records.turn import (
+    NOTE,
+    STEERING,
+    CantripRecord,
+    CastRecord,
+    ContextRecord,
+    Turn,
+    UtteranceRecord,
+)
 from cantrip_acp.loom.records.turn_parts import joined
 from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, encode_body, one_line, why_not_stored
 from cantrip_acp.substrate.projects import Project, create, session_id
@@ -290,6 +298,8 @@ class Sessions:
             for scope in scopes:
                 if self._substrate.exists(scope):
                     yield NewPlacement(scope, chunk_id, "relates")
+        elif record.source == NOTE:
+            return  # what the entity was told of its own circle
         elif record.source == STEERING and not record.uri and record.text:
             body = {"text": _cut(record.text), "cast": record.cast_id, "at": record.timestamp, "from": STEERING}
             yield from _placed(record.entity_id, "prompt", f"prompt:{record.id}", body)

@@ -159,7 +159,7 @@ class SessionOptions:
             raise invalid_params(shared().diagnostic(str(problem)), "value") from None
 
     def set_mode(self, session: Session, mode: str) -> None:
-        """Set the mode at once, also for a running prompt.
+        """Set the mode at once, also for a running prompt. The entity is told with its next query.
 
         Raises `RpcError` for an unknown mode, and if the change cannot be recorded. A stricter mode applies even then.
         """
@@ -168,21 +168,17 @@ class SessionOptions:
         if mode == session.metadata.mode:
             return
         unwritten: LoomError | None = None
+        began = {} if session.metadata.known_mode is not None else {"known_mode": session.metadata.mode}
         try:
-            self._append(session, {MODE: mode})
+            self._append(session, {MODE: mode, **began})
         except LoomError as problem:
             if not modes.tightens(session.metadata.mode, mode):
                 raise _not_saved(problem) from None
             unwritten = problem
+        session.metadata.known_mode = session.metadata.known_mode or session.metadata.mode
         session.metadata.mode = session.permissions.mode = mode
         apply_mode(session.entity, mode)
         session.permissions.settle_open_questions()
-        described = next(m.description for m in modes.MODES if m.id == mode)
-        session.entity_notes = [text for text in session.entity_notes if not text.startswith("The user switched")]
-        session.entity_notes.append(
-            f"The user switched this session to the mode {modes.name_of(mode)!r}: {described} This replaces what you were "
-            "told about your environment before."
-        )
         self._factory.try_save_metadata(session.opened)
         if unwritten is not None:
             raise _not_saved(unwritten)
@@ -313,7 +309,7 @@ class SessionOptions:
         cantrip = with_client_prompt(self._factory.with_cache(cantrip, metadata), metadata.system_prompt)
         fork_turn = old.last_turn if old.sequence or session.opened.turns else None
         found = await anyio.to_thread.run_sync(resume_entity, cantrip, old.loom, new_id("e"), fork_turn)
-        apply_mode(found.entity, metadata.mode)
+        apply_mode(found.entity, metadata.mode, known=metadata.known_mode or metadata.mode)
         found.entity.state.names_requests = old.state.names_requests
         if found.entity.checkpoints is not None and old.checkpoints is not None:
             found.entity.checkpoints.on_problem = old.checkpoints.on_problem
@@ -405,8 +401,8 @@ class SessionOptions:
             self._append(session, {"system_prompt": msgspec.to_builtins(session.metadata.system_prompt)})
         text, session.entity_notes = session.entity_notes, []
         told = [ContextBlock("\n".join(text), "This session", "session")] if text else []
-        if session.metadata.mode != modes.PLAN:
-            return told
+        if session.metadata.mode != modes.PLAN or session.entity.due_note is not None:
+            return told  # the note says it
         from cantrip_acp.acp.sessions.plan_mode import INSTRUCTION
 
         return [*told, INSTRUCTION]

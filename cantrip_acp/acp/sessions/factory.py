@@ -224,7 +224,7 @@ class SessionFactory:
             system_prompt=system_prompt,
             forked_from=forked_from,
         )
-        apply_mode(entity, mode)
+        apply_mode(entity, mode, known=mode)
         opened = OpenedSession(metadata, entity, recipe, self.store.exports, lock=lock, mode_reason=reason)
         self.save_metadata(opened)
         return opened
@@ -255,7 +255,7 @@ class SessionFactory:
             if lock >= 0:
                 os.close(lock)
             raise
-        apply_mode(found.entity, metadata.mode)
+        apply_mode(found.entity, metadata.mode, known=metadata.known_mode or metadata.mode)
         opened = OpenedSession(metadata, found.entity, recipe, self.store.exports, found.turns, found.kept, lock, lost)
         opened.history, opened.definition_changes = found.parts, edited
         if lost:
@@ -302,6 +302,7 @@ class SessionFactory:
             reuse_results=before.reuse_results,
             system_prompt=system_prompt or before.system_prompt,
             mode=before.mode,
+            known_mode=before.known_mode,
             recipe=before.recipe,
             crystal=before.crystal,
             effort=before.effort,
@@ -337,7 +338,7 @@ class SessionFactory:
             if lock >= 0:
                 os.close(lock)
             raise
-        apply_mode(found.entity, metadata.mode)
+        apply_mode(found.entity, metadata.mode, known=metadata.known_mode or metadata.mode)
         opened = OpenedSession(metadata, found.entity, recipe, self.store.exports, found.turns, found.kept, lock)
         self.save_metadata(opened)
         return opened
@@ -477,14 +478,25 @@ def reopen(cantrip: Cantrip, loom: Loom, metadata: SessionMetadata) -> tuple[Res
     return found, edited
 
 
-def apply_mode(entity: Entity, mode: str) -> None:
-    """Apply the wards of a mode to an entity."""
-    entity.set_wards(lambda circle: modes.wards_of(mode, circle))
+def apply_mode(entity: Entity, mode: str, *, known: str | None = None) -> None:
+    """Apply the wards of a mode to an entity, and tell it so with its next query. ``known``: the mode of which it need not be
+    told, because it began in it."""
+    from cantrip_acp.acp.sessions.plan_mode import mode_note
+
+    for each in dict.fromkeys((known or mode, mode)):
+        note, for_children = mode_note(each)
+        entity.set_wards(
+            lambda circle, each=each: modes.wards_of(each, circle),  # type: ignore[misc]
+            note,
+            for_children=for_children,
+            known=each == known,
+        )
 
 
 def chosen_options(metadata: SessionMetadata) -> dict[str, Any]:
     """The chosen options of a session, as changes for a ``config`` record."""
     found = {"mode": metadata.mode, "recipe": metadata.recipe, "crystal": metadata.crystal, "effort": metadata.effort}
+    found["known_mode"] = metadata.known_mode
     changes: dict[str, Any] = {
         name: value for name, value in found.items() if value is not None and (name, value) != ("mode", modes.FALLBACK)
     }

@@ -8,13 +8,14 @@ chose. Comments become the intent of another cast in plan mode. So the loom has 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import escape_invisible, outcome_of
 from cantrip_acp.acp.render.formatting import text_content, truncate_end
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.core.context_block import ContextBlock
+from cantrip_acp.core.context_block import WARDS, ContextBlock
 from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.redaction import shared
 
@@ -43,6 +44,17 @@ APPROVALS: tuple[tuple[str, Literal["allow_once", "allow_always"], str], ...] = 
 _HEADING = re.compile(r"^#{1,3}[ \t]+plan\b", re.IGNORECASE | re.MULTILINE)
 _APPROVED = "I approve this plan"
 _EDIT, _COMMENT = "edit_plan", "return_with_comments"
+
+
+def mode_note(mode: str) -> tuple[ContextBlock, ContextBlock]:
+    """What an entity is told of the mode that holds now, and what its children are told."""
+    described = next(each.description for each in modes.MODES if each.id == mode)
+    text = (
+        f"The user switched this session to the mode {modes.name_of(mode)!r}: {described} This replaces what you were told "
+        "about your environment before."
+    )
+    child = ContextBlock(text, "Mode", "session", f"{WARDS}{mode}")
+    return (replace(child, text=f"{text}\n\n{INSTRUCTION.text}") if mode == modes.PLAN else child), child
 
 
 def plan_in(answer: Any) -> str | None:

@@ -271,8 +271,6 @@ class Session:
             return None
         if decision.mode is not None:
             self.set_mode(self, decision.mode)
-            # The intent says it.
-            self.entity_notes = [text for text in self.entity_notes if not text.startswith("The user switched")]
         return decision.intent
 
     def _take_undelivered(self) -> _Steering | None:

@@ -80,6 +80,7 @@ class SessionMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The content of a session's metadata file.
 
     - ``loom``: the location of the loom.
+    - ``known_mode``: the mode in which the session began, if it was changed since. The entity is not told of that one.
     - ``recipe``, ``crystal`` and ``effort``: the values that the user chose in the session.
     - ``started``: the recipe with which the agent was started.
     - ``from_turn``: the turn from which the entity of a fork continued.
@@ -102,6 +103,7 @@ class SessionMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     system_prompt: ClientPrompt | None = None
     reuse_results: bool = True
     mode: str = "ask"
+    known_mode: str | None = None
     recipe: str | None = None
     crystal: str | None = None
     effort: str | None = None
@@ -446,7 +448,7 @@ def fork_point(loom: Loom, turn_id: str) -> str | int:
 def apply_record(metadata: SessionMetadata, record: ConfigRecord) -> None:
     """Apply a ``config`` record of the loom to a session's metadata."""
     changes = record.changes
-    for key in ("mode", "recipe", "crystal", "effort"):
+    for key in ("mode", "known_mode", "recipe", "crystal", "effort"):
         value = changes.get(key)
         if isinstance(value, str):
             setattr(metadata, key, value)

@@ -22,15 +22,21 @@ class TerminalMode:
         self._show = show
         self._permissions = next(each for each in entity.cantrip.interceptors if isinstance(each, Permissions))
         self._before_ask = modes.TRUSTED
+        apply_mode(entity, self.name, known=self.name if entity.state.note is None else None)
 
     def move_to(self, entity: Entity) -> None:
         """Apply the present mode to another entity with the same permissions: a new conversation."""
         self._entity = entity
-        apply_mode(entity, self.name)
+        apply_mode(entity, self.name, known=self.name)
 
     @property
     def name(self) -> str:
         return self._permissions.mode
+
+    @property
+    def told_next(self) -> bool:
+        """Whether the entity is told of the present mode with its next query."""
+        return self._entity.due_note is not None
 
     def set(self, mode: str) -> None:
         """Apply a mode at once: its wards, when the user is asked, and what it decides of the questions that are open."""

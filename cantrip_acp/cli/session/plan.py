@@ -40,7 +40,7 @@ class TerminalPlan:
     @property
     def context(self) -> tuple[ContextBlock, ...]:
         """What the entity reads before the next intent."""
-        return (INSTRUCTION,) if self._mode.name == modes.PLAN else ()
+        return (INSTRUCTION,) if self._mode.name == modes.PLAN and not self._mode.told_next else ()
 
     def command(self, words: str, run: EntityThread) -> bool:
         """Run ``/plan``, which goes back to plan mode. Returns False for any other line."""

@@ -424,7 +424,7 @@ def open_session(
             "that answer",
             err=True,
         )
-    apply_mode(again.entity, note.mode)
+    apply_mode(again.entity, note.mode, known=note.known_mode or note.mode)
     hosts.add_from_thread(loom, again.entity.last_turn)
     if again.kept in STATE_NOTES:
         # The output of the first cell says this too, but the user should know it now.

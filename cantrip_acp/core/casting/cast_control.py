@@ -15,6 +15,7 @@ from cantrip_acp.core.errors import CantripError, EntityBusy, EntityClosed, Enti
 from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.state import SteeringMessage
 from cantrip_acp.crystals import http_clients
+from cantrip_acp.loom.records.turn import NOTE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -82,6 +83,8 @@ class CastControl:
                 await self._connect_sources()
                 await self._session.restore_before_query()
                 self._tell_of_modules(run, resumed)
+                if resumed is None and (note := entity.due_note) is not None:
+                    run.cast.blocks = (*run.cast.blocks, note)
             self._connecting = None
             result = await run.run()
             whole = result.terminated
@@ -102,11 +105,10 @@ class CastControl:
         text = self._session.take_notes(also_loaded=resumed is None)
         if not text:
             return
-        block = ContextBlock(text, "Loaded modules", "cantrip")
         if begins:
-            run.cast.blocks = (*run.cast.blocks, block)
+            run.cast.blocks = (*run.cast.blocks, ContextBlock(text, "Loaded modules", "cantrip"))
         else:
-            run.cast.steering.append(SteeringMessage((block,)))
+            run.cast.steering.append(SteeringMessage((ContextBlock(text, "Loaded modules", NOTE),)))
 
     def cancel(self, reason: str) -> bool:
         """Stop the running cast. Returns False if none runs."""

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -22,10 +22,11 @@ import msgspec
 
 from cantrip_acp.core import events
 from cantrip_acp.core.casting import enforcement
+from cantrip_acp.core.casting.additions import Additions
 from cantrip_acp.core.casting.query_stream import QueryStream, with_masked_names
 from cantrip_acp.core.casting.result import CastResult, without_calls
 from cantrip_acp.core.casting.turn_builder import TurnBuilder
-from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, record_of, unread_notice
+from cantrip_acp.core.context_block import CastInfo, unread_notice
 from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
 from cantrip_acp.core.folding.apply import make_more_room, make_room
 from cantrip_acp.core.history.continuation import rebuild_context
@@ -38,7 +39,6 @@ from cantrip_acp.gates.contract import ProgramCall
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.loom.records.turn import (
-    STEERING,
     TERMINATIONS,
     CastRecord,
     ContextRecord,
@@ -133,6 +133,7 @@ class CastRun:
         self._gate_counts: Counter[str] = Counter()
         self._last_text: str | None = None
         self._warned: set[str] = set()
+        self._additions = Additions(self.cast, resumed, self._warn_once)
         self._context: list[ContextRecord] = []
         self._unclear = 0
         """How many responses in a row held a program that was not clear."""
@@ -272,7 +273,7 @@ class CastRun:
                 reference=msgspec.UNSET if self._reference is None else entity.redactor.data(self._reference),
             )
         )
-        self._context = [self._write_block(block) for block in self.cast.blocks]
+        self._context = [self._additions.write(block) for block in self.cast.blocks]
         if where is None or where.begins:
             entity.context.begin(self.cast.intent, self.cast.blocks)
         else:
@@ -374,8 +375,7 @@ class CastRun:
 
     async def _query(self, turn_id: str) -> Response:
         """Query the crystal. Fold first if the context has become too large (PROD-4)."""
-        await self._refresh_knowledge()
-        await self._deliver_steering()
+        await self._additions.before_query()
         await make_room(self.entity, self.cast)
         try:
             return await self._query_once(turn_id)
@@ -388,72 +388,12 @@ class CastRun:
                 await self._stream.void(refusal)
             return await self._query_once(turn_id)
 
-    async def _refresh_knowledge(self) -> None:
-        """Ask the contributors what the session knows now. A change is in the loom before the query that sees it."""
-        entity = self.entity
-        entity.context.settle()
-        for contributor in entity.cantrip.contributors:
-            refresh = getattr(contributor, "refresh", None)
-            if refresh is None:
-                continue
-            info = CastInfo(entity.id, self.cast.id, self.cast.intent, self.cast.trace.trace_id, entity.context.pinned)
-            try:
-                block: ContextBlock | None = await refresh(info)
-            except Exception as problem:
-                if interrupts(problem):
-                    raise
-                # What it knew before is still in the context.
-                name = getattr(contributor, "__qualname__", type(contributor).__name__)
-                await self._warn_once(
-                    f"what the session knows is as before, because {name} failed: {describe(problem)}"
-                )
-                continue
-            if block is None:
-                continue
-            block = replace(block, source=KNOWLEDGE, text=entity.redactor.text(block.text))
-            if not entity.context.knows_other(block):
-                continue
-            block = replace(block, after=self._place())
-            self._write_block(block)
-            entity.context.set_knowledge(block)
-
-    async def _deliver_steering(self) -> None:
-        """Give the crystal what the user sent since the last query. It is in the loom before the query that sees it."""
-        entity = self.entity
-        waiting, self.cast.steering = self.cast.steering, []
-        sent: list[ContextRecord] = []
-        for message in waiting:
-            for block in message.blocks:
-                placed = replace(block, source=STEERING, text=entity.redactor.text(block.text), after=self._place())
-                record = self._write_block(placed)
-                entity.context.steer(placed)
-                sent.append(record)
-                message.message_id = record.id
-            message.delivered = True
-        for record in sent if entity.hub.active else ():
-            await entity.hub.send(events.Steered.of(record, **self.cast.ids))
-        if entity.hub.active and (unread := unread_notice(sent)):
-            await entity.hub.send(events.Noticed(**self.cast.ids, text=unread))
-
-    def _place(self) -> str | None:
-        """The turn after which something is added to the context now; None if this cast has none yet."""
-        last, resumed = self.entity.last_turn, self._resumed
-        # A cast that was cut before its first turn continues at the call, too.
-        begins = resumed is None or resumed.begins or self.entity.loom.places[last].role == "call"
-        return None if begins and not self.cast.turns else last
-
     async def _warn_once(self, text: str) -> None:
         if text in self._warned:
             return
         self._warned.add(text)
         if self.entity.hub.active:
             await self.entity.hub.send(events.Noticed(**self.cast.ids, text=self.entity.redactor.text(text)))
-
-    def _write_block(self, block: ContextBlock) -> ContextRecord:
-        entity = self.entity
-        record = record_of(block, entity.redactor.text(block.text), entity.id, self.cast.id, entity.crystal)
-        entity.loom.append(record)
-        return record
 
     async def _query_once(self, turn_id: str) -> Response:
         entity = self.entity

@@ -29,7 +29,7 @@ from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.history import CastPart, casts_of
-from cantrip_acp.loom.records.turn import STEERING, SentQuery, Turn
+from cantrip_acp.loom.records.turn import DURING_CAST, SentQuery, Turn
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import CastInfo, ContextBlock
@@ -99,7 +99,7 @@ class RecordedCrystal:
 
 
 class _RecordedSteering:
-    """A contributor that sends what the user sent while a cast ran (`Entity.steer`), before the query that saw it."""
+    """A contributor that sends what the user sent and the entity was told while a cast ran, before the query that saw it."""
 
     def __init__(self, parts: Sequence[CastPart], crystal: RecordedCrystal) -> None:
         self._crystal = crystal
@@ -115,7 +115,7 @@ class _RecordedSteering:
             for block in map(block_of, part.context):
                 place = at_start if block.after is None else places.get(block.after)
                 # After the last turn of the path there is no query, and a turn of another path is not replayed.
-                if block.source == STEERING and place is not None:
+                if block.source in DURING_CAST and place is not None:
                     self._due.setdefault(place, []).append(block)
 
     async def __call__(self, info: CastInfo) -> Sequence[ContextBlock]:
@@ -293,7 +293,7 @@ async def _cast(entity: Any, part: CastPart, *, resumed: bool) -> bool:
             result = await entity.resume()
         else:
             # Changes of knowledge name turns of the original; a replay has the knowledge of the beginning.
-            known = (block for block in map(block_of, part.context) if block.source != STEERING)
+            known = (block for block in map(block_of, part.context) if block.source not in DURING_CAST)
             blocks = [block for block in known if block.after is None]
             result = await entity.cast(part.intent or "(no intent was recorded)", context=blocks)
     except CrystalError as error:

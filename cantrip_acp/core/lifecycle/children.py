@@ -9,6 +9,7 @@ import anyio
 from cantrip_acp.core.errors import ChildRefused
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.state import EntityState
 
@@ -21,13 +22,13 @@ def limiter(entity: EntityState) -> anyio.CapacityLimiter:
     return children.limiter
 
 
-def set_wards(entity: EntityState, wards: Wards) -> None:
-    """Apply new wards to running children at once: what restricts an entity restricts all below it."""
+def set_wards(entity: EntityState, wards: Wards, note: ContextBlock | None) -> None:
+    """Apply new wards to running children at once: what restricts an entity restricts all below it. ``note`` tells them."""
     children = entity.children
     if children.limiter is not None:
         children.limiter.total_tokens = wards.max_concurrent_children
     for child in (*children.persistent.values(), *children.running):
-        child.set_wards(wards)
+        child.set_wards(wards, note)
 
 
 async def dismiss(entity: EntityState, child_id: str) -> None:

@@ -26,7 +26,7 @@ from cantrip_acp.core.errors import LoomError
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.loom.query.history import CastPart, casts_of
 from cantrip_acp.loom.records.file_changes import diffs_of
-from cantrip_acp.loom.records.turn import STEERING
+from cantrip_acp.loom.records.turn import DURING_CAST, STEERING
 from cantrip_acp.loom.records.turn_parts import join_parts
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class RecordedEvents:
         ids: dict[str, Any] = {"entity_id": entity_id, "cast_id": part.id or "", "depth": depth}
         trace_id = (start.trace_id if start is not None else None) or ""
         yield events.CastStarted(**ids, intent=part.intent, trace_id=trace_id)
-        yield from _unread(ids, (record for record in part.context if record.source != STEERING))
+        yield from _unread(ids, (record for record in part.context if record.source not in DURING_CAST))
         spent = Usage()
         steering = _steering(part)
         yield from _steered(ids, steering.pop(None, ()))

@@ -516,8 +516,8 @@ class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"
     data: str | msgspec.UnsetType = msgspec.UNSET
     """Base64, with its ``mime``: an image, sound or document, which has no ``text``."""
     after: str | msgspec.UnsetType = msgspec.UNSET
-    """For knowledge that changed during a cast, and for what the user sent during a cast (``source`` is ``steering``): the
-    turn before the first query that saw it."""
+    """For knowledge that changed during a cast, and for what the user sent during a cast (``source`` is ``steering``)
+    or was told (``note``): the turn before the first query that saw it."""
     placement: str | msgspec.UnsetType = msgspec.UNSET
     """For knowledge: ``system`` (in the system prompt) or ``history`` (a message of the user before all others)."""
     unread_by: str | msgspec.UnsetType = msgspec.UNSET
@@ -527,6 +527,13 @@ class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"
 STEERING = "steering"
 """The ``source`` of the record of a message that the user sent while a cast ran. It stands after the turn ``after``, or after
 the intent."""
+
+NOTE = "note"
+"""The ``source`` of the record of what an entity is told while its cast runs, not by the user: what changed in its circle. It
+stands where a message of the user would."""
+
+DURING_CAST = frozenset({STEERING, NOTE})
+"""The sources of what is added while a cast runs, after its intent."""
 
 
 RewardKind = Literal["explicit", "implicit", "shaped", "verifier", "relative"]

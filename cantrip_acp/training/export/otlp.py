@@ -20,7 +20,7 @@ import msgspec
 
 from cantrip_acp.core.context_block import block_of, steering_message
 from cantrip_acp.crystals.contract import Message, RequestParameters
-from cantrip_acp.loom.records.turn import STEERING, CastRecord, Turn, TurnMetadata
+from cantrip_acp.loom.records.turn import DURING_CAST, CastRecord, Turn, TurnMetadata
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.telemetry.genai_spans import message_data
 from cantrip_acp.training.export.rows import nanoseconds
@@ -93,7 +93,7 @@ def _steering(source: Source, whole: list[str], path: list[str]) -> dict[str, li
     for cast_id, first in first_of.items():
         for record in source.loom.cast_of(cast_id)[1] if cast_id else ():
             reader = next_after.get(record.after, "") if isinstance(record.after, str) else first
-            if record.source == STEERING and reader:
+            if record.source in DURING_CAST and reader:
                 found.setdefault(reader, []).append(steering_message(block_of(record)))
     return found
 

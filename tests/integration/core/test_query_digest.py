@@ -16,7 +16,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, Entity, Gate, Loom, ScriptedCrystal
 from cantrip_acp.core.casting.query_digest import QueryDigest
-from cantrip_acp.core.context_block import KNOWLEDGE, ContextBlock
+from cantrip_acp.core.context_block import KNOWLEDGE, WARDS, ContextBlock
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.errors import CantripError, CrystalError
 from cantrip_acp.core.folding.apply import fold_now
@@ -97,6 +97,8 @@ class Life:
         self.crystal = Random(self.rng, self.rng.choice([None, None, 9_000]))
         self.knows = [Knows(self.rng)] if self.rng.random() < 0.5 else []
         self.loads = seed % 3 == 0
+        self.modes = random.Random(seed) if seed not in FOUND else None
+        """Changes modes in the middle of casts. The lives that were found go on as they were."""
         self.entity: Entity
 
     def look(self, args: Any, context: GateContext) -> GateReply:
@@ -109,6 +111,7 @@ class Life:
         async def steer(args: Any, context: GateContext) -> str:
             shown = [ContextBlock(title="p", attachment=self.picture())] if self.rng.random() < 0.4 else []
             self.entity.steer(f"please {self.rng.random()}", context=shown)
+            self.switch()
             return "ok"
 
         text = {"type": "object", "properties": {"text": {"type": "string"}}}
@@ -133,6 +136,16 @@ class Life:
             folding=folding,
         )
 
+    def switch(self) -> None:
+        """Change the mode, perhaps twice."""
+        rng = self.modes
+        while rng is not None and rng.random() < 0.6:
+            name = rng.choice(["free", "quiet", "bare"])
+            gone = {"free": (), "quiet": ("echo",), "bare": ("echo", "passing")}[name]
+            own = self.entity.cantrip.circle.wards
+            note = ContextBlock(f"Now {name}.", "Mode", "session", f"{WARDS}{name}")
+            self.entity.set_wards(replace(own, remove_gate=gone) if gone else None, note)
+
     async def live(self) -> None:
         rng = self.rng
         self.folds, self.ephemeral = rng.random() < 0.5, rng.choice([False, True, "after_use"])
@@ -146,6 +159,7 @@ class Life:
                 with suppress(CantripError):
                     await self.entity.resume()
             change = rng.choice(["mode", "fork", "other fork", "reopen", "edit", "fold", "nothing"])
+            self.switch()
             if change == "mode":
                 own = self.entity.cantrip.circle.wards
                 self.entity.set_wards(rng.choice([None, replace(own, remove_gate=("echo",))]))

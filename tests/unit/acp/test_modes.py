@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp.checkpoints import watcher
-from cantrip_acp.core.history.crystal_view import CrystalView
+from cantrip_acp.core.history.crystal_view import CrystalView, differing_turns
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.records.turn import ConfigRecord, ContextRecord
@@ -115,7 +115,7 @@ def test_read_only_takes_writing_away(start: Start, folder: Path) -> None:
     assert not asked(agent)
     assert (folder / "b.txt").exists()
     changes = [record.changes for record in records(agent, ConfigRecord)]
-    assert changes == [{"mode": "read-only"}, {"mode": "trusted"}]
+    assert changes == [{"mode": "read-only", "known_mode": "sandboxed"}, {"mode": "trusted"}]
     told = [record.text for record in records(agent, ContextRecord)]
     assert len(told) == 2
     assert "'Read only'" in told[0]
@@ -134,6 +134,121 @@ def test_tightening_binds_in_the_middle_of_a_prompt(start: Start, folder: Path) 
         agent.answer(prompt)
     assert (folder / "a.txt").exists()
     assert not (folder / "b.txt").exists()
+
+
+def told(agent: RawClient) -> list[tuple[str, str]]:
+    """What the entity was told of modes: the source of each record, and its mode."""
+    found = [record for record in records(agent, ContextRecord) if (record.uri or "").startswith("wards:")]
+    return [(record.source, (record.uri or "").removeprefix("wards:")) for record in found]
+
+
+def sent_as_recorded(agent: RawClient) -> bool:
+    path = next(m["result"]["_meta"]["cantrip"]["loom"] for m in agent.seen if "sessionId" in (m.get("result") or {}))
+    with Loom.open(path, readonly=True) as loom:
+        return differing_turns(loom) == []
+
+
+SLOW: dict[str, Any] = {"chunks": ["slow", "ly"], "delay_ms": 700, "tool_calls": write("b.txt")["tool_calls"]}
+HANGS = {**SLOW, "chunks": ["slow"] * 90}
+
+
+def until_the_second_query(agent: RawClient, session: str) -> Any:
+    """Start a prompt; returns its id once its second answer has begun."""
+    prompt = agent.start_prompt(session)
+    agent.until(lambda m: m.get("params", {}).get("update", {}).get("content") == {"type": "text", "text": "slow"})
+    return prompt
+
+
+@pytest.mark.parametrize("name", ["read-only", "plan"])
+def test_the_next_query_is_told_of_a_change_during_a_question(start: Start, folder: Path, name: str) -> None:
+    agent = start([write("a.txt"), END, END], **FILES)
+    agent.permit = None
+    session = agent.session(folder, mode="ask")
+    prompt = agent.start_prompt(session)
+    agent.until(lambda m: m.get("method") == ASK)
+    assert told(agent) == [("session", "ask")]
+    mode(agent, session, name)
+    agent.answer(prompt)
+    assert told(agent)[1:] == [("note", name)]
+    # It was told, so the next prompt does not tell it again.
+    agent.prompt(session, "And now?")
+    assert told(agent)[1:] == [("note", name)]
+    (text,) = [record.text for record in records(agent, ContextRecord) if record.source == "note"]
+    assert ("# Plan" in text) == (name == "plan")
+    assert not agent.updates("user_message_chunk")
+    assert sent_as_recorded(agent)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (["plan", "read-only"], [("note", "read-only")]),
+        (["read-only", "sandboxed"], []),
+        (["read-only", "sandboxed", "trusted"], [("note", "trusted")]),
+    ],
+)
+def test_of_several_changes_before_a_query_the_last_one_is_told(
+    start: Start, folder: Path, changes: list[str], expected: list[tuple[str, str]]
+) -> None:
+    agent = start([write("a.txt"), SLOW, END, END], **FILES)
+    session = agent.session(folder)
+    prompt = until_the_second_query(agent, session)
+    for name in changes:
+        mode(agent, session, name)
+    agent.answer(prompt)
+    assert told(agent) == expected
+    agent.prompt(session, "And now?")
+    assert told(agent) == expected
+    assert sent_as_recorded(agent)
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("load", [False, True])
+def test_a_change_before_a_cancel_is_told_with_the_next_prompt(
+    start: Start, folder: Path, tmp_path: Path, load: bool, back: bool
+) -> None:
+    state = ("--state-dir", str(tmp_path / "state"))
+    agent = start([write("a.txt"), HANGS, END, END], *state, **FILES)
+    session = agent.session(folder)
+    prompt = until_the_second_query(agent, session)
+    mode(agent, session, "read-only")
+    agent.tell("session/cancel", {"sessionId": session})
+    assert agent.answer(prompt)["result"]["stopReason"] == "cancelled"
+    assert told(agent) == []
+    again = agent
+    if load:
+        agent.hang_up()
+        again = start([END, END, END, END], *state, **FILES)
+        again.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+    if back:
+        mode(again, session, "sandboxed")
+    for text in ("And now?", "And then?"):
+        again.prompt(session, text)
+        assert told(agent) == ([] if back else [("session", "read-only")])
+    assert sent_as_recorded(agent)
+
+
+def test_a_fork_and_an_empty_prompt_are_told_of_a_change(start: Start, folder: Path, tmp_path: Path) -> None:
+    state = ("--state-dir", str(tmp_path / "state"))
+    agent = start([write("a.txt"), HANGS], *state, **FILES)
+    session = agent.session(folder)
+    prompt = until_the_second_query(agent, session)
+    mode(agent, session, "read-only")
+    agent.tell("session/cancel", {"sessionId": session})
+    agent.answer(prompt)
+    agent.hang_up()
+    again = start([END] * 3, *state, **FILES)
+    where = {"sessionId": session, "cwd": str(folder), "mcpServers": []}
+    again.call("session/load", where)
+    fork = again.call("session/fork", where)
+    again.call("session/prompt", {"sessionId": session, "prompt": []})
+    for text in ("In the fork", "Again"):
+        again.prompt(fork["sessionId"], text)
+    assert told(agent) == [("note", "read-only")]
+    with Loom.open(fork["_meta"]["cantrip"]["loom"], readonly=True) as loom:
+        found = [r for r in loom.records() if isinstance(r, ContextRecord) and (r.uri or "").startswith("wards:")]
+        assert [(r.source, r.uri) for r in found] == [("session", "wards:read-only")]
+        assert differing_turns(loom) == []
 
 
 def test_a_permission_for_what_is_forbidden_meanwhile(start: Start, folder: Path) -> None:

@@ -15,6 +15,8 @@ import msgspec
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.codecs import convert
+from cantrip_acp.text.json_data import thaw
+from cantrip_acp.text.json_schema import Schema
 from cantrip_acp.text.redaction import ShapeMask
 
 Kind = Literal["instance", "relates"]
@@ -284,6 +286,25 @@ def why_not_stored(body: Mapping[str, Any]) -> str | None:
     except (TypeError, ValueError, RecursionError, UnicodeError) as error:
         return f"is not JSON: {error}"
     return None if size <= LARGEST_BODY else f"has {size:,} bytes; at most {LARGEST_BODY:,} are stored"
+
+
+def is_project(chunk_id: str) -> bool:
+    """Whether this is the id of a project itself, not of one of its scopes."""
+    return chunk_id.startswith("project:") and chunk_id.count(":") == 1
+
+
+def breach(body: Mapping[str, Any], schema: Any) -> str | None:
+    """The first value of a body that does not fit a type's ``body.schema``, a JSON Schema for each key. A schema that is no
+    JSON Schema holds nothing."""
+    for key, each in schema.items() if isinstance(schema, Mapping) else ():
+        if key in body:
+            try:
+                problems = Schema(thaw(each)).problems(thaw(body[key]), 1)
+            except (ValueError, TypeError, RecursionError):
+                continue
+            if problems:
+                return f"its {key!r} does not fit: {one_line(problems[0])}"
+    return None
 
 
 def one_line(text: str, most: int = 200) -> str:

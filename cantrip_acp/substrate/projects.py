@@ -23,6 +23,7 @@ from cantrip_acp.substrate.chunks import (
     NewPlacement,
     Removal,
     Spec,
+    is_project,
     one_line,
     refuse_secrets,
 )
@@ -36,7 +37,7 @@ from cantrip_acp.substrate.documents import (
     short_hash,
 )
 from cantrip_acp.substrate.skills import FOLDERS, sync_skills
-from cantrip_acp.substrate.substrate import Substrate, at_most_once, is_project, new_id, storable
+from cantrip_acp.substrate.substrate import Substrate, at_most_once, new_id, storable
 from cantrip_acp.substrate.types import install, of_type
 from cantrip_acp.text.dataclass import dataclass
 

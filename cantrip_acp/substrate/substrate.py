@@ -23,12 +23,12 @@ import atexit
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from weakref import WeakValueDictionary
 
 from cantrip_acp.substrate.boundary import Boundary, Reach
@@ -51,14 +51,13 @@ from cantrip_acp.substrate.chunks import (
     Removal,
     Scope,
     SubstrateError,
+    breach,
     check_change,
     encode_body,
-    one_line,
+    is_project,
 )
 from cantrip_acp.substrate.stores import open_tables
 from cantrip_acp.substrate.stores.base import MOST_RANKED, NOW, Match, Record, Tables, View, searched_text, words_of
-from cantrip_acp.text.json_data import thaw
-from cantrip_acp.text.json_schema import Schema
 from cantrip_acp.text.redaction import shared
 
 EVERYTHING = Boundary()
@@ -721,7 +720,7 @@ class _Writer:
                     chunk=chunk_id,
                     scope=archetype.id,
                 )
-            problem = _breach(chunk.body, archetype.body.get("schema"))
+            problem = breach(chunk.body, archetype.body.get("schema"))
             if problem is not None and not self._shown(archetype.id):
                 raise CommitRefused(
                     "schema", "a value of its body does not fit the schema of one of its types", chunk=chunk_id
@@ -730,25 +729,6 @@ class _Writer:
                 raise CommitRefused(
                     "schema", f"{problem}, by the schema of {archetype.name!r}", chunk=chunk_id, scope=archetype.id
                 )
-
-
-def is_project(chunk_id: str) -> bool:
-    """Whether this is the id of a project itself, not of one of its scopes."""
-    return chunk_id.startswith("project:") and chunk_id.count(":") == 1
-
-
-def _breach(body: Mapping[str, Any], schema: Any) -> str | None:
-    """The first value of a body that does not fit a type's ``body.schema``, a JSON Schema for each key. A schema that is no
-    JSON Schema holds nothing."""
-    for key, each in schema.items() if isinstance(schema, Mapping) else ():
-        if key in body:
-            try:
-                problems = Schema(thaw(each)).problems(thaw(body[key]), 1)
-            except (ValueError, TypeError, RecursionError):
-                continue
-            if problems:
-                return f"its {key!r} does not fit: {one_line(problems[0])}"
-    return None
 
 
 def _redacted(chunks: Sequence[NewChunk]) -> Iterable[NewChunk]:

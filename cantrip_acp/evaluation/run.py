@@ -387,13 +387,13 @@ def _for_sample(recipe: Recipe, state: Path, seconds: float, left: float | None)
     """The recipe with the limits of a sample. It learns nothing from other sessions and leaves nothing for them."""
     circle = recipe.data["circle"]
     limits = [{"max_seconds": seconds}, *([] if left is None else [{"max_cost_usd": left}])]
+    alone = recipe.independent()
     data = {
-        **recipe.data,
+        **alone.data,
         "circle": {**circle, "wards": [*circle["wards"], *limits]},
-        "memory": {**recipe.data.get("memory", {}), "record": False, "sessions": 0},
         "loom": {"files": False},
     }
-    return replace(recipe, data=data, state_dir=state)
+    return replace(alone, data=data, state_dir=state)
 
 
 def _cleared(folder: Path) -> Path:

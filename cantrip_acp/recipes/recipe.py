@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -70,6 +70,11 @@ class Recipe:
     def path_of(self, name: str) -> Path:
         """The path of a file that the recipe names."""
         return self.folder / Path(name).expanduser()
+
+    def independent(self) -> Recipe:
+        """The recipe for one of many casts. It learns nothing from other sessions and leaves nothing for them."""
+        memory = self.data.get("memory", {})
+        return replace(self, data={**self.data, "memory": {**memory, "record": False, "sessions": 0}})
 
 
 def is_path(name_or_path: str | os.PathLike[str]) -> bool:

@@ -18,6 +18,7 @@ from cantrip_acp.core.errors import (
     LoomAppendOnly,
     LoomDamaged,
     LoomError,
+    SandboxMissing,
     ScriptExhausted,
     TurnNotFound,
 )
@@ -28,7 +29,7 @@ from cantrip_acp.gates.web.named_hosts import NamedHosts
 from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
 from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.tuplespace.errors import LeaseLost
-from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult
+from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult, is_of_the_machine
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
@@ -99,7 +100,13 @@ class CastYool:
             raise StepFailed(
                 shared().diagnostic(str(error)), outage=certain, perhaps=error.may_retry(), mistake=mistake
             ) from None
+        except SandboxMissing as error:
+            # A full disk ends, but a machine without a sandbox stays one.
+            told, passes = shared().diagnostic(str(error)), is_of_the_machine(error)
+            raise StepFailed(told, outage=True, mistake=not passes) from error
         except CantripError as error:
+            if is_of_the_machine(error):
+                raise StepFailed(shared().diagnostic(str(error)), outage=True) from None
             return StepResult(exit=1, error=shared().diagnostic(str(error)))
 
     async def _entity(self, call: StepCall, cantrip: Cantrip) -> tuple[Entity, dict[str, Any] | None]:

@@ -19,7 +19,7 @@ import anyio.abc
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError, SandboxMissing
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.tuplespace.budget import Budget
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull
@@ -214,7 +214,7 @@ class Worker:
         self._failed_since: dict[str, dict[str, float]] = {}
         """By yool, the tuples that failed, perhaps by an outage, and when they did so last."""
         self._failed = 0
-        self._mistake: str | None = None
+        self._mistake: DefinitionError | SandboxMissing | None = None
         # By position and token: after a lost lease this worker may have the same tuple a second time.
         self._running: dict[tuple[int, int], tuple[Claim, anyio.CancelScope]] = {}
         self._draining = False
@@ -259,7 +259,8 @@ class Worker:
     async def run(self, *, until: Callable[[], bool | Awaitable[bool]] = lambda: False) -> None:
         """Work until `drain` is called, or until nothing runs and ``until`` is true.
 
-        Raises `DefinitionError` for a mistake with which every step of a yool would fail. The tuples wait then.
+        Raises `DefinitionError` for a mistake with which every step of a yool would fail, and `SandboxMissing` if this machine
+        has none. The tuples wait then.
         """
         if not tracing.prepared():
             await anyio.to_thread.run_sync(tracing.prepare)
@@ -277,7 +278,7 @@ class Worker:
                 with anyio.CancelScope(shield=True):
                     await self._sign_off()
         if self._mistake is not None:
-            raise DefinitionError(self._mistake)
+            raise self._mistake
 
     async def _ask(self, action: Callable[[], _T], *, until_told: bool = False) -> _T | None:
         """Do something with the store. While the store cannot be read or written, say so and try again, for ever.
@@ -522,7 +523,8 @@ class Worker:
             if failure.mistake and running not in self._answered_at:
                 counts = False
                 if self._mistake is None:
-                    self._mistake = f"{running} would fail for every tuple: {reason}"
+                    told, kind = f"{running} would fail for every tuple: {reason}", type(failure.__cause__)
+                    self._mistake = SandboxMissing(told) if kind is SandboxMissing else DefinitionError(told)
                     self.drain()
                     self.drain()
             elif (cause := self._cause(claim, running, failure, clock)) == "outage":
@@ -611,13 +613,11 @@ class Worker:
         with anyio.move_on_after(left_s) as limit:
             try:
                 result = await yool(call)
-            except OSError as error:
-                if error.errno not in _OF_THE_MACHINE:
-                    raise _fault(step.yool, error) from None
-                raise StepFailed(f"{error.strerror}: {error.filename or 'this machine'}", outage=True) from None
             except (StepFailed, SpaceError):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the other tuples go on
+                if is_of_the_machine(error):
+                    raise StepFailed(str(error), outage=True) from None
                 raise _fault(step.yool, error) from None
             if not result.exit:
                 await self._works(step.yool)
@@ -689,6 +689,16 @@ class Worker:
             raise LeaseLost(
                 f"the lease of tuple {end.claim.work.id} ended before this worker answered; another worker may have the tuple"
             )
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """Whether the cause of an error is a full disk or the like, which says nothing about the tuple during which it came."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in _OF_THE_MACHINE:
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def _fault(yool: str, error: Exception) -> StepFailed:

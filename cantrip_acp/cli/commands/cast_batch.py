@@ -217,7 +217,9 @@ def cast_batch(
         about = {"cantrip.lane": works[0].lane, "cantrip.tuples": len(works)}
         with report.terminal(), emitting(f"cast-batch {found.name}", about) as meta:
             if lane is None:
-                opened = open_recipe(recipe, cwd, loom_file or _batch_loom(state, workspace, digest), state_dir, model)
+                opened = open_recipe(
+                    recipe, cwd, loom_file or _batch_loom(state, workspace, digest), state_dir, model, many=True
+                )
                 if any(each.reference is not None for each in wanted):
                     for file in (*([] if intents == "-" else [intents]), opened.loom.location):
                         check_reference([], opened.cantrip.circle, file)

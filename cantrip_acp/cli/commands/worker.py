@@ -118,7 +118,7 @@ def worker(
     exits = ExitStack()
     try:
         for recipe in recipes:
-            each = open_recipe(recipe, cwd, loom_file, state_dir, model)
+            each = open_recipe(recipe, cwd, loom_file, state_dir, model, many=True)
             opened.append(each)
             print_allowed(each.cantrip, each.cantrip.circle, hosts, ask=False)
         store = open_space(space, state_dir)

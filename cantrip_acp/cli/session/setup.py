@@ -140,15 +140,25 @@ def record_model(entity: Entity, model: str) -> None:
 
 
 def open_recipe(
-    name_or_path: str, cwd: Path, loom_file: Path | str | None, state_dir: Path | None, model: str | None = None
+    name_or_path: str,
+    cwd: Path,
+    loom_file: Path | str | None,
+    state_dir: Path | None,
+    model: str | None = None,
+    *,
+    many: bool = False,
 ) -> OpenedRecipe:
     """Load a recipe, build its cantrip and open its loom. ``model`` takes the place of the recipe's own model.
+
+    ``many``: for casts that have nothing to do with each other, so they have no memory of sessions, unless the recipe wants it.
 
     A recipe that is named by its path is trusted for this run. A recipe of the workspace that is named without a path is not.
     """
     from cantrip_acp.recipes.build.build import build, open_loom
 
     recipe, workspace, state = load_trusted(name_or_path, cwd, state_dir)
+    if many and not recipe.data.get("memory", {}).get("batches"):
+        recipe = recipe.independent()
     from cantrip_acp.tuplespace.gate_cache import with_gate_cache
 
     crystal, named = model_for_run(recipe, model)

@@ -137,6 +137,11 @@ class Memory(Model):
         "pinned. They run in the sandbox.",
     )
     record: Flag = Field(default=True, description="Whether sessions are recorded in the substrate.")
+    batches: Flag = Field(
+        default=False,
+        description="Whether casts of `cast-batch` and of workers read earlier sessions and are recorded as sessions, too. "
+        "Without it, samples are independent of each other.",
+    )
 
 
 _VARIABLE = text("the name of an environment variable", pattern=r"^[A-Za-z_]", without=r"[^A-Za-z0-9_]")

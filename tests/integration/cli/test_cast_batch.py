@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import processes
+from tests.support import openai_replies, processes
 from tests.support.processes import CANTRIP
+from tests.support.provider_server import Reply, Request, Wire
 
 RECIPE = """\
 name: greeter
@@ -414,6 +415,42 @@ def test_a_wrong_key_is_found_by_one_cast_and_the_others_wait(folder: Path) -> N
     assert "would fail for every tuple: wrong key" in done.stderr
     [lane] = json.loads(run(folder, "tuple", "status", "--json").stdout)["lanes"].values()
     assert (lane["waiting"], lane["failed"]) == (3, 0)
+
+
+MEMORY = """\
+name: greeter
+crystal: {{provider: local, model: m, base_url: "{url}/v1"}}
+memory: {memory}
+circle: {{medium: conversation, gates: [done], wards: [{{max_turns: 3}}]}}
+"""
+
+
+@pytest.mark.parametrize("by_workers", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_samples_do_not_read_each_other_unless_the_recipe_wants_it(
+    folder: Path, by_workers: bool, shared: bool
+) -> None:
+    def answer(request: Request) -> Reply:
+        if not request.path.endswith("/chat/completions"):
+            return Reply(404)
+        return openai_replies.chat_stream({"content": "The answer is 42."})
+
+    with Wire(answer) as model:
+        memory = "{culture: true, sessions: 8" + (", batches: true}" if shared else "}")
+        (folder / "greeter.cantrip.yaml").write_text(MEMORY.format(url=model.url, memory=memory))
+        words = (*BATCH[:2], "-", "--samples", "3", "--space", "space.db")
+        if not by_workers:
+            run(folder, *words, "--concurrency", "1", stdin='"What is it?"\n')
+        else:
+            (folder / "one.jsonl").write_text('"What is it?"\n')
+            batch = start(folder, *BATCH[:2], "one.jsonl", *words[3:], "--lane", "x")
+            _until(batch, "no worker works on this lane")
+            lane = ("--lane", "x", "--space", "space.db", "--loom", "w.loom.db", "--concurrency", "1")
+            run(folder, "worker", "greeter.cantrip.yaml", *lane, "--until-empty")
+            batch.communicate(timeout=60)
+        texts = [each.body.decode() for each in model.requests if each.path.endswith("/chat/completions")]
+    assert len(texts) == 3
+    assert ["The answer is 42." in text for text in texts] == [False, shared, shared]
 
 
 def test_tuples_are_put_and_read(folder: Path) -> None:

@@ -89,7 +89,6 @@ class Entity(Generic[Value]):
         """``parent`` links a child to its parent. An entity without one is the root of its tree."""
         above = None if parent is None else parent.cast.entity
         entity_id = entity_id or new_id("e")
-        loom.claim(entity_id, self)
         by_text = writes_calls(cantrip.crystal)
         self.state = EntityState(
             entity_id,
@@ -131,6 +130,7 @@ class Entity(Generic[Value]):
             self.state, self.executor, self.medium_session, self.connect_sources, self.take_notices
         )
         self._preparation = Preparation(self.state.id, self.connect_sources, self.medium_session)
+        loom.claim(entity_id, self)
 
     def __repr__(self) -> str:
         return f"Entity({self.id}, {self.state.sequence} turns)"

@@ -44,6 +44,10 @@ from cantrip_acp.loom.stores.memory import MemoryStore
 from cantrip_acp.text.json_data import freeze_record
 from cantrip_acp.text.redaction import shared
 
+_open_entities: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""The entities of this process, in all looms, by their ids. An id names one at a time (D-008.3)."""
+_claiming = threading.Lock()
+
 
 class BaseLoom:
     """A tree of turns in a store. The only way to change it is to append; `annotate_reward` appends too."""
@@ -51,7 +55,6 @@ class BaseLoom:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._observers: list[Callable[[Any, object], None]] = []
-        self._open_entities: WeakValueDictionary[str, Any] = WeakValueDictionary()
         tree = store.tree()
         if tree is None:
             tree = Tree()
@@ -483,13 +486,19 @@ class BaseLoom:
         return frozen
 
     def claim(self, entity_id: str, entity: Any) -> None:
-        """Register an open entity with this id. Raises `EntityExists` if another open entity has the id."""
-        other = self._open_entities.get(entity_id)
-        if other is not None and not other.closed:
-            raise EntityExists(
-                f"entity {entity_id!r} is already open in this loom; close it first, or leave the id out for a new one"
-            )
-        self._open_entities[entity_id] = entity
+        """Register an open entity with this id. Raises `EntityExists` if another open entity of this process has the id."""
+        with _claiming:
+            other = _open_entities.get(entity_id)
+            if other is not None and not other.closed:
+                where = (
+                    "this loom"
+                    if other.loom is self
+                    else f"another loom of this process ({other.loom.location or 'in memory'})"
+                )
+                raise EntityExists(
+                    f"entity {entity_id!r} is already open in {where}; close it first, or leave the id out for a new one"
+                )
+            _open_entities[entity_id] = entity
 
     def has_entity(self, entity_id: str) -> bool:
         """Whether any record here belongs to an entity with this id."""

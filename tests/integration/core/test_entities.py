@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, DefinitionError, Gate, Loom, ScriptedCrystal, Wards
 from cantrip_acp.core.errors import EntityExists
+from cantrip_acp.core.forking.replay import replay
+from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.core.history.crystal_view import CrystalView
 from cantrip_acp.loom.query.outline import Outline
 from tests.support.fixtures.core import done, echo, make
@@ -36,6 +41,48 @@ async def test_an_id_belongs_to_one_entity(tmp_path: Path) -> None:
         await forked.close()
     with Loom.open(tmp_path / "a.jsonl") as loom, pytest.raises(EntityExists):
         make(loom=loom).invoke(entity_id="mine")
+
+
+async def test_an_open_entity_has_its_id_in_all_looms(tmp_path: Path) -> None:
+    first = make(done(), loom=Loom.open(tmp_path / "a.jsonl")).invoke(entity_id="mine")
+    await first.cast("go")
+    other = make(done(), loom=Loom.open(tmp_path / "b.jsonl"))
+    with pytest.raises(EntityExists, match=r"'mine' is already open in another loom of this process \(.*a\.jsonl\)"):
+        other.invoke(entity_id="mine")
+    # A copy of a loom has the same entity: it may be read and replayed, but not go on twice.
+    shutil.copy(tmp_path / "a.jsonl", tmp_path / "copy.jsonl")
+    with Loom.open(tmp_path / "copy.jsonl") as copy:
+        assert (await replay(make(loom=copy), copy, first.last_turn)).divergence is None
+        with pytest.raises(EntityExists, match="close it first"):
+            resume_entity(make(loom=copy), copy, "mine")
+        await (await make(done(), loom=copy).fork(first.last_turn)).close()
+        await first.close()
+        again = resume_entity(make(done(), done(), loom=copy), copy, "mine").entity
+        assert (await again.cast("go on")).terminated
+        await again.close()
+    second = other.invoke(entity_id="mine")
+    await second.cast("go")
+    await second.close()
+    first.loom.close()
+    other.loom.close()
+
+
+async def test_two_threads_cannot_take_one_id() -> None:
+    made: list[Any] = []
+
+    def take(number: int) -> None:
+        begin.wait()
+        with suppress(EntityExists):
+            made.append(make().invoke(entity_id="taken"))
+
+    begin = threading.Barrier(8)
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(made) == 1
+    await made[0].close()
 
 
 async def test_an_entity_without_a_turn_has_its_id_too() -> None:

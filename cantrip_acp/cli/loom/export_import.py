@@ -95,6 +95,12 @@ def _summary(name: str) -> str:
     help="Include or leave out truncated threads.  [default: include them if the format marks them]",
 )
 @click.option(
+    "--include-differing",
+    "differing",
+    is_flag=True,
+    help="Include threads whose recorded digest of a query is not that of what the row says.  [default: leave them out]",
+)
+@click.option(
     "--raw",
     is_flag=True,
     help="Do not mask texts that look like keys, tokens or passwords. Known secrets are always masked.",
@@ -119,6 +125,7 @@ def export(
     intent: str | None,
     no_children: bool,
     truncated: bool | None,
+    differing: bool,
     raw: bool,
     as_json: bool,
     state_dir: Path | None,
@@ -127,7 +134,8 @@ def export(
 
     Each row contains what the crystal saw: the summary in place of folded turns, and the placeholder in place of the results
     of ephemeral gates. Known secrets, and texts that look like secrets, are masked (see --raw). Truncated threads are left out
-    unless the format marks them. A summary on stderr says what was written and what was left out.
+    unless the format marks them, and so are threads of which the loom's digests say that the model was sent something else
+    than the loom tells now. A summary on stderr says what was written and what was left out.
 
     Exit status: 0 done, 1 there was no thread to write.
     """
@@ -148,6 +156,7 @@ def export(
             intent=intent,
             truncated=truncated,
             children=not no_children,
+            differing=differing,
         )
         source = Source(held, wanted, _progress())
         if output is None:
@@ -213,6 +222,7 @@ def _print_report(report: Report, output: Path | None, *, as_json: bool) -> None
     import json
 
     from cantrip_acp.text.sanitize import clean_line
+    from cantrip_acp.training.export.selection import DIFFERS
 
     if as_json:
         click.echo(json.dumps(report.record() | {"output": None if output is None else str(output)}), err=True)
@@ -222,6 +232,8 @@ def _print_report(report: Report, output: Path | None, *, as_json: bool) -> None
     click.echo(f"{threads} in {report.rows:,} row{'s' if report.rows != 1 else ''}{where}", err=True)
     for why, count in report.left_out.most_common():
         hint = " (--include-truncated includes them)" if why in ("truncated", "not ended") else ""
+        if why == DIFFERS:
+            hint = " (cantrip loom check names the turns; --include-differing includes them)"
         click.echo(f"left out: {count:,}, {clean_line(why, 200)}{hint}", err=True)
     for what, count in report.notes.most_common():
         click.echo(f"note: {clean_line(what, 200)} ({count:,})", err=True)

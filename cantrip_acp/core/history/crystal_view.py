@@ -76,6 +76,8 @@ class CrystalView:
         """Cantrips whose presentation is not in the loom and was created again."""
         self.differing: dict[str, None] = {}
         """The turns of the windows so far whose query was recorded otherwise than it is rebuilt, in order."""
+        self._differs: dict[str, bool] = {}
+        """Whether a thread has such a turn, by its last turn."""
         self._sound: set[str] = set()
         """Turns that were already read and are not damaged."""
         self._circles: dict[str, RecordedCircle] = {}
@@ -112,6 +114,14 @@ class CrystalView:
             if summaries and (query := turn.metadata.summary) is not msgspec.UNSET:
                 yield self._summary_window(turn, query)
         yield from map(self._compared, walk.end())
+
+    def differs(self, leaf_id: str) -> bool:
+        """Whether a query of a thread was recorded otherwise than it is rebuilt. Raises the errors of `check`."""
+        if leaf_id not in self._differs:
+            for _ in self.windows(leaf_id):
+                continue
+            self._differs[leaf_id] = not self.differing.keys().isdisjoint(self.outline.own_path(leaf_id))
+        return self._differs[leaf_id]
 
     def _compared(self, window: Window) -> Window:
         """The window, whose turns are compared with what was recorded of their queries."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.core.history.crystal_view import WindowUtterance
 from cantrip_acp.crystals.contract import NO_USAGE, Message, Usage
 from cantrip_acp.crystals.text_tools import words_of
@@ -96,10 +95,8 @@ def _children(
             leaf = source.outline.tips[begun]
             if source.outline.places[leaf].role == "call":
                 continue
-            try:
-                source.seen.check(leaf)
-            except LoomError as problem:
-                source.leave_out(leaf, str(problem))
+            if (why := source.unfit(leaf)) is not None:
+                source.leave_out(leaf, why)
                 continue
             child = source.episode(leaf)
             embedded.append(_trajectory(source, child, learned))

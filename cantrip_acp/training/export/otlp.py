@@ -115,6 +115,7 @@ def _cast_span(
         "cantrip.cast.id": cast_id or None,
         "cantrip.reason": end.reason if end is not None else None,
         "cantrip.turns": end.turns if end is not None else len(turns),
+        "cantrip.as_sent": source.seen.differing.keys().isdisjoint(turns),
     }
     if end is not None:
         about |= {

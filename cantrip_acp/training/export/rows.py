@@ -254,7 +254,7 @@ def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) 
         )
     for kind, many in source.loom.later.items():
         source.report.notes[f"records of kind {kind!r} of a later version are left out"] += many
-    if source.seen.differing:
+    if source.wanted.differing and source.seen.differing:
         source.report.notes["what the model read before a turn is not exactly as it was sent"] += len(
             source.seen.differing
         )

@@ -20,6 +20,9 @@ from cantrip_acp.loom.query.thread import INTERRUPTED, Endings, State
 from cantrip_acp.loom.records.turn import Turn, UtteranceRecord
 from cantrip_acp.training.export.sent import windows_as_sent, windows_asked_again
 
+DIFFERS = "what the model was sent is recorded otherwise than it is rebuilt"
+"""Why a thread is left out of which a reader cannot say what the model read."""
+
 
 class Report:
     """The result of an export, filled in while it runs: ``threads`` and ``rows`` written, ``left_out`` by reason,
@@ -47,7 +50,8 @@ class ThreadSelection:
 
     ``threads`` are ids of leaves. ``outcomes`` are states (terminated, truncated, active) or reasons (done, max_turns
     …). ``intent`` is part of a cast's intent, in upper or lower case. ``truncated``: include threads that did not end
-    by themselves; None lets the format decide. ``children``: include the threads of delegated children.
+    by themselves; None lets the format decide. ``children``: include the threads of delegated children. ``differing``:
+    include threads with a query that was recorded otherwise than it is rebuilt.
     """
 
     threads: tuple[str, ...] = ()
@@ -57,6 +61,7 @@ class ThreadSelection:
     intent: str | None = None
     truncated: bool | None = None
     children: bool = True
+    differing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class Episode:
     """One thread. ``reason`` is why it ended, ``error`` the error of a query. ``parent_turn`` is the turn that spawned
     a child, ``forked_from`` the turn where its last entity was forked. ``group`` is its group of forks, ``relative``
     its relative reward, ``reference`` the expected answer of its last cast (JSON data), ``sampled`` whether a model wrote
-    its last utterance (`Source.sampled`)."""
+    its last utterance (`Source.sampled`), ``path`` its turns."""
 
     seen: CrystalView
     leaf: str
@@ -85,6 +90,7 @@ class Episode:
     trace_id: str | None
     started: str
     ended: str
+    path: Sequence[str]
 
     def windows(self, *, summaries: bool = False) -> Iterator[Window]:
         """Yield what its crystal was sent, window by window (`CrystalView.windows`, `sent`), but without the answers that
@@ -135,7 +141,10 @@ class Episode:
         return as_text(self.reference)
 
     def about(self) -> dict[str, Any]:
-        """What a row says about its thread beside the messages: a flat mapping of texts, numbers and nulls."""
+        """What a row says about its thread beside the messages: a flat mapping of texts, numbers, truths and nulls.
+
+        ``as_sent`` is false if a query of the thread was recorded otherwise than it is rebuilt (`ThreadSelection`).
+        """
         return {
             "thread": self.leaf,
             "entity": self.entity_id,
@@ -151,6 +160,7 @@ class Episode:
             "forked_from": self.forked_from,
             "group": self.group,
             "trace_id": self.trace_id,
+            "as_sent": self.seen.differing.keys().isdisjoint(self.path),
         }
 
 
@@ -228,13 +238,11 @@ class Source:
                 self._progress(number, len(leaves))
             try:
                 episode = self.episode(leaf)
-                why = self.refused(episode, marked=marked)
-                if why is not None:
-                    self.leave_out(leaf, why)
-                    continue
-                self.seen.check(leaf)
+                why = self.refused(episode, marked=marked) or self.unfit(leaf)
             except LoomError as problem:
-                self.leave_out(leaf, str(problem))
+                why = str(problem)
+            if why is not None:
+                self.leave_out(leaf, why)
                 continue
             yield episode
 
@@ -285,6 +293,15 @@ class Source:
         if wanted.intent is not None and not self._intended(episode, wanted.intent):
             return "another intent"
         return None
+
+    def unfit(self, leaf: str) -> str | None:
+        """Why a thread cannot be written as it was: it is damaged, or a query was recorded otherwise than it is rebuilt."""
+        try:
+            self.seen.check(leaf)
+            differs = self.seen.differs(leaf)
+        except LoomError as problem:
+            return str(problem)
+        return DIFFERS if differs and not self.wanted.differing else None
 
     def _intended(self, episode: Episode, text: str) -> bool:
         casts = {self.outline.places[i].cast_id for i in self.outline.own_path(episode.leaf)}
@@ -363,4 +380,5 @@ class Source:
             turn.metadata.trace_id,
             first.metadata.timestamp,
             turn.metadata.timestamp,
+            path,
         )

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.contract import CUTS, Message, ToolDefinition
 from cantrip_acp.crystals.logprobs import SampledTokens
@@ -180,10 +179,8 @@ def _children(source: Source, graph: Graph, episode: Episode, order: list[int]) 
             leaf = source.outline.tips[begun]
             if source.outline.places[leaf].role == "call":
                 continue
-            try:
-                source.seen.check(leaf)
-            except LoomError as problem:
-                source.leave_out(leaf, str(problem))
+            if (why := source.unfit(leaf)) is not None:
+                source.leave_out(leaf, why)
                 continue
             first, last = _thread(source, graph, source.episode(leaf))
             graph.children[leaf] = rewards.of_thread(source.loom, leaf, outline=source.outline)

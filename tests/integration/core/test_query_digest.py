@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import sys
@@ -225,11 +226,24 @@ async def test_a_turn_that_differs_is_named(tmp_path: Path) -> None:
         [CANTRIP, "loom", "context", str(path)], capture_output=True, text=True, timeout=60, check=False
     )
     assert "the recorded digest differs" in shown.stderr
-    out = ["--format", "trl-sft", "--output", str(tmp_path / "rows.jsonl"), "--include-truncated"]
-    rows = processes.run(
-        [CANTRIP, "loom", "export", str(path), *out], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert "is not exactly as it was sent" in rows.stderr, rows.stderr
+    for name in ("trl-sft", "openai", "verifiers", "atif", "art", "otlp"):
+        out = ["--format", name, "--output", str(tmp_path / "rows.jsonl"), "--include-truncated", "--json"]
+        command = [CANTRIP, "loom", "export", str(path), *out]
+        refused = processes.run(command, capture_output=True, text=True, timeout=60, check=False)
+        told = json.loads(refused.stderr)
+        assert (refused.returncode, told["rows"], told["threads"]) == (1, 0, 0), name
+        assert told["left_out"]["what the model was sent is recorded otherwise than it is rebuilt"]
+        taken = processes.run(
+            [*command, "--include-differing"], capture_output=True, text=True, timeout=60, check=False
+        )
+        told = json.loads(taken.stderr)
+        assert told["rows"], name
+        assert told["notes"]["what the model read before a turn is not exactly as it was sent"]
+        rows = (tmp_path / "rows.jsonl").read_text()
+        marks = {"openai": None, "otlp": '"cantrip.as_sent","value":{"boolValue":false}'}
+        mark = marks.get(name, '"as_sent":false')
+        assert mark is None or mark in rows, name
+        assert mark is None or mark.replace("false", "true") not in rows, name
 
 
 async def test_turns_of_a_mode_have_the_tools_that_were_sent(tmp_path: Path) -> None:

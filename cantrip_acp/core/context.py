@@ -8,9 +8,9 @@ or answer that is taken back (`withdraw`, `forget_partial`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -59,6 +59,18 @@ EPHEMERAL = _EPHEMERAL_BEGINS + "{gate}]"
 
 _LEAST = 2_000
 """Compaction does not cut texts of at most this many characters."""
+
+
+Marks = Mapping[str, bool | str]
+"""The ephemeral gates, each with its value of ``ephemeral``."""
+
+
+class Recorded(Protocol):
+    """What the loom says of the circles in which turns were written (`history.recorded_circle.RecordedCircles`)."""
+
+    def medium_of(self, cantrip_id: str) -> Medium | None: ...
+
+    def ephemeral_of(self, cantrip_id: str) -> Marks | None: ...
 
 
 class _Opening:
@@ -111,16 +123,16 @@ class Context:
         circle: Circle,
         *,
         text_calls: bool = False,
-        medium_of: Callable[[str], Medium | None] | None = None,
+        recorded: Recorded | None = None,
     ) -> None:
-        """``text_calls``: the crystal writes its calls as text, and its capability block says so. ``medium_of``: the medium
-        of the turns of a cantrip, by its id (`history.recorded_circle.RecordedMediums`); None means that of the circle.
+        """``text_calls``: the crystal writes its calls as text, and its capability block says so. ``recorded`` tells the
+        medium and the ephemeral gates with which turns were written; None means that those of the circle were used.
         """
         self.messages: list[Message] = []
         self.folded = 0
         self._circle = circle
-        self._medium_of = medium_of
-        self._ephemeral = {name: gate.ephemeral for name, gate in circle.gates.items() if gate.ephemeral}
+        self._recorded = recorded
+        self._ephemeral: Marks = {name: gate.ephemeral for name, gate in circle.gates.items() if gate.ephemeral}
         if call.system_prompt is not None:
             self.messages.append(Message("system", call.system_prompt, kind="call"))
         if capabilities := circle.capabilities(text_calls=text_calls):
@@ -372,9 +384,9 @@ class Context:
                 self._replace(old, new)
 
     def _keeps_for_a_query(self, turn: Turn) -> bool:
-        return bool(self._ephemeral) and any(
-            self._ephemeral.get(record.gate) == "after_use" and not record.is_error
-            for record in turn.observation.results
+        marks = self._marks(turn)
+        return bool(marks) and any(
+            marks.get(record.gate) == "after_use" and not record.is_error for record in turn.observation.results
         )
 
     def _extend(self, messages: Sequence[Message]) -> None:
@@ -402,18 +414,21 @@ class Context:
     def _unseen(self, turn: Turn) -> Turn:
         """The turn with placeholders for the results of ephemeral gates. A summarizer must not see them either."""
         results = turn.observation.results
-        if not any(self._is_ephemeral(record) for record in results):
+        marks = self._marks(turn)
+        if not any(_is_ephemeral(marks, record) for record in results):
             return turn
         masked = tuple(
             msgspec.structs.replace(r, result=EPHEMERAL.format(gate=r.gate), attachments=msgspec.UNSET)
-            if self._is_ephemeral(r)
+            if _is_ephemeral(marks, r)
             else r
             for r in results
         )
         return msgspec.structs.replace(turn, observation=msgspec.structs.replace(turn.observation, results=masked))
 
-    def _is_ephemeral(self, record: GateRecord) -> bool:
-        return record.gate in self._ephemeral and not record.is_error
+    def _marks(self, turn: Turn) -> Marks:
+        """The ephemeral gates of a turn: those with which it was written, whatever the present circle says."""
+        found = self._recorded.ephemeral_of(turn.cantrip_id) if self._recorded is not None else None
+        return self._ephemeral if found is None else found
 
     def fold(self, keep: int, summary: str | None, variable: str | None) -> str:
         """Replace all turns but the last ``keep`` with a summary. Returns the text of the summary's message.
@@ -604,7 +619,8 @@ class Context:
                 out.append(Message("user", problem or (CUT if cut else NUDGE), kind="nudge"))
             return out
         # An earlier recipe, or a forked child, may have worked in another medium.
-        written_in = self._medium_of(turn.cantrip_id) if self._medium_of is not None else None
+        written_in = self._recorded.medium_of(turn.cantrip_id) if self._recorded is not None else None
+        marks = self._marks(turn)
         medium = written_in or self._circle.medium
         observation = turn.observation
         outputs: Sequence[Output]
@@ -625,16 +641,16 @@ class Context:
                 failed = output is not None and output.failed
                 made = (r for r in observation.results if r.tool_call_id is None and r.via in (place, msgspec.UNSET))
                 images = (
-                    tuple(image for r in made for image in self._images(r, fresh=fresh)) if text is not None else ()
+                    tuple(image for r in made for image in _images(marks, r, fresh=fresh)) if text is not None else ()
                 )
                 if len(images) > MOST_IMAGES:
                     text = f"{text}\n{MORE_IMAGES.format(count=len(images) - MOST_IMAGES, most=MOST_IMAGES)}"
                     images = images[:MOST_IMAGES]
             else:
                 record = answers.get(call.id)
-                text = self._observed(record, fresh=fresh) if record is not None else None
+                text = _observed(marks, record, fresh=fresh) if record is not None else None
                 failed = record is not None and record.is_error
-                images = self._images(record, fresh=fresh) if record is not None else ()
+                images = _images(marks, record, fresh=fresh) if record is not None else ()
             if text is None and not turn.terminated and not turn.truncated and _delegates(call.gate):
                 text = UNKNOWN
             if text is None:
@@ -643,14 +659,21 @@ class Context:
             out.append(without_media(said_back, self._refused))
         return out
 
-    def _observed(self, record: GateRecord, *, fresh: bool) -> str:
-        return EPHEMERAL.format(gate=record.gate) if self._expired(record, fresh=fresh) else render_record(record)
 
-    def _images(self, record: GateRecord, *, fresh: bool) -> tuple[Attachment, ...]:
-        return () if self._expired(record, fresh=fresh) else record.attachments or ()
+def _is_ephemeral(marks: Marks, record: GateRecord) -> bool:
+    return record.gate in marks and not record.is_error
 
-    def _expired(self, record: GateRecord, *, fresh: bool) -> bool:
-        return self._is_ephemeral(record) and not (fresh and self._ephemeral[record.gate] == "after_use")
+
+def _observed(marks: Marks, record: GateRecord, *, fresh: bool) -> str:
+    return EPHEMERAL.format(gate=record.gate) if _expired(marks, record, fresh=fresh) else render_record(record)
+
+
+def _images(marks: Marks, record: GateRecord, *, fresh: bool) -> tuple[Attachment, ...]:
+    return () if _expired(marks, record, fresh=fresh) else record.attachments or ()
+
+
+def _expired(marks: Marks, record: GateRecord, *, fresh: bool) -> bool:
+    return _is_ephemeral(marks, record) and not (fresh and marks[record.gate] == "after_use")
 
 
 _CUTTABLE = ("turn", "fold", "partial")

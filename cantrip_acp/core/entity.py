@@ -24,7 +24,7 @@ from cantrip_acp.core.definition.wards import Wards, compose
 from cantrip_acp.core.errors import DefinitionError, EntityExists, IntentRequired
 from cantrip_acp.core.events import BUFFER, ChildHub, EventHub, Subscription
 from cantrip_acp.core.history.continuation import find_own_point, reference_of
-from cantrip_acp.core.history.recorded_circle import RecordedMediums
+from cantrip_acp.core.history.recorded_circle import RecordedCircles
 from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
 from cantrip_acp.core.lifecycle.preparation import Preparation
@@ -98,7 +98,7 @@ class Entity(Generic[Value]):
             loom,
             EventHub() if parent is None or above is None else ChildHub(above.hub, parent, entity_id),
             shared(),
-            Context(cantrip.call, cantrip.circle, text_calls=by_text, medium_of=RecordedMediums(loom)),
+            Context(cantrip.call, cantrip.circle, text_calls=by_text, recorded=RecordedCircles(loom)),
             depth=0 if above is None else above.depth + 1,
             parent=parent,
             requests=RequestGraph(None if above is None else above.requests),
@@ -382,7 +382,7 @@ class Entity(Generic[Value]):
         state.cantrip = state.cantrip.replace(circle=circle)
         state.circle = circle
         by_text = writes_calls(self.crystal)
-        state.context = Context(self.call, circle, text_calls=by_text, medium_of=RecordedMediums(self.loom))
+        state.context = Context(self.call, circle, text_calls=by_text, recorded=RecordedCircles(self.loom))
         if self._history:
             self.load_history(self.last_turn, self._history)
         self.set_wards(self._extra_wards)

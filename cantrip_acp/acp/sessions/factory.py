@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ from cantrip_acp.loom.records.turn import (
     RewardRecord,
     SnapshotRecord,
     Turn,
+    UtteranceRecord,
     new_id,
     now,
 )
@@ -532,6 +533,9 @@ def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Ite
             # A cast of which the path goes on in another cast has ended too, if this was its last turn.
             if last_turns.get(turn.cast_id) == each and (turn.reason is not None or each != turn_id):
                 ended.add(turn.cast_id)
+    silent = _silent_casts(loom, casts)
+    casts |= silent
+    ended |= silent
     for record in loom.records():
         match record:
             case LoomHeader():
@@ -550,10 +554,28 @@ def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Ite
             case FilesRecord():
                 # The fork's checkpoints continue from those.
                 wanted = record.turn_id in on_path and record.checkpoint is not UNSET and record.restored is UNSET
+            case UtteranceRecord(partial=True):
+                # What a cast said before it was stopped; of a turn on the path, the turn has it.
+                wanted = record.cast_id in silent or (record.cast_id in ended and record.parent_id in on_path)
+            case ConfigRecord():
+                # A cut of the context belongs to the turns after it. Other changes are those of a session, not of a thread.
+                cut = record.changes.get("compacted")
+                wanted = isinstance(cut, Mapping) and cut.get("after") in on_path
             case _:
                 wanted = False
         if wanted:
             yield record
+
+
+def _silent_casts(loom: Loom, casts: set[str]) -> set[str]:
+    """The casts without a turn that came before the last of these casts of the same entity: it read their intents."""
+    last: dict[str, int] = {}
+    starts = list(loom.cast_starts().values())
+    for at, start in enumerate(starts):
+        if start.id in casts:
+            last[start.entity_id] = at
+    before = {start.id for at, start in enumerate(starts) if at < last.get(start.entity_id, 0)}
+    return before - casts
 
 
 def _descendants(loom: Loom, above: set[str]) -> tuple[set[str], set[str]]:

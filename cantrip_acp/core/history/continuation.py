@@ -165,7 +165,7 @@ def rebuild_context(entity: EntityState, where: Point) -> Context:
     cantrip.
     """
     from cantrip_acp.core.history.crystal_view import CrystalView
-    from cantrip_acp.core.history.recorded_circle import RecordedMediums
+    from cantrip_acp.core.history.recorded_circle import RecordedCircles
     from cantrip_acp.loom.query.history import casts_of
     from cantrip_acp.mediums.text_program import writes_calls
 
@@ -173,7 +173,7 @@ def rebuild_context(entity: EntityState, where: Point) -> Context:
 
     def empty() -> Context:
         by_text = writes_calls(entity.crystal)
-        return Context(entity.call, entity.circle, text_calls=by_text, medium_of=RecordedMediums(loom))
+        return Context(entity.call, entity.circle, text_calls=by_text, recorded=RecordedCircles(loom))
 
     if loom.places[last].cantrip_id == entity.cantrip_id:
         seen = CrystalView(loom, Outline(loom))

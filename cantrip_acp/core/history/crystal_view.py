@@ -18,7 +18,7 @@ from cantrip_acp.core.casting.query_digest import QueryDigest
 from cantrip_acp.core.context import Context
 from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.core.history.recorded_circle import RecordedCircle, RecordedMediums, recorded_call
+from cantrip_acp.core.history.recorded_circle import RecordedCircle, RecordedCircles, recorded_call
 from cantrip_acp.crystals.contract import Message, ToolDefinition
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.history import CastPart, withdrawn_casts
@@ -81,7 +81,7 @@ class CrystalView:
         self._sound: set[str] = set()
         """Turns that were already read and are not damaged."""
         self._circles: dict[str, RecordedCircle] = {}
-        self._medium_of = RecordedMediums(loom)
+        self._recorded = RecordedCircles(loom)
         self._cuts: dict[tuple[str, str], list[int]] = {}
         self._casts: dict[str, dict[str, str | None]] = {}
         """Each entity's casts in order, each with the cast before it."""
@@ -191,7 +191,7 @@ class CrystalView:
         """An empty context of a cantrip."""
         circle = self.circle(cantrip_id)
         call = recorded_call(self.loom.cantrip(cantrip_id))
-        return Context(call, circle, medium_of=self._medium_of)  # type: ignore[arg-type]
+        return Context(call, circle, recorded=self._recorded)  # type: ignore[arg-type]
 
     def begun(self, entity_id: str, cast_id: str | None, after: str | None) -> list[CastPart]:
         """A cast, and before it the casts of the same entity that reached no turn: their intents were in its context

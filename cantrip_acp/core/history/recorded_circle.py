@@ -57,25 +57,39 @@ class RecordedCircle:
         return self.presentation
 
 
-class RecordedMediums:
-    """The medium in which the turns of a cantrip were written, by the cantrip's id (`core.context.Context`)."""
+class RecordedCircles:
+    """The medium and the ephemeral gates with which the turns of a cantrip were written (`core.context.Context`)."""
 
-    __slots__ = ("_found", "_loom")
+    __slots__ = ("_ephemeral", "_loom", "_mediums")
 
     def __init__(self, loom: Loom) -> None:
         self._loom = loom
-        self._found: dict[str, Medium | None] = {}
+        self._mediums: dict[str, Medium | None] = {}
+        self._ephemeral: dict[str, Mapping[str, bool | str] | None] = {}
 
-    def __call__(self, cantrip_id: str) -> Medium | None:
+    def medium_of(self, cantrip_id: str) -> Medium | None:
         """None if the loom does not name it, or if it belongs to a package that is not installed."""
-        if cantrip_id not in self._found:
+        if cantrip_id not in self._mediums:
             record = self._loom.cantrip(cantrip_id)
             name = record.circle.get("medium") if record is not None else None
             try:
-                self._found[cantrip_id] = mediums.find(name) if isinstance(name, str) else None
+                self._mediums[cantrip_id] = mediums.find(name) if isinstance(name, str) else None
             except DefinitionError:
-                self._found[cantrip_id] = None
-        return self._found[cantrip_id]
+                self._mediums[cantrip_id] = None
+        return self._mediums[cantrip_id]
+
+    def ephemeral_of(self, cantrip_id: str) -> Mapping[str, bool | str] | None:
+        """The ephemeral gates with their marks. None if the loom does not name the cantrip."""
+        if cantrip_id not in self._ephemeral:
+            record = self._loom.cantrip(cantrip_id)
+            self._ephemeral[cantrip_id] = None if record is None else ephemeral_gates(record.circle)
+        return self._ephemeral[cantrip_id]
+
+
+def ephemeral_gates(circle: Mapping[str, Any]) -> dict[str, bool | str]:
+    """The ephemeral gates of a recorded circle, each with its mark."""
+    declared = (g for g in circle.get("gates", ()) if isinstance(g, Mapping) and g.get("ephemeral"))
+    return {str(g.get("name")): "after_use" if g["ephemeral"] == "after_use" else True for g in declared}
 
 
 def recorded_call(record: CantripRecord | None) -> Call:

@@ -16,7 +16,7 @@ from cantrip_acp import Cantrip, Circle, DefinitionError, Gate, Loom, ScriptedCr
 from cantrip_acp.core.errors import EntityExists
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.forking.resume import resume_entity
-from cantrip_acp.core.history.crystal_view import CrystalView
+from cantrip_acp.core.history.crystal_view import CrystalView, differing_turns
 from cantrip_acp.loom.query.outline import Outline
 from tests.support.fixtures.core import done, echo, make
 
@@ -313,3 +313,24 @@ def test_ephemeral_in_a_mapping() -> None:
         assert circle.gates["echo"].ephemeral == value
         recorded = {g["name"]: g.get("ephemeral", False) for g in circle.record()["gates"]}
         assert recorded["echo"] == value
+
+
+@pytest.mark.parametrize(("first", "then"), [(True, False), (False, True), ("after_use", False), (True, "after_use")])
+async def test_a_result_is_as_ephemeral_as_it_was_when_it_was_made(first: Any, then: Any) -> None:
+    def cantrip(mark: Any, *responses: Any) -> tuple[Cantrip, ScriptedCrystal]:
+        crystal = ScriptedCrystal(list(responses), record_inputs=True)
+        page = Gate("page", "Read.", {"type": "object"}, lambda args, context: "a long page", ephemeral=mark)
+        return Cantrip(crystal, circle=Circle(gates=["done", page], wards={"max_turns": 4}), loom=loom), crystal
+
+    loom, read = Loom.memory(), {"tool_calls": [{"gate": "page", "args": {}}]}
+    one, _ = cantrip(first, read, done())
+    async with one.invoke() as entity:
+        await entity.cast("go")
+        last = entity.last_turn
+    other, crystal = cantrip(then, read, done())
+    async with await other.fork(last) as fork:
+        await fork.cast("again")
+    before, after = ([m.content for m in q.messages if m.name == "page"] for q in crystal.invocations)
+    assert before == ["a long page" if first is False else "[ephemeral:page]"]
+    assert after == [*before, "[ephemeral:page]" if then is True else "a long page"]
+    assert differing_turns(loom) == []

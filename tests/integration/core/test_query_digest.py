@@ -16,13 +16,14 @@ import msgspec
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Entity, Gate, Loom, ScriptedCrystal
+from cantrip_acp.acp.sessions.factory import records_on_path
 from cantrip_acp.core.casting.query_digest import QueryDigest
 from cantrip_acp.core.context_block import KNOWLEDGE, WARDS, ContextBlock
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.errors import CantripError, CrystalError
 from cantrip_acp.core.folding.apply import fold_now
 from cantrip_acp.core.forking.resume import resume_entity
-from cantrip_acp.core.history.crystal_view import CrystalView, Window
+from cantrip_acp.core.history.crystal_view import CrystalView, Window, differing_turns
 from cantrip_acp.crystals.contract import Attachment, Delta, Message, Query, Response, ToolCall, Usage
 from cantrip_acp.gates.contract import GateContext, GateReply
 from cantrip_acp.loom.query.outline import Outline
@@ -177,6 +178,17 @@ class Life:
                 else:
                     self.entity = await made.fork(rng.choice(turns), loom=self.loom, state="none")
         await self.entity.close()
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_a_thread_in_a_file_of_its_own_reads_the_same(seed: int) -> None:
+    life = Life(seed)
+    await life.live()
+    for leaf in Outline(life.loom).ends:
+        copy = Loom.memory()
+        for record in records_on_path(life.loom, leaf):
+            copy.append(record)
+        assert differing_turns(copy) == [], leaf
 
 
 def windows(view: CrystalView) -> Iterator[Window]:

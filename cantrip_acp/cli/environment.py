@@ -104,6 +104,10 @@ FOLDERS = (
         "a SQLite file or `postgresql://…`",
     ),
     Variables(
+        ("CANTRIP_PROJECT",),
+        "a name for the [project](tuples.md#the-same-work), in place of the git remote or of `.cantrip/project-id`",
+    ),
+    Variables(
         ("CANTRIP_NO_CACHE",),
         "if set, every call of a gate runs, as with `--no-cache`: no [result is reused](receipts.md)",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cantrip_acp.core.errors import CantripError
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple, parse_tuple
@@ -56,9 +58,19 @@ def cast_yool(recipe_name: str) -> str:
 
 
 def recipe_digest(recipe: Recipe, model: str = "") -> str:
-    """The hash of a recipe's file: another text is other work. ``model`` takes the place of the recipe's own: other work too."""
-    more = f"\0{model}".encode() if model else b""
-    return "sha256:" + hashlib.sha256(recipe.raw + more).hexdigest()
+    """The hash of a recipe's file and of the files that it names: another text is other work. ``model`` takes the place of the
+    recipe's own: other work too."""
+    from cantrip_acp.recipes import trust
+
+    digest = hashlib.sha256(recipe.raw + (f"\0{model}".encode() if model else b""))
+    for name, path in sorted((os.path.relpath(each, recipe.folder), each) for each in trust.named_by(recipe)):
+        try:
+            content = hashlib.sha256(recipe.files.read(path)).hexdigest()
+        except CantripError:
+            # The recipe cannot be built, and whoever does it says why.
+            content = ""
+        digest.update(f"\0{name}\0{content}".encode(errors="surrogateescape"))
+    return f"sha256:{digest.hexdigest()}"
 
 
 def batch_tuples(
@@ -70,12 +82,16 @@ def batch_tuples(
     samples: int = 1,
     terms: Mapping[str, Any] | None = None,
     run: str | None = None,
+    project: str = "",
 ) -> list[WorkTuple]:
-    """The tuples of a batch: for each intent its samples. ``run`` makes it other work than before."""
+    """The tuples of a batch: for each intent its samples. ``run`` makes it other work than before, and so does another
+    ``project``."""
     works: list[WorkTuple] = []
     seen: Counter[str] = Counter()
     for intent in intents:
-        args = {"intent": intent.intent, "recipe": digest}
+        args: dict[str, Any] = {"intent": intent.intent, "recipe": digest}
+        if project:
+            args["project"] = project
         if intent.reference is not None:
             args["reference"] = intent.reference
         for sample in range(samples):

@@ -49,18 +49,26 @@ class _QuotaExceeded(Exception):
 
 
 class CastYool:
-    """Casts one recipe, for each tuple with an entity of its own, into one loom. Only for tuples of this text of the recipe.
+    """Casts one recipe, for each tuple with an entity of its own, into one loom. Only for tuples of its text
+    and project.
 
     Requests may go only to ``hosts``, to the hosts of the recipe and to those that the cast's own intent names. ``model`` is
     recorded for each entity: the model that takes the place of the recipe's own, or "".
     """
 
     def __init__(
-        self, cantrip: Cantrip, loom: Loom, digest: str, *, hosts: Sequence[str] = (), model: str = ""
+        self,
+        cantrip: Cantrip,
+        loom: Loom,
+        digest: str,
+        *,
+        hosts: Sequence[str] = (),
+        model: str = "",
+        project: str = "",
     ) -> None:
         self.cantrip = cantrip
         self.loom = loom
-        self.needs = {"recipe": digest}
+        self.needs = {"recipe": digest, **({"project": project} if project else {})}
         self.without = ("reference",) if why_no_references(cantrip, loom) else ()
         self._hosts = hosts
         self._model = model

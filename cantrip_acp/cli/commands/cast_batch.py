@@ -158,9 +158,10 @@ def cast_batch(
     INTENTS has JSON lines: a text, or {"intent": "…", "id": "…", "reference": …}. The reference is the expected answer, for the
     recipe's scoring function and for exports; the model never sees it. If INTENTS is -, it is read from stdin.
 
-    Each cast is a tuple in a tuple-space and ends with one receipt. After an interruption, run the same command again
-    to continue. It does not repeat casts that ended, if the text of the recipe and the intent are the same. A cast
-    that was interrupted continues from its loom. --again failed repeats what failed, --again all repeats everything.
+    Each cast is a tuple in a tuple-space and ends with one receipt. After an interruption, run the same command again to
+    continue. It does not repeat casts that ended in this project, if the recipe, the files that it names and the intent are
+    the same. A cast that was interrupted continues from its loom. --again failed repeats what failed, --again all repeats
+    everything.
 
     Without --lane the casts run here, at most --concurrency at once, into one loom. With --lane, workers on this
     machine or on others run the casts: start workers with `cantrip worker --lane LANE RECIPE`.
@@ -172,6 +173,7 @@ def cast_batch(
     """
     from cantrip_acp.core.definition.circle import check_reference
     from cantrip_acp.files import paths
+    from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.recipes import load
     from cantrip_acp.tuplespace.batch import batch_tuples, latest_attempts, read_intents, recipe_digest
     from cantrip_acp.tuplespace.guardrails import lane_concurrency
@@ -183,7 +185,7 @@ def cast_batch(
         wanted = read_intents(lines, "stdin" if intents == "-" else intents)
     state, workspace = paths.state_dir(state_dir), cwd.resolve()
     found = load(recipe, workspace, state_dir=state)
-    digest = recipe_digest(found, _model_name(found, model))
+    digest, project = recipe_digest(found, _model_name(found, model)), project_id(workspace)
     store = open_space(space, state_dir)
     opened = None
     try:
@@ -193,6 +195,7 @@ def cast_batch(
             wanted,
             lane=lane or f"here.{digest[7:19]}",
             samples=samples,
+            project=project,
             terms={"max_retries": max_retries}
             | {
                 name: value

@@ -203,6 +203,7 @@ def mcp(
             f"the MCP server needs the packages mcp and uvicorn; install them with: {install_command('mcp')}"
         )
     from cantrip_acp.files import paths
+    from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.tuplespace.catalog.build import recipe_capability
     from cantrip_acp.tuplespace.mcp_edge.answers import Answers, Limits
     from cantrip_acp.tuplespace.mcp_edge.server import HttpServer, listen, read_token
@@ -241,6 +242,7 @@ def mcp(
             ),
             budget=budget if limited else None,
             catalog=_catalog(cwd),
+            project=project_id(cwd) if found else "",
         )
         stores += [open_space(space, state_dir) for _ in lanes if work]
         workers = _workers(opened, lanes, allow_hosts, concurrency, stores[1:], state_dir) if work else []

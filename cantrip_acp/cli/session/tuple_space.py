@@ -85,6 +85,7 @@ def cast_yools(opened: Sequence[OpenedRecipe], hosts: Sequence[str]) -> dict[str
 
     Raises DefinitionError if two recipes have one name.
     """
+    from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.tuplespace.batch import cast_yool, recipe_digest
     from cantrip_acp.tuplespace.cast_yool import CastYool
     from cantrip_acp.tuplespace.fan_out import SPAWN, spawn
@@ -97,5 +98,7 @@ def cast_yools(opened: Sequence[OpenedRecipe], hosts: Sequence[str]) -> dict[str
                 f"two recipes have the name {each.recipe.name!r}: start a worker for each", where=each.recipe.file
             )
         digest = recipe_digest(each.recipe, each.model)
-        yools[name] = CastYool(each.cantrip, each.loom, digest, hosts=hosts, model=each.model)
+        yools[name] = CastYool(
+            each.cantrip, each.loom, digest, hosts=hosts, model=each.model, project=project_id(each.workspace)
+        )
     return yools

@@ -125,7 +125,12 @@ def recipe_capability(recipe: Recipe) -> Capability:
         description=recipe.description,
         input_schema={
             "type": "object",
-            "properties": {"intent": {"type": "string", "minLength": 1}, "recipe": {"const": digest}, "reference": {}},
+            "properties": {
+                "intent": {"type": "string", "minLength": 1},
+                "recipe": {"const": digest},
+                "reference": {},
+                "project": {"type": "string"},
+            },
             "required": ["intent", "recipe"],
             "additionalProperties": False,
         },

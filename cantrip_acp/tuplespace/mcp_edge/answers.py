@@ -61,8 +61,8 @@ class Answers:
 
     Clients see and put tuples of ``lanes`` only. If there are ``recipes`` (by name), clients may only have these cast. If there
     are none, the workers of the lanes decide what they run. ``authority`` is written into each tuple. ``budget`` is the
-    name of a budget that all tuples share. ``catalog`` returns the catalog of the project; it is called in a thread, for each
-    answer.
+    name of a budget that all tuples share, ``project`` the id of the project in which recipes are cast. ``catalog`` returns the
+    catalog of the project; it is called in a thread, for each answer.
     """
 
     def __init__(
@@ -75,7 +75,9 @@ class Answers:
         limits: Limits,
         budget: str | None = None,
         catalog: Callable[[], Catalog],
+        project: str = "",
     ) -> None:
+        self._project = project
         self._store = store
         self._lanes = tuple(lanes)
         self._recipes = {capability.name: (name, capability) for name, capability in recipes.items()}
@@ -255,14 +257,17 @@ class Answers:
             raise ToolError(f"this server does not dispatch {name!r}{_similar(name, known)}")
         _, recipe = self._recipes[step["yool"]]
         args = step.get("args", {})
-        for key in args.keys() - {"intent", "recipe"}:
+        for key in args.keys() - {"intent", "recipe", "project"}:
             raise ToolError(f"{recipe.name} has no argument {key!r}; it has intent")
         intent = args.get("intent")
         if not isinstance(intent, str) or not intent.strip():
             raise ToolError(f"{recipe.name} needs the argument intent, a text that is not empty")
         if args.get("recipe", recipe.version) != recipe.version:
             raise ToolError(f"{recipe.name} has another text now; leave out the argument recipe")
-        return {**step, "args": {"intent": intent, "recipe": recipe.version}}
+        if args.get("project", self._project) != self._project:
+            raise ToolError(f"this server works in another project; leave out the argument project of {recipe.name}")
+        own = {"project": self._project} if self._project else {}
+        return {**step, "args": {"intent": intent, "recipe": recipe.version, **own}}
 
     async def _usual_terms(self, payload: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The terms that the catalog has for the first of these yools that has any."""

@@ -11,6 +11,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -20,7 +21,7 @@ from cantrip_acp.text.json_data import freeze_record
 from cantrip_acp.tuplespace.budget import Budget
 from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import SpaceError, TupleError
-from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple
+from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, can_run
 
 State = Literal["waiting", "claimed", "done", "failed", "taken"]
 DEFAULT_MAX_WAITING = 8192
@@ -344,6 +345,14 @@ def encode_runs(runs: Sequence[Runnable]) -> str:
 def decode_runs(text: str) -> tuple[Runnable, ...]:
     """What `encode_runs` wrote."""
     return tuple(json_decoder(list[Runnable]).decode(text))
+
+
+_runs = lru_cache(maxsize=64)(decode_runs)
+
+
+def can_run_body(body: bytes, runs: str) -> bool:
+    """`can_run` for a tuple and for what a worker can run, both as JSON."""
+    return can_run(json.loads(body), _runs(runs))
 
 
 LOOKED_AT = ("recipe", "project")

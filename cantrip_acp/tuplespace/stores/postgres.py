@@ -39,7 +39,7 @@ from cantrip_acp.tuplespace.stores.base import (
     expired,
     grouped_needs,
 )
-from cantrip_acp.tuplespace.stores.postgres_tables import MIGRATIONS, READS_TO, ROW_SECURITY
+from cantrip_acp.tuplespace.stores.postgres_tables import MIGRATIONS, READS_TO, ROW_SECURITY, condition
 from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, without_again
 
 try:
@@ -236,7 +236,7 @@ class PostgresTupleStore:
         count: int = 1,
         runs: Sequence[Runnable] | None = None,
     ) -> list[Claim]:
-        where, values = _where(pattern, runs)
+        where, values = condition(pattern, runs)
         statement = (
             "WITH picked AS (SELECT q.position, t.body FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
             f"WHERE q.state = 'waiting' AND q.ready_at <= clock_timestamp() AND {_AFFORDABLE}{where} "
@@ -269,7 +269,7 @@ class PostgresTupleStore:
         return self._run("claim from", work)
 
     def runnable(self, pattern: Pattern, runs: Sequence[Runnable]) -> bool:
-        where, values = _where(pattern, runs)
+        where, values = condition(pattern, runs)
         statement = (
             "SELECT 1 FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
             f"WHERE q.state = 'waiting' AND {_AFFORDABLE}{where} LIMIT 1"
@@ -488,7 +488,7 @@ class PostgresTupleStore:
         return self._run("write", work)
 
     def resume(self, pattern: Pattern) -> list[str]:
-        where, values = _where(pattern)
+        where, values = condition(pattern)
         statement = (
             "WITH picked AS (SELECT q.position, t.id FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
             "WHERE (q.state = 'taken' OR (q.state = 'claimed' AND q.lease_until < clock_timestamp()) "
@@ -528,7 +528,7 @@ class PostgresTupleStore:
         return self._run("write", store)
 
     def take(self, pattern: Pattern) -> WorkTuple | None:
-        where, values = _where(pattern)
+        where, values = condition(pattern)
         statement = (
             "WITH picked AS (SELECT q.position, t.body FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
             f"WHERE q.state = 'waiting' AND q.ready_at <= clock_timestamp(){where} "
@@ -550,7 +550,7 @@ class PostgresTupleStore:
         self._run("write", work)
 
     def read(self, pattern: Pattern) -> WorkTuple | None:
-        where, values = _where(pattern)
+        where, values = condition(pattern)
         statement = (
             "SELECT t.body FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
             f"WHERE q.state IN ('waiting', 'claimed'){where} ORDER BY q.position LIMIT 1"
@@ -797,25 +797,3 @@ def _stored(row: Any) -> StoredTuple:
         error=error,
         progress=decode_progress(progress),
     )
-
-
-def _where(pattern: Pattern, runs: Sequence[Runnable] | None = None) -> tuple[str, list[Any]]:
-    where, values = "", list[Any]()
-    if pattern.lane is not None:
-        where += " AND q.lane = %s"
-        values.append(pattern.lane)
-    if pattern.rest_json is not None:
-        where += " AND t.body::jsonb @> %s::jsonb"
-        values.append(pattern.rest_json)
-    if runs is not None:
-        # As `Runnable.refusal`: of the arguments that a worker looks at, those that a step has are equal.
-        where += (
-            " AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(t.body::jsonb -> 'payload') s WHERE NOT EXISTS "
-            "(SELECT 1 FROM jsonb_array_elements(%s::jsonb) r WHERE r ->> 'yool' = s ->> 'yool' "
-            "AND NOT EXISTS (SELECT 1 FROM jsonb_each(coalesce(r -> 'needs', '{}')) n "
-            "WHERE coalesce(s -> 'args', '{}') ? n.key AND s -> 'args' -> n.key <> n.value) "
-            "AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements_text(coalesce(r -> 'without', '[]')) w "
-            "WHERE coalesce(s -> 'args' -> w, 'null') <> 'null')))"
-        )
-        values.append(encode_runs(runs))
-    return where, values

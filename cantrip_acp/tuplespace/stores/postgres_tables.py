@@ -1,6 +1,12 @@
-"""The tables of a tuple-space in PostgreSQL, how each version of them becomes the next, and row security."""
+"""The tables of a tuple-space in PostgreSQL, how each version becomes the next, row security, and how workers find tuples."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cantrip_acp.tuplespace.stores.base import encode_runs
+from cantrip_acp.tuplespace.tuples import Pattern, Runnable
 
 MIGRATIONS = (
     """
@@ -104,3 +110,26 @@ ROW_SECURITY = "".join(
     )
 )
 """Gives each user of the database tuples of their own. An administrator runs it once, before the first tuple."""
+
+
+def condition(pattern: Pattern, runs: Sequence[Runnable] | None = None) -> tuple[str, list[Any]]:
+    """The condition of a statement on queue ``q`` and tuples ``t``, and its values."""
+    where, values = "", list[Any]()
+    if pattern.lane is not None:
+        where += " AND q.lane = %s"
+        values.append(pattern.lane)
+    if pattern.rest_json is not None:
+        where += " AND t.body::jsonb @> %s::jsonb"
+        values.append(pattern.rest_json)
+    if runs is not None:
+        # As `Runnable.refusal`: of the arguments that a worker looks at, those that a step has are equal.
+        where += (
+            " AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(t.body::jsonb -> 'payload') s WHERE NOT EXISTS "
+            "(SELECT 1 FROM jsonb_array_elements(%s::jsonb) r WHERE r ->> 'yool' = s ->> 'yool' "
+            "AND NOT EXISTS (SELECT 1 FROM jsonb_each(coalesce(r -> 'needs', '{}')) n "
+            "WHERE coalesce(s -> 'args', '{}') ? n.key AND s -> 'args' -> n.key <> n.value) "
+            "AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements_text(coalesce(r -> 'without', '[]')) w "
+            "WHERE coalesce(s -> 'args' -> w, 'null') <> 'null')))"
+        )
+        values.append(encode_runs(runs))
+    return where, values

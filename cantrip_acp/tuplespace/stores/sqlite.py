@@ -35,6 +35,7 @@ from cantrip_acp.tuplespace.stores.base import (
     StoredTuple,
     WorkerEntry,
     artifact_id,
+    can_run_body,
     decode_progress,
     decode_runs,
     decode_work,
@@ -44,7 +45,7 @@ from cantrip_acp.tuplespace.stores.base import (
     expired,
     grouped_needs,
 )
-from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, can_run, contains, without_again
+from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, contains, without_again
 
 APPLICATION = 0x43545550
 """The database's ``application_id``: the letters CTUP."""
@@ -156,7 +157,7 @@ class SqliteTupleStore:
     def _prepare(self) -> None:
         base = self._base
         base.create_function("matches", 2, _matches, deterministic=True)
-        base.create_function("can_run", 2, _can_run, deterministic=True)
+        base.create_function("can_run", 2, can_run_body, deterministic=True)
         # In this order: another process creates both at once.
         (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (application,) = base.execute("PRAGMA application_id").fetchone()
@@ -792,15 +793,6 @@ def _stored(row: Any) -> StoredTuple:
 @lru_cache(maxsize=64)
 def _part(pattern: str) -> Any:
     return json.loads(pattern)
-
-
-@lru_cache(maxsize=64)
-def _runs(text: str) -> tuple[Runnable, ...]:
-    return decode_runs(text)
-
-
-def _can_run(body: bytes, runs: str) -> bool:
-    return can_run(json.loads(body), _runs(runs))
 
 
 def _matches(body: bytes, pattern: str) -> bool:

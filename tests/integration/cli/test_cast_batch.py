@@ -417,6 +417,63 @@ def test_a_wrong_key_is_found_by_one_cast_and_the_others_wait(folder: Path) -> N
     assert (lane["waiting"], lane["failed"]) == (3, 0)
 
 
+def test_two_projects_share_no_result_and_a_moved_folder_keeps_its_own(tmp_path: Path) -> None:
+    first, second, moved = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+
+    def batch(folder: Path, remote: str | None = None) -> str:
+        if not folder.exists():
+            folder.mkdir()
+            (folder / "greeter.cantrip.yaml").write_text(RECIPE)
+            if remote is not None:
+                processes.run(["git", "init", "-q", str(folder)], check=True)
+                processes.run(["git", "-C", str(folder), "remote", "add", "origin", remote], check=True)
+        done = processes.run(
+            [*CANTRIP, *BATCH[:2], "-", "--json"], cwd=folder, input='"Say hello."\n', capture_output=True, text=True,
+            timeout=60, env=environment(tmp_path),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        [row] = rows(done.stdout)
+        assert ("ended in an earlier run" in done.stderr) == (row["tuple_id"] in known)
+        known.add(row["tuple_id"])
+        return str(row["tuple_id"])
+
+    known: set[str] = set()
+    mine = batch(first)
+    assert batch(second) != mine
+    first.rename(moved)
+    assert batch(moved) == mine
+    # One project, cloned in two ways, and another path on the same server.
+    clone = batch(tmp_path / "d", "https://me:secret@Example.com/team/x.git")
+    assert batch(tmp_path / "e", "git@example.com:team/x") == clone
+    assert batch(tmp_path / "f", "git@example.com:team/y") != clone
+    assert len(known) == 4
+
+
+def test_a_file_that_the_recipe_names_is_part_of_the_work(folder: Path) -> None:
+    (folder / "greeter.cantrip.yaml").write_text(RECIPE + "call: {system_prompt_file: prompt.md}\n")
+    (folder / "prompt.md").write_text("Be kind.")
+    [one, _] = rows(run(folder, *BATCH, "--json").stdout)
+    assert "2 ended in an earlier run" in run(folder, *BATCH).stderr
+    (folder / "prompt.md").write_text("Be brief.")
+    [other, _] = rows(run(folder, *BATCH, "--json").stdout)
+    assert one["tuple_id"] != other["tuple_id"]
+
+
+def test_a_worker_of_another_project_leaves_the_casts(folder: Path) -> None:
+    other = folder / "other"
+    other.mkdir()
+    (other / "greeter.cantrip.yaml").write_text(RECIPE)
+    lane = ("--lane", "greetings", "--space", str(folder / "space.db"))
+    batch = start(folder, *BATCH, *lane)
+    worker = start(other, "worker", "greeter.cantrip.yaml", *lane, "--loom", "w.loom.db")
+    try:
+        assert "2 casts of lane greetings wait" in _until(batch, "the workers are in another project")
+    finally:
+        for each in (batch, worker):
+            each.kill()
+            each.communicate()
+
+
 MEMORY = """\
 name: greeter
 crystal: {{provider: local, model: m, base_url: "{url}/v1"}}

@@ -1,0 +1,101 @@
+"""The id of a project: the same on each machine and after the folder was moved, and another one for each other project.
+
+It is the address of the git remote with the path inside the repository. Without a remote it is an id in the folder's
+``.cantrip/project-id``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import time
+import urllib.parse
+from contextlib import suppress
+from pathlib import Path
+
+from cantrip_acp.core.errors import GitError
+from cantrip_acp.files.folder import Folder
+from cantrip_acp.git.repository import Repository
+
+FILE = "project-id"
+"""The name of the file in ``.cantrip`` with the id of a project without a remote."""
+_LOOKS = 20
+_ID = re.compile(r"[0-9a-f]{32}")
+_OTHER_HOST = re.compile(r"(?:[^@/]+@)?(?P<host>\[[^\]]+\]|[^:/]+):(?P<path>(?!//).*)")
+"""An address as ssh has it: ``git@host:owner/name``."""
+
+
+def project_id(workspace: Path | str) -> str:
+    """The id of the project in a folder. Without a git remote it is written to the folder, if there is none yet.
+
+    ``CANTRIP_PROJECT`` takes its place. A folder that cannot be written has the id of its path.
+    """
+    named = os.environ.get("CANTRIP_PROJECT", "").strip()
+    if named:
+        return f"named:{named}"
+    folder = os.path.realpath(workspace)
+    with suppress(GitError):
+        repository = Repository.of(folder)
+        if repository is not None and (address := _remote(repository)):
+            inside = os.path.relpath(folder, repository.top)
+            return f"git:{address}" + ("" if inside == "." else f"//{inside}")
+    try:
+        return f"id:{_stored(folder)}"
+    except OSError:
+        return f"folder:{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}"
+
+
+def _remote(repository: Repository) -> str | None:
+    """The address of ``origin``, or of the first remote by name. None if there is none."""
+    ran = repository.git("config", "--null", "--get-regexp", r"^remote\..*\.url$", statuses=(0, 1))
+    found: dict[str, str] = {}
+    for each in ran.out.decode(errors="surrogateescape").split("\0"):
+        key, _, url = each.partition("\n")
+        if url:
+            found.setdefault(key, url)
+    if not found:
+        return None
+    return normal_address(found.get("remote.origin.url") or found[min(found)], repository.top)
+
+
+def normal_address(url: str, base: str = "/") -> str:
+    """The address of a repository without what differs between users: the protocol, names, passwords and ``.git``.
+
+    A path is taken as seen from the folder ``base``.
+    """
+    split = urllib.parse.urlsplit(url)
+    if split.scheme and split.scheme != "file" and split.netloc:
+        port = (
+            split.netloc.rpartition("@")[2].partition("]")[2]
+            if "[" in split.netloc
+            else split.netloc.rpartition("@")[2]
+        )
+        number = port.rpartition(":")[2] if ":" in port else ""
+        host = (split.hostname or "") + (f":{number}" if number not in ("", "22", "80", "443", "9418") else "")
+        path = split.path
+    elif split.scheme != "file" and (other := _OTHER_HOST.fullmatch(url)):
+        host, path = other["host"].strip("[]").lower(), other["path"]
+    else:
+        host, path = "", os.path.realpath(os.path.join(base, urllib.parse.unquote(split.path) if split.scheme else url))
+    path = path.strip("/").removesuffix(".git").rstrip("/")
+    return f"{host}/{path}"
+
+
+def _stored(folder: str) -> str:
+    """The id in a folder's file, which is made if it is missing. Raises `OSError`."""
+    with Folder.top(folder) as top, top.beneath(".cantrip", make=True) as inside:
+        with suppress(FileExistsError):
+            with os.fdopen(inside.open_file(FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
+                file.write(f"{secrets.token_hex(16)}\n")
+        for _ in range(_LOOKS):
+            with inside.file(FILE) as existing:
+                text = existing.read(100).decode(errors="replace").strip()
+            if _ID.fullmatch(text):
+                return text
+            # Another process has made the file and has not written it yet, or was killed before.
+            time.sleep(0.05)
+        made = secrets.token_hex(16)
+        inside.replace(FILE, f"{made}\n".encode())
+        return made

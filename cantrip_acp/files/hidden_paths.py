@@ -17,7 +17,8 @@ _WILD = re.compile(r"[*?[]")
 
 
 @lru_cache(maxsize=256)
-def _matcher(pattern: str) -> re.Pattern[str]:
+def matcher(pattern: str) -> re.Pattern[str]:
+    """Matches a path that begins with a slash, if it fits a pattern or is below what does."""
     parts: list[str] = []
     for name in (part for part in pattern.split("/") if part):
         if name == "**":
@@ -56,6 +57,6 @@ def hides(patterns: Iterable[str], path: str) -> bool:
         return False
     real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     for pattern in patterns:
-        if any(_matcher(each).fullmatch(given) for each in {pattern, _real(pattern)} for given in {path, real}):
+        if any(matcher(each).fullmatch(given) for each in {pattern, _real(pattern)} for given in {path, real}):
             return True
     return any(real == each or real.startswith(each + "/") for each in existing(patterns))

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core.errors import CantripError
+from cantrip_acp.files.hidden_paths import matcher
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.tuplespace.errors import TupleError
+from cantrip_acp.tuplespace.input_files import MOST_FILES, FileDigests
 from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple, parse_tuple
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cantrip_acp.recipes.recipe import Recipe
     from cantrip_acp.tuplespace.stores.base import TupleStore
 
@@ -73,6 +77,19 @@ def recipe_digest(recipe: Recipe, model: str = "") -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
+def inputs_digest(recipe: Recipe, workspace: Path) -> str:
+    """The digest of the files that the recipe declares as ``inputs``, or "". Raises `TupleError`."""
+    patterns = [matcher(each) for each in recipe.data.get("inputs", ())]
+    if not patterns:
+        return ""
+    digest = FileDigests().folder(workspace, lambda name: any(each.fullmatch(f"/{name}") for each in patterns))
+    if digest is None:
+        raise TupleError(
+            f"{recipe.file}: inputs: {workspace} has more than {MOST_FILES:,} of these files, or one cannot be read; name fewer"
+        )
+    return f"blake2b:{digest}"
+
+
 def batch_tuples(
     recipe_name: str,
     digest: str,
@@ -83,15 +100,18 @@ def batch_tuples(
     terms: Mapping[str, Any] | None = None,
     run: str | None = None,
     project: str = "",
+    inputs: str = "",
 ) -> list[WorkTuple]:
-    """The tuples of a batch: for each intent its samples. ``run`` makes it other work than before, and so does another
-    ``project``."""
+    """The tuples of a batch: for each intent its samples. ``run`` makes it other work than before, and so do another
+    ``project`` and other ``inputs``."""
     works: list[WorkTuple] = []
     seen: Counter[str] = Counter()
     for intent in intents:
         args: dict[str, Any] = {"intent": intent.intent, "recipe": digest}
         if project:
             args["project"] = project
+        if inputs:
+            args["inputs"] = inputs
         if intent.reference is not None:
             args["reference"] = intent.reference
         for sample in range(samples):

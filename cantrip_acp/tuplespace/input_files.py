@@ -37,14 +37,17 @@ class FileDigests:
         self._folders: dict[str, _Folder] = {}
         self._lock = threading.Lock()
 
-    def folder(self, path: Path) -> str | None:
-        """The digest of all files below a folder that are not ignored. None if there are too many, or one cannot be read."""
+    def folder(self, path: Path, keep: Callable[[str], bool] = lambda _: True) -> str | None:
+        """The digest of all files below a folder that are not ignored and whose names ``keep`` takes. None if there are too many,
+        or one cannot be read."""
         with self._lock:
             digest = hashlib.blake2b(digest_size=32)
             count = 0
             seen: dict[str, tuple[_Mark, bytes]] = {}
             try:
                 for name, place in self._walk(path):
+                    if not keep(name):
+                        continue
                     count += 1
                     if count > MOST_FILES:
                         return None

@@ -159,9 +159,9 @@ def cast_batch(
     recipe's scoring function and for exports; the model never sees it. If INTENTS is -, it is read from stdin.
 
     Each cast is a tuple in a tuple-space and ends with one receipt. After an interruption, run the same command again to
-    continue. It does not repeat casts that ended in this project, if the recipe, the files that it names and the intent are
-    the same. A cast that was interrupted continues from its loom. --again failed repeats what failed, --again all repeats
-    everything.
+    continue. It does not repeat casts that ended in this project, if the recipe, the files that it names, its `inputs` and
+    the intent are the same. A cast that was interrupted continues from its loom. --again failed repeats what failed, --again
+    all repeats everything.
 
     Without --lane the casts run here, at most --concurrency at once, into one loom. With --lane, workers on this
     machine or on others run the casts: start workers with `cantrip worker --lane LANE RECIPE`.
@@ -175,7 +175,7 @@ def cast_batch(
     from cantrip_acp.files import paths
     from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.recipes import load
-    from cantrip_acp.tuplespace.batch import batch_tuples, latest_attempts, read_intents, recipe_digest
+    from cantrip_acp.tuplespace.batch import batch_tuples, inputs_digest, latest_attempts, read_intents, recipe_digest
     from cantrip_acp.tuplespace.guardrails import lane_concurrency
     from cantrip_acp.tuplespace.monitoring.spans import emitting
     from cantrip_acp.tuplespace.space import max_waiting_from_environment
@@ -196,6 +196,7 @@ def cast_batch(
             lane=lane or f"here.{digest[7:19]}",
             samples=samples,
             project=project,
+            inputs=inputs_digest(found, workspace),
             terms={"max_retries": max_retries}
             | {
                 name: value

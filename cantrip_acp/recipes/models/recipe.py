@@ -232,6 +232,11 @@ class Recipe(Model):
         "answer that does not fit is an error that the entity reads, and only the gate done ends a cast. References may only "
         "name its own $defs.",
     )
+    inputs: list[Line] = Field(
+        default_factory=list,
+        description="The files of the workspace on which a result depends, as patterns relative to it (`src/**`). A batch casts "
+        "an intent again when one of them has changed. Ignored files do not count.",
+    )
     folding: Folding = Folding()
     retry: Retry = Retry()
     loom: Loom = Loom()

@@ -97,6 +97,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
             },
             "verdict.schema.json",
         ],
+        "inputs": [["src/**", "pyproject.toml"]],
         "folding": [{"at_fraction": 0.8, "keep_turns": 4}],
         "retry": [{"max_retries": 3}],
         "loom": [{"store": "jsonl"}, {"store": "sqlite:casts.db", "snapshots": True}],

@@ -130,6 +130,7 @@ def recipe_capability(recipe: Recipe) -> Capability:
                 "recipe": {"const": digest},
                 "reference": {},
                 "project": {"type": "string"},
+                "inputs": {"type": "string"},
             },
             "required": ["intent", "recipe"],
             "additionalProperties": False,

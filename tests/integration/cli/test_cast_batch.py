@@ -459,6 +459,29 @@ def test_a_file_that_the_recipe_names_is_part_of_the_work(folder: Path) -> None:
     assert one["tuple_id"] != other["tuple_id"]
 
 
+def test_an_intent_is_cast_again_when_a_declared_input_has_changed(folder: Path) -> None:
+    (folder / "greeter.cantrip.yaml").write_text(RECIPE + "inputs: [src/**, '*.toml']\n")
+    (folder / "src/deep").mkdir(parents=True)
+    (folder / "src/deep/x.py").write_text("1")
+    (folder / ".gitignore").write_text("*.pyc\n")
+
+    def again() -> bool:
+        return "2 ended in an earlier run" not in run(folder, *BATCH).stderr
+
+    assert again()
+    assert not again()
+    (folder / "src/deep/x.pyc").write_text("ignored")
+    (folder / "other.py").write_text("not declared")
+    assert not again()
+    (folder / "src/deep/x.py").write_text("2")
+    assert again()
+    (folder / "a.toml").write_text("")
+    assert again()
+    (folder / "src/deep/x.py").write_text("1")
+    (folder / "a.toml").unlink()
+    assert not again(), "these inputs had their casts"
+
+
 def test_a_worker_of_another_project_leaves_the_casts(folder: Path) -> None:
     other = folder / "other"
     other.mkdir()

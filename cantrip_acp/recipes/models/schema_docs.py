@@ -161,6 +161,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
     "Memory": {
         "culture": _YES,
         "sessions": [5],
+        "batches": [True],
         "placement": ["history"],
         "max_tokens": [8000],
         "programs": _YES,

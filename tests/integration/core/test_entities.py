@@ -334,3 +334,17 @@ async def test_a_result_is_as_ephemeral_as_it_was_when_it_was_made(first: Any, t
     assert before == ["a long page" if first is False else "[ephemeral:page]"]
     assert after == [*before, "[ephemeral:page]" if then is True else "a long page"]
     assert differing_turns(loom) == []
+
+
+async def test_what_a_program_prints_of_an_ephemeral_result_stays() -> None:
+    page = Gate("page", "Read.", {"type": "object"}, lambda args, context: "a long page", ephemeral=True)
+    crystal = ScriptedCrystal(
+        [
+            {"tool_calls": [{"gate": "bash", "args": {"command": command}}]}
+            for command in ("page", "true", "cantrip_done x")
+        ],
+        record_inputs=True,
+    )
+    circle = Circle("bash", ["done", page], {"max_turns": 4})
+    assert (await Cantrip(crystal, circle=circle).cast("go")).terminated
+    assert [str(query.messages).count("a long page") for query in crystal.invocations] == [0, 1, 1]

@@ -212,3 +212,20 @@ async def test_a_session_that_continues_from_a_childs_turn() -> None:
         if at is not None:
             await found.entity.cast("more")
         await found.entity.close()
+
+
+async def test_a_fork_of_a_child_has_the_crystal_of_its_cantrip_not_the_childs() -> None:
+    tree = Tree()
+    kid = ScriptedCrystal([done("kid")], record_inputs=True)
+    kid.model = "small"
+    parent = tree.cantrip.replace(crystals={"kid": kid})
+    asked = Tree.call("call_agent", intent="look", system_prompt="KID", crystal="kid")
+    first = parent.with_crystal(ScriptedCrystal([asked, done("over")]))
+    result = await first.cast("go")
+    (turn,) = [t for t in tree.loom.turns() if t.role == "crystal" and t.entity_id != result.entity_id]
+    assert turn.metadata.model == "small"
+    own = ScriptedCrystal([done("again")], record_inputs=True)
+    await first.with_crystal(own).resume(turn.parent_id)
+    (query,) = own.invocations
+    assert query.messages[0].content == "KID"
+    assert len(kid.invocations) == 1

@@ -293,7 +293,8 @@ class Worker:
                 raise
             except SpaceError as error:
                 outage = outage or _Outage()
-                pause = outage.failed(str(error))
+                # Not longer than between two heartbeats, or the leases would end although the store works again.
+                pause = min(outage.failed(str(error)), self.lease_s / 3)
                 if self._store_outage is None:
                     self._store_outage = outage
                     self._notice(f"{error}. This worker waits and tries again")

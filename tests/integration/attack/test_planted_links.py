@@ -17,6 +17,7 @@ from cantrip_acp import Loom, Turn
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.evaluation.run import SAMPLES, ResultFolder
+from cantrip_acp.git.project_identity import project_id
 from cantrip_acp.loom.records.turn import CantripRecord, CastRecord
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from tests.integration.attack.attack_scene import Scene
@@ -218,6 +219,8 @@ async def test_the_folder_of_a_reports_looms_is_no_link(scene: Scene) -> None:
     _loom(scene)
     space = scene.base / "s.db"
     await plant(scene, "mkdir r; ln -s ../../beside r/results-looms")
+    # A batch makes this itself, in the folder in which it runs.
+    project_id(scene.base)
     words = ["cast-batch", "one.cantrip.yaml", "i.txt", "--space", space, "--loom", scene.base / "b.loom.jsonl"]
     before = outside(scene)
     for cwd, page in ((scene.workspace, "r/results.html"), (scene.base, scene.workspace / "r/results.html")):

@@ -124,7 +124,7 @@ def test_always_is_remembered_by_gate_and_folder(start: Start, folder: Path, tmp
     with Loom.open(tmp_path / "state" / "looms" / f"{session}.loom.jsonl", readonly=True) as loom:
         said = [record.changes for record in loom.records() if type(record).__name__ == "ConfigRecord"]
     assert said == [
-        {"mode": "ask"},
+        {"mode": "ask", "known_mode": "sandboxed"},
         {"permission": {"tool": "write_file", "pattern": f"{folder}/src/**", "allowed": True}},
     ]
 

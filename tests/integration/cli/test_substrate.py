@@ -81,7 +81,14 @@ def test_a_cast_reads_searches_and_is_recorded(project: Path) -> None:
     assert [each["name"] for each in context["placed"]][-1] == "nested"
 
 
-def test_casts_of_batches_and_workers_are_recorded(project: Path) -> None:
+def test_casts_of_batches_and_workers_are_recorded_if_their_recipe_says_so(project: Path) -> None:
+    (project / "before.jsonl").write_text('"Which heron?"\n')
+    assert run("cast-batch", "r.cantrip.yaml", "before.jsonl", cwd=project).status == 0
+    assert not [
+        hit for hit in run("substrate", "search", "Which heron?", "--json", cwd=project).lines if "heron" in hit["text"]
+    ]
+    recipe = project / "r.cantrip.yaml"
+    recipe.write_text(recipe.read_text().replace("sessions: 3}", "sessions: 3, batches: true}"))
     (project / "here.jsonl").write_text('"Which herring?"\n')
     (project / "there.jsonl").write_text('"Which walrus?"\n')
     assert run("cast-batch", "r.cantrip.yaml", "here.jsonl", cwd=project).status == 0

@@ -276,6 +276,7 @@ def write():
 
 async def test_wards_show_it_files(make: Make, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
     (tmp_path / "in/a.txt").write_text("seen")
     loader = await make(
         allow_compile_modules=["other"], workspace=tmp_path, code_readable_paths=["in"], code_writable_paths=["out"]

@@ -93,10 +93,13 @@ class FileHistory:
         """
         place = self._before_last_prompt(len(self.chain) - 1)
         if place is None:
-            raise CheckpointError(
-                self._lost()
-                or "there is nothing to undo: no prompt of this session has changed a file, apart from what git ignores"
+            changed = any(each.by in _OF_TURNS and each.changes for each in self.chain)
+            why = (
+                "what its prompts changed is undone already"
+                if changed
+                else "no prompt of this session has changed a file, apart from what git ignores"
             )
+            raise CheckpointError(self._lost() or f"there is nothing to undo: {why}")
         return self._target(place)
 
     def _before_last_prompt(self, last: int) -> int | None:

@@ -110,8 +110,12 @@ class BaseLoom:
         self.close()
 
     def close(self) -> None:
-        """Close the store and release its lock; safe to call twice."""
+        """Close the store, release its lock and the ids of its entities, which can write no more. Safe to call twice."""
         self._store.close(self._tree)
+        with _claiming:
+            for entity_id, entity in list(_open_entities.items()):
+                if entity.loom is self:
+                    del _open_entities[entity_id]
 
     # Writing
 

@@ -126,6 +126,8 @@ class TerminalCommands:
         elif name == slash_commands.QUEUE:
             # With a terminal, `TypedLines` has answered.
             self._output.show_line(queue_text([]))
+        elif name == "now":
+            self._output.show_line("nothing runs that could read it now; send it as a message, without /now")
         elif name == "model":
             self._model(rest.strip())
         elif found is not None:

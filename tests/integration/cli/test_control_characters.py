@@ -53,8 +53,8 @@ COMMANDS = [
         f"loom export one.loom.jsonl --raw --format {each}"
         for each in ("trl-sft", "openai", "otlp", "atif", "verifiers", "art", "trl-prompts")
     ),
-    "eval suite.yaml one.cantrip.yaml --out results --json",
-    "eval suite.yaml one.cantrip.yaml --out results2",
+    "eval suite.yaml --recipe one.cantrip.yaml --out results --json",
+    "eval suite.yaml --recipe one.cantrip.yaml --out results2",
     "recipe show one.cantrip.yaml",
     "recipe check odd.cantrip.yaml",
     "recipe check odd.cantrip.yaml --json",

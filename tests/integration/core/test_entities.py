@@ -67,6 +67,20 @@ async def test_an_open_entity_has_its_id_in_all_looms(tmp_path: Path) -> None:
     other.loom.close()
 
 
+async def test_a_closed_loom_frees_the_ids_of_its_entities(tmp_path: Path) -> None:
+    """As a session is released: its loom first, and what its commands hold later."""
+    first = make(done(), loom=Loom.open(tmp_path / "a.jsonl")).invoke(entity_id="mine")
+    await first.cast("go")
+    first.loom.close()
+    with Loom.open(tmp_path / "a.jsonl") as loom:
+        again = resume_entity(make(done(), loom=loom), loom, "mine").entity
+        assert (await again.cast("go on")).terminated
+        await first.close()
+        with pytest.raises(EntityExists):
+            resume_entity(make(done(), loom=loom), loom, "mine")
+        await again.close()
+
+
 async def test_two_threads_cannot_take_one_id() -> None:
     made: list[Any] = []
 

@@ -73,7 +73,7 @@ async def test_a_closed_loom_frees_the_ids_of_its_entities(tmp_path: Path) -> No
     await first.cast("go")
     first.loom.close()
     with Loom.open(tmp_path / "a.jsonl") as loom:
-        again = resume_entity(make(done(), loom=loom), loom, "mine").entity
+        again = resume_entity(make(done(), done(), loom=loom), loom, "mine").entity
         assert (await again.cast("go on")).terminated
         await first.close()
         with pytest.raises(EntityExists):

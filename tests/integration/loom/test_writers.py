@@ -132,8 +132,14 @@ def test_a_reader_that_follows_sees_a_kill(kept: Place) -> None:
         assert len(page.about()["running"]) == 1
         process.kill()
         process.wait()
-        reader.refresh()
-        assert [(t.state, t.reason) for t in reader.threads()] == [("truncated", "interrupted")]
+
+        def threads() -> list[tuple[str, str | None]]:
+            reader.refresh()
+            return [(t.state, t.reason) for t in reader.threads()]
+
+        # A database server takes a moment to see that its client is gone.
+        wait_for(threads)
+        assert threads() == [("truncated", "interrupted")]
         page.look(at_once=True)
         assert page.cast(0)["reason"] == "interrupted"
         assert page.turn(1)["truncated"] is True

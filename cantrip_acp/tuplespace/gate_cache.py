@@ -26,7 +26,7 @@ from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.tuplespace.receipts import is_genuine, make_receipt
+from cantrip_acp.tuplespace.receipts import is_genuine, make_receipt, user_key
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
@@ -188,25 +188,8 @@ class GateCache:
 
     def _seal(self, receipt: Mapping[str, Any]) -> str:
         if self._key is None:
-            self._key = _user_key(self._folder / "key")
+            self._key = user_key(self._folder / "key")
         return hmac.new(self._key, canonical_json(dict(receipt)), hashlib.sha256).hexdigest()
-
-
-def _user_key(path: Path) -> bytes:
-    """The key of this user, made on first use. Only the user can read it."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except FileExistsError:
-        pass
-    else:
-        with open(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(32))
-    status = os.lstat(path)
-    key = path.read_bytes()
-    if len(key) != 32 or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise OSError(f"{path} is not a key that only this user can read; delete it")
-    return key
 
 
 def _may_keep(reply: GateReply, invocation: GateInvocation) -> bool:

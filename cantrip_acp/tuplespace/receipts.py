@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from cantrip_acp.tuplespace.canonical import content_id
@@ -23,11 +26,14 @@ def make_receipt(
     error: str | None = None,
     steps: Sequence[str] = (),
     artifacts: Sequence[Mapping[str, Any]] = (),
+    input_hash: str | None = None,
+    reused: str | None = None,
 ) -> dict[str, Any]:
     """Make a receipt. Its id is the hash of everything else in it, so that a changed receipt is noticed.
 
     ``exit`` is 0 for success. ``steps`` are the ids of the receipts that this one sums up. ``result`` is JSON data without
-    secrets.
+    secrets. ``input_hash`` is the hash of everything on which the result depends, if that is known. ``reused`` is the id of the
+    receipt whose result this one repeats.
     """
     receipt: dict[str, Any] = {
         "yool": yool,
@@ -44,6 +50,10 @@ def make_receipt(
         receipt["error"] = error
     if steps:
         receipt["steps"] = list(steps)
+    if input_hash is not None:
+        receipt["input_hash"] = input_hash
+    if reused is not None:
+        receipt["reused"] = reused
     return {"id": content_id(receipt), **receipt}
 
 
@@ -60,3 +70,20 @@ def add_costs(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         known = [cost[name] for cost in costs if cost.get(name) is not None]
         total[name] = sum(known) if known else None
     return total
+
+
+def user_key(path: Path) -> bytes:
+    """The key with which this user seals receipts in files, made on first use. Only the user can read it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        pass
+    else:
+        with open(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(32))
+    status = os.lstat(path)
+    key = path.read_bytes()
+    if len(key) != 32 or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise OSError(f"{path} is not a key that only this user can read; delete it")
+    return key

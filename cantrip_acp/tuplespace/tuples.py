@@ -64,7 +64,7 @@ class Authority(_Part, frozen=True):
 
 
 class Step(_Part, frozen=True):
-    """One call of a yool. Steps run in order, or after the steps that ``after`` names."""
+    """One call of a yool. Steps run in order. If one has ``after``, each runs as soon as those that its own names have ended."""
 
     yool: YoolName
     args: dict[str, Any] | UnsetType = UNSET
@@ -97,20 +97,17 @@ class WorkTuple(_Part, frozen=True):
     def terms(self) -> AgentTerms:
         return self.agent_terms or AgentTerms()
 
-    def step_groups(self) -> list[list[int]]:
-        """Indexes of the steps, in groups: a group's steps depend on earlier groups only."""
+    def step_needs(self) -> list[frozenset[int]]:
+        """For each step, the indexes of those that must have ended before. Raises `CycleError`.
+
+        Without any ``after`` each step waits for the one before it.
+        """
         if all(step.after is UNSET for step in self.payload):
-            return [[index] for index in range(len(self.payload))]
+            return [frozenset(range(index)[-1:]) for index in range(len(self.payload))]
         places = {step.id: index for index, step in enumerate(self.payload) if step.id is not UNSET}
-        sorter = TopologicalSorter(
-            {index: [places[name] for name in step.after or ()] for index, step in enumerate(self.payload)}
-        )
-        sorter.prepare()
-        groups: list[list[int]] = []
-        while sorter.is_active():
-            groups.append(sorted(sorter.get_ready()))
-            sorter.done(*groups[-1])
-        return groups
+        needs = [frozenset(places[name] for name in step.after or ()) for step in self.payload]
+        TopologicalSorter(dict(enumerate(needs))).prepare()
+        return needs
 
 
 def tuple_id(document: Mapping[str, Any]) -> str:
@@ -195,7 +192,7 @@ def _check_steps(work: WorkTuple) -> None:
             if name not in names:
                 raise TupleError(f"the tuple is not valid: no step has the id {name!r} - at `$.payload[{index}].after`")
     try:
-        work.step_groups()
+        work.step_needs()
     except CycleError:
         raise TupleError("the tuple is not valid: steps wait for each other - at `$.payload`") from None
 

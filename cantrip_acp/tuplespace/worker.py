@@ -6,8 +6,6 @@ An outage (of the store, of a model, of a disk) ends no worker: it waits, tries 
 
 from __future__ import annotations
 
-import datetime
-import errno
 import logging
 import threading
 import time
@@ -21,15 +19,20 @@ import msgspec
 
 from cantrip_acp.core.errors import DefinitionError, SandboxMissing
 from cantrip_acp.telemetry import tracing
-from cantrip_acp.tuplespace.budget import Budget
+from cantrip_acp.tuplespace.attempt import Attempt
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull
 from cantrip_acp.tuplespace.guardrails import DiskFloor
 from cantrip_acp.tuplespace.monitoring import spans
-from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt
-from cantrip_acp.tuplespace.retention import is_large, split_result
+from cantrip_acp.tuplespace.reuse import Reuse
 from cantrip_acp.tuplespace.space import run_in_thread
+from cantrip_acp.tuplespace.step import Save as Save
+from cantrip_acp.tuplespace.step import StepCall as StepCall
+from cantrip_acp.tuplespace.step import StepFailed as StepFailed
+from cantrip_acp.tuplespace.step import StepResult as StepResult
+from cantrip_acp.tuplespace.step import Yool as Yool
+from cantrip_acp.tuplespace.step import is_of_the_machine as is_of_the_machine
 from cantrip_acp.tuplespace.stores.base import Claim, End, TupleStore, WorkerEntry
-from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, now_iso, parse_time
+from cantrip_acp.tuplespace.tuples import Pattern, Runnable
 
 if TYPE_CHECKING:
     from cantrip_acp.telemetry.tracing import Trace
@@ -42,84 +45,8 @@ _OUTAGE_S = 3600.0
 """How long an outage may last before attempts during it count."""
 _SIGNS = 2
 """After so many signs of life that could not be given, while the store works otherwise, a worker says that nobody sees it."""
-_OF_THE_MACHINE = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG}
-)
-"""Errors of the system that say nothing about the tuple during which they came: full disks, no more memory or files."""
-
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-Save = Callable[[Mapping[str, Any]], Awaitable[Budget | None]]
-
-
-async def _forget(progress: Mapping[str, Any]) -> Budget | None:
-    """Keep no progress."""
-    return None
-
-
-class StepCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What a yool gets."""
-
-    yool: str
-    args: Mapping[str, Any]
-    tuple_id: str
-    position: Mapping[str, Any]
-    """The tuple's ``map_pos``."""
-    left_usd: float | None
-    """What is left of the tuple's budget; None if there is no budget."""
-    left_tokens: int | None
-    left_s: float | None
-    """Seconds to the tuple's deadline."""
-    lane: str = ""
-    """The tuple's lane."""
-    cpu_percent: int = 100
-    """Processor time that what the step starts may use, in per cent of one processor."""
-    disk_mb: float | None = None
-    """MB that the step may write to disks."""
-    trace: Trace | None = None
-    """The trace of who put the tuple. Spans of the yool are children of the step's."""
-    progress: Mapping[str, Any] | None = None
-    """What an attempt that did not end saved with ``save`` last. None if there was none."""
-    save: Save = _forget
-    """Stores the progress of this step, for `progress` and for those who watch. ``cost`` in it is the cost so far.
-
-    Returns the budget that the tuple shares with others, if there is one. If it is spent, stop.
-    """
-
-
-class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a yool returns. ``exit`` is 0 for success; any other number ends the tuple without another attempt."""
-
-    exit: int = 0
-    result: Any = None
-    error: str | None = None
-    cost: Mapping[str, Any] = {}
-    artifacts: Sequence[Mapping[str, Any]] = ()
-    children: Sequence[WorkTuple] = ()
-    """Tuples that are put when this one ends, in the same transaction. Only for a step that is its tuple's only one."""
-
-
-class StepFailed(Exception):
-    """A step failed in a way that may not happen again. The worker tries again later.
-
-    ``tried`` is False if nothing was tried yet: then the attempt does not count. ``outage`` is True if the reason is not the
-    tuple: what all steps of this yool need is missing, for example without network. Then the worker starts no other step of
-    this yool until one attempt succeeds, and attempts do not count. With ``perhaps``, it may be the tuple or an outage, such
-    as after a server's error 500: it is an outage once another tuple fails, too. ``mistake`` is True if every step of this
-    yool would fail in the same way, such as with a wrong key: a worker that has never got on with this yool ends.
-    """
-
-    def __init__(
-        self, message: str, *, tried: bool = True, outage: bool = False, perhaps: bool = False, mistake: bool = False
-    ) -> None:
-        super().__init__(message)
-        self.tried = tried
-        self.outage = outage or mistake
-        self.perhaps = perhaps
-        self.mistake = mistake
-
-
-Yool = Callable[[StepCall], Awaitable[StepResult]]
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +60,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     failed: str | None = None
     again: str | None = None
     tried: bool = True
+    reused: int = 0
+    """How many of its steps reused an answer."""
 
 
 class _Outage:
@@ -175,6 +104,7 @@ class Worker:
 
     ``yools`` maps names to functions. ``ended`` is called after each attempt, ``notice`` with remarks for people.
     ``runs`` is what the worker can run (`runnables` of the yools by default).
+    With ``reuse``, the answers of steps that declare their inputs are stored for later ones with the same input, and reused.
     ``cpu_percent`` is the most that a step may use of one processor. While ``disk`` has too little space, nothing is claimed.
     """
 
@@ -192,12 +122,14 @@ class Worker:
         ended: Callable[[Ended], None] = lambda _: None,
         notice: Callable[[str], object] = lambda _: None,
         runs: Sequence[Runnable] | None = None,
+        reuse: Reuse | None = None,
     ) -> None:
         self.cpu_percent = cpu_percent
         self.disk = disk
         self.store = store
         self.pattern = pattern
         self.yools = yools
+        self.reuse = reuse
         self.name = name
         self.concurrency = concurrency
         self.lease_s = lease_s
@@ -220,7 +152,8 @@ class Worker:
         self._draining = False
         self._ends: list[End] = []
         self._lost: set[int] = set()
-        self._children: dict[tuple[int, int], Sequence[WorkTuple]] = {}
+        self.further_steps = 0
+        """Steps that run beside another one of the same tuple."""
         self._storing = anyio.Lock()
         self._stop = threading.Event()
         self._finished = anyio.Event()
@@ -235,6 +168,11 @@ class Worker:
     def running(self) -> int:
         """How many tuples are being worked on."""
         return len(self._running)
+
+    @property
+    def places(self) -> int:
+        """How many more steps may begin."""
+        return max(0, self.concurrency - len(self._running) - self.further_steps)
 
     @property
     def is_held_up(self) -> bool:
@@ -280,7 +218,7 @@ class Worker:
         if self._mistake is not None:
             raise self._mistake
 
-    async def _ask(self, action: Callable[[], _T], *, until_told: bool = False) -> _T | None:
+    async def ask(self, action: Callable[[], _T], *, until_told: bool = False) -> _T | None:
         """Do something with the store. While the store cannot be read or written, say so and try again, for ever.
 
         ``until_told`` is for what is not needed any more once the worker was told to stop; then it returns None.
@@ -310,7 +248,7 @@ class Worker:
 
     async def _claim_loop(self, tasks: anyio.abc.TaskGroup, until: Callable[[], bool | Awaitable[bool]]) -> None:
         while not self._draining:
-            free = self.concurrency - len(self._running)
+            free = self.places
             if free and self.disk is not None and not await self._has_space(self.disk):
                 free = 0
             claims = await self._claim(free) if free else []
@@ -344,12 +282,12 @@ class Worker:
 
     async def has_work(self) -> bool:
         """Whether a tuple waits that this worker can run, perhaps after a pause."""
-        return bool(await self._ask(lambda: self.store.runnable(self.pattern, self.runs), until_told=True))
+        return bool(await self.ask(lambda: self.store.runnable(self.pattern, self.runs), until_told=True))
 
     async def _has_space(self, disk: DiskFloor) -> bool:
         """Whether there is room on the disk. When it becomes too little, a tuple asks for help, once."""
         if disk.look():
-            await self._ask(lambda: self.store.put([disk.call_for_help(self.name)]), until_told=True)
+            await self.ask(lambda: self.store.put([disk.call_for_help(self.name)]), until_told=True)
         return not disk.is_low
 
     async def _claim(self, count: int) -> list[Claim]:
@@ -365,7 +303,7 @@ class Worker:
                 self.store.extend([each for each, _ in list(self._running.values())], self.lease_s)
             return self.store.claim(self.pattern, self.name, lease_s=self.lease_s, count=most, runs=runs)
 
-        return await self._ask(claim, until_told=True) or []
+        return await self.ask(claim, until_told=True) or []
 
     async def _wait_for_change(self, free: int) -> None:
         """Wait until a tuple has ended here, or, with free places, until the store has changed."""
@@ -396,7 +334,7 @@ class Worker:
             if not running:
                 continue
             claims = [claim for claim, _ in running]
-            held = await self._ask(lambda claims=claims: self.store.extend(claims, self.lease_s)) or ()  # type: ignore[misc]
+            held = await self.ask(lambda claims=claims: self.store.extend(claims, self.lease_s)) or ()  # type: ignore[misc]
             for (_, scope), holds in zip(running, held, strict=True):
                 if not holds:
                     scope.cancel()
@@ -430,7 +368,7 @@ class Worker:
             except SpaceError as error:
                 _log.debug("%s", error)
 
-    async def _works(self, yool: str) -> None:
+    async def works(self, yool: str) -> None:
         """Note that what a yool needs works."""
         self._answered_at[yool] = time.monotonic()
         outage = self._outages.pop(yool, None)
@@ -493,51 +431,35 @@ class Worker:
             return
 
     async def _run_tuple(self, claim: Claim, trace: Trace | None) -> Ended:
-        work, started, clock = claim.work, now_iso(), time.monotonic()
-        running = work.payload[0].yool
-        retries = work.terms.max_retries if isinstance(work.terms.max_retries, int) else DEFAULT_RETRIES
-        done = await self._earlier_receipts(claim)
-        try:
-            if claim.attempt > retries + 1:
-                return await self._end(
-                    claim, started, done, f"{_attempts(claim.attempt - 1)} did not end: workers stopped or died"
-                )
-            for group in work.step_groups():
-                for index in group:
-                    if index in done:
-                        continue
-                    running = work.payload[index].yool
-                    with spans.step(claim, trace, index) as span:
-                        receipt = await self._run_step(claim, index, list(done.values()), trace)
-                        spans.ended(span, exit=receipt["exit"], error=receipt.get("error"), cost=receipt["cost"])
-                    done[index] = receipt
-                    if receipt["exit"]:
-                        reason = receipt.get("error") or f"exit {receipt['exit']}"
-                        return await self._end(
-                            claim, started, done, f"step {index + 1} ({receipt['yool']}) failed: {reason}"
-                        )
-                    if len(work.payload) > 1:
-                        await self._ask(lambda at=index, made=receipt: self.store.save_step(claim, at, made))  # type: ignore[misc]
-        except StepFailed as failure:
-            first, longest = _BACKOFF_S
-            delay, reason, counts = min(longest, first * 2.0 ** min(claim.attempt - 1, 30)), str(failure), failure.tried
-            if failure.mistake and running not in self._answered_at:
-                counts = False
-                if self._mistake is None:
-                    told, kind = f"{running} would fail for every tuple: {reason}", type(failure.__cause__)
-                    self._mistake = SandboxMissing(told) if kind is SandboxMissing else DefinitionError(told)
-                    self.drain()
-                    self.drain()
-            elif (cause := self._cause(claim, running, failure, clock)) == "outage":
-                delay = await self._note_outage(running, reason)
-                counts = self._outages[running].lasts_s > _OUTAGE_S
-            elif cause == "unknown":
-                counts = False
-            if counts and claim.attempt > retries:
-                return await self._end(claim, started, done, f"{_attempts(claim.attempt)} failed; the last: {failure}")
-            await self._ask(lambda: self.store.release(claim, reason, delay_s=delay, counts=counts))
-            return Ended(claim=claim, receipt=None, again=reason, tried=counts)
-        return await self._end(claim, started, done, None)
+        attempt = Attempt(self, claim, trace)
+        retries = claim.work.terms.max_retries if isinstance(claim.work.terms.max_retries, int) else DEFAULT_RETRIES
+        await attempt.look_back()
+        if claim.attempt > retries + 1:
+            return await self._end(attempt, f"{_attempts(claim.attempt - 1)} did not end: workers stopped or died")
+        await attempt.run()
+        if (reason := attempt.why_failed) is not None:
+            return await self._end(attempt, reason)
+        if not attempt.failures:
+            return await self._end(attempt, None)
+        running, failure = attempt.failures[0]
+        first, longest = _BACKOFF_S
+        delay, reason, counts = min(longest, first * 2.0 ** min(claim.attempt - 1, 30)), str(failure), failure.tried
+        if failure.mistake and running not in self._answered_at:
+            counts = False
+            if self._mistake is None:
+                told, kind = f"{running} would fail for every tuple: {reason}", type(failure.__cause__)
+                self._mistake = SandboxMissing(told) if kind is SandboxMissing else DefinitionError(told)
+                self.drain()
+                self.drain()
+        elif (cause := self._cause(claim, running, failure, attempt.clock)) == "outage":
+            delay = await self._note_outage(running, reason)
+            counts = self._outages[running].lasts_s > _OUTAGE_S
+        elif cause == "unknown":
+            counts = False
+        if counts and claim.attempt > retries:
+            return await self._end(attempt, f"{_attempts(claim.attempt)} failed; the last: {failure}")
+        await self.ask(lambda: self.store.release(claim, reason, delay_s=delay, counts=counts))
+        return Ended(claim=claim, receipt=None, again=reason, tried=counts)
 
     def _cause(
         self, claim: Claim, yool: str, failure: StepFailed, began: float
@@ -557,117 +479,13 @@ class Worker:
         others = (other for other, _ in self._running.values() if other is not claim)
         return "unknown" if any(step.yool == yool for other in others for step in other.work.payload) else "tuple"
 
-    async def _earlier_receipts(self, claim: Claim) -> dict[int, dict[str, Any]]:
-        """The receipts of steps that earlier attempts finished."""
-        if claim.attempt == 1:
-            return {}
-        stored = await self._ask(lambda: self.store.receipts(claim.work.id)) or ()
-        return {each.step: each.document for each in stored if each.step is not None and is_genuine(each.document)}
-
-    async def _run_step(
-        self, claim: Claim, index: int, done: Sequence[Mapping[str, Any]], trace: Trace | None
-    ) -> dict[str, Any]:
-        work, step, started, clock = claim.work, claim.work.payload[index], now_iso(), time.monotonic()
-
-        def receipt(result: StepResult) -> dict[str, Any]:
-            cost = {**result.cost, "wall_ms": round((time.monotonic() - clock) * 1000)}
-            return make_receipt(
-                yool=step.yool, tuple_id=work.id, started_at=started, ended_at=now_iso(), exit=result.exit, cost=cost,
-                result=result.result, error=result.error, artifacts=result.artifacts,
-            )  # fmt: skip
-
-        yool = self.yools[step.yool]
-        terms, spent = work.terms, add_costs([each["cost"] for each in done])
-        left_usd = float(terms.budget_usd) - (spent["usd"] or 0) if isinstance(terms.budget_usd, int | float) else None
-        used = (spent["tokens_in"] or 0) + (spent["tokens_out"] or 0)
-        left_tokens = terms.budget_tokens - used if isinstance(terms.budget_tokens, int) else None
-        left_s = _seconds_left(terms.deadline_iso) if isinstance(terms.deadline_iso, str) else None
-        for left, what in ((left_usd, "budget_usd"), (left_tokens, "budget_tokens"), (left_s, "deadline_iso")):
-            if left is not None and left <= 0:
-                return receipt(StepResult(exit=75, error=f"nothing is left of the tuple's {what}"))
-
-        so_far: Mapping[str, Any] = {}
-
-        async def save(progress: Mapping[str, Any]) -> Budget | None:
-            nonlocal so_far
-            if "cost" in progress:
-                so_far = progress["cost"]
-                await self._works(step.yool)
-            return await self._ask(lambda: self.store.save_progress(claim, {**progress, "step": index}))
-
-        progress = claim.progress if claim.progress is not None and claim.progress.get("step") == index else None
-        call = StepCall(
-            yool=step.yool,
-            args=step.args or {},
-            tuple_id=work.id,
-            lane=work.lane,
-            position=work.map_pos or {},
-            left_usd=left_usd,
-            left_tokens=left_tokens,
-            left_s=left_s,
-            cpu_percent=min(self.cpu_percent, terms.cpu_quota_pct if isinstance(terms.cpu_quota_pct, int) else 100),
-            disk_mb=float(terms.disk_quota_mb) if isinstance(terms.disk_quota_mb, int | float) else None,
-            trace=trace,
-            progress=progress,
-            save=save,
-        )
-        with anyio.move_on_after(left_s) as limit:
-            try:
-                result = await yool(call)
-            except (StepFailed, SpaceError):
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, the other tuples go on
-                if is_of_the_machine(error):
-                    raise StepFailed(str(error), outage=True) from None
-                raise _fault(step.yool, error) from None
-            if not result.exit:
-                await self._works(step.yool)
-            if result.children and len(work.payload) > 1:
-                return receipt(
-                    StepResult(exit=64, error=f"{step.yool} puts tuples, so it must be its tuple's only step")
-                )
-            self._children[claim.position, claim.token] = result.children
-            if is_large(result.result):
-                inline, artifacts = await self._ask(lambda: split_result(self.store, result.result)) or (None, [])
-                result = msgspec.structs.replace(result, result=inline, artifacts=[*result.artifacts, *artifacts])
-            return receipt(result)
-        assert limit.cancelled_caught
-        return receipt(StepResult(exit=75, error="the tuple's deadline_iso came while the step ran", cost=so_far))
-
-    async def _cost_of_unfinished_step(self, tuple_id: str) -> Mapping[str, Any]:
-        stored = await self._ask(lambda: self.store.get(tuple_id))
-        cost = stored.progress.get("cost") if stored is not None and stored.progress is not None else None
-        return cost if isinstance(cost, Mapping) else {}
-
-    async def _end(
-        self, claim: Claim, started: str, done: Mapping[int, Mapping[str, Any]], failed: str | None
-    ) -> Ended:
-        """Acknowledge with the only step's receipt, or with one that sums the steps up."""
-        work = claim.work
-        if len(work.payload) == 1 and done:
-            receipt = dict(done[0])
-        else:
-            steps = [done[index] for index in sorted(done)]
-            costs = [each["cost"] for each in steps]
-            if failed is not None and len(done) < len(work.payload):
-                costs.append(await self._cost_of_unfinished_step(work.id))
-            receipt = make_receipt(
-                yool="tuple.end",
-                tuple_id=work.id,
-                started_at=started,
-                ended_at=now_iso(),
-                exit=0 if failed is None else 1,
-                cost=add_costs(costs),
-                error=failed,
-                steps=[each["id"] for each in steps],
-            )
+    async def _end(self, attempt: Attempt, failed: str | None) -> Ended:
+        """Acknowledge a tuple."""
         for each in self._failed_since.values():
-            each.pop(work.id, None)
-        children = self._children.pop((claim.position, claim.token), ())
-        await self._acknowledge(
-            End(claim=claim, receipt=receipt, failed=failed, children=children if not failed else ())
-        )
-        return Ended(claim=claim, receipt=receipt, failed=failed)
+            each.pop(attempt.claim.work.id, None)
+        end = await attempt.end(failed)
+        await self._acknowledge(end)
+        return Ended(claim=attempt.claim, receipt=end.receipt, failed=failed, reused=attempt.reused)
 
     async def _acknowledge(self, end: End) -> None:
         """Store the end of a tuple. Tuples that end while the store writes are written together, which costs one flush."""
@@ -677,7 +495,7 @@ class Worker:
                 if any(each is end for each in self._ends):
                     ends, self._ends = self._ends, []
                     try:
-                        held = await self._ask(lambda: self.store.acknowledge(*ends)) or ()
+                        held = await self.ask(lambda: self.store.acknowledge(*ends)) or ()
                     except BaseException:
                         # The others try it themselves.
                         self._ends[:0] = [each for each in ends if each is not end]
@@ -692,27 +510,5 @@ class Worker:
             )
 
 
-def is_of_the_machine(error: BaseException) -> bool:
-    """Whether the cause of an error is a full disk or the like, which says nothing about the tuple during which it came."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in _OF_THE_MACHINE:
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
-
-
-def _fault(yool: str, error: Exception) -> StepFailed:
-    """A bug in a yool fails its own tuple and no other. The log has the traceback."""
-    _log.error("a bug in the yool %s", yool, exc_info=error)
-    return StepFailed(f"a bug: {type(error).__name__}: {error}")
-
-
 def _attempts(count: int) -> str:
     return "1 attempt" if count == 1 else f"{count} attempts"
-
-
-def _seconds_left(deadline: str) -> float:
-    time_ = parse_time(deadline)
-    assert time_ is not None
-    return (time_ - datetime.datetime.now(datetime.UTC)).total_seconds()

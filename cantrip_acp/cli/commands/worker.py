@@ -25,6 +25,7 @@ from cantrip_acp.cli.session.tuple_space import (
     cast_yools,
     disk_floor,
     open_space,
+    reuse_in,
     run_async,
     space_option,
     worker_name,
@@ -149,6 +150,7 @@ def worker(
             ended=ended,
             notice=notice,
             runs=runs,
+            reuse=reuse_in(store, state_dir, cwd),
         )
         if counter is not None and address is not None:
             counter.watch(runner)
@@ -229,10 +231,13 @@ def print_ended(ended: Ended, *, as_json: bool, err: bool = False) -> None:
     reason = ended.again or ended.failed
     if as_json:
         row: dict[str, Any] = {"state": state, "tuple_id": work.id, "attempt": ended.claim.attempt}
+        row |= {"reused": ended.reused} if ended.reused else {}
         click.echo(
             json.dumps({**row, **({"error": reason} if reason else {}), **({"receipt": receipt} if receipt else {})})
         )
     else:
         line = f"{state:6} {work.id[7:19]} {work.payload[0].yool}"
+        if ended.reused:
+            line += "  reused" if len(work.payload) == 1 else f"  {ended.reused} of {len(work.payload)} steps reused"
         click.echo(line + (f"  {' '.join(reason.split())[:200]}" if reason else ""), err=err)
     sys.stdout.flush()

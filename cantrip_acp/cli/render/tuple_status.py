@@ -31,7 +31,8 @@ def print_status(status: SpaceStatus, screen: Screen) -> None:
         screen.line("no tuples. `cantrip tuple out FILE` or `cantrip cast-batch` puts some", whole=True)
         return
     cost = f"{money(status.usd)} so far" if status.usd is not None else "no cost is known"
-    screen.line(("total    ", "bold"), f"{ended} · {cost}")
+    reused = sum(lane.reused for lane in lanes.values())
+    screen.line(("total    ", "bold"), f"{ended} · {cost}" + (f" · {reused:,} steps reused" if reused else ""))
     columns = ["lane", "waiting", "oldest", "running", "done", "failed", "per s", "USD", "tokens"]
     rows: list[list[Cell]] = [
         [

@@ -15,6 +15,7 @@ from cantrip_acp.core.errors import DefinitionError
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
     from cantrip_acp.tuplespace.guardrails import DiskFloor
+    from cantrip_acp.tuplespace.reuse import Reuse
     from cantrip_acp.tuplespace.stores.base import TupleStore
     from cantrip_acp.tuplespace.worker import Yool
 
@@ -35,6 +36,21 @@ def open_space(space: str | None, state_dir: Path | None) -> TupleStore:
     from cantrip_acp.tuplespace.stores import open_store
 
     return open_store(space if space is not None else paths.private(paths.state_dir(state_dir)) / "tuples.db")
+
+
+def reuse_in(store: TupleStore, state_dir: Path | None, workspace: Path) -> Reuse | None:
+    """How a worker reuses answers for the project in a folder. None if ``CANTRIP_NO_CACHE`` is set."""
+    from cantrip_acp.files import paths
+    from cantrip_acp.git.project_identity import project_id
+    from cantrip_acp.tuplespace.receipts import user_key
+    from cantrip_acp.tuplespace.reuse import Reuse
+
+    if os.environ.get("CANTRIP_NO_CACHE"):
+        return None
+    key = None
+    if store.is_file:
+        key = user_key(paths.private(paths.state_dir(state_dir)) / "gate-receipts" / "key")
+    return Reuse(project=project_id(workspace), key=key)
 
 
 def disk_floor(state_dir: Path | None, notice: Callable[[str], object] | None = None) -> DiskFloor:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.tuplespace.errors import SpaceError
+from cantrip_acp.tuplespace.step import ATTRIBUTES
 from cantrip_acp.version import __version__
 
 try:
@@ -29,7 +30,7 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.stores.base import TupleStore
-    from cantrip_acp.tuplespace.worker import Ended, StepCall, StepResult, Worker, Yool
+from cantrip_acp.tuplespace.worker import Ended, StepCall, StepResult, Worker, Yool
 
 _BUCKETS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 """Seconds of a step."""
@@ -114,6 +115,9 @@ class WorkerMetrics:
             with seconds.time():
                 return await yool(call)
 
+        for attribute in ATTRIBUTES:
+            if hasattr(yool, attribute):
+                setattr(run, attribute, getattr(yool, attribute))
         return run
 
     def state(self) -> tuple[str, str | None]:

@@ -43,6 +43,8 @@ class LaneStatus(msgspec.Struct, kw_only=True):
     usd: float | None = None
     tokens_in: int = 0
     tokens_out: int = 0
+    reused: int = 0
+    """Steps whose answer was reused."""
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +85,7 @@ def read_status(store: TupleStore, lane: str | None = None) -> SpaceStatus:
         each = lanes.setdefault(sums.lane, LaneStatus())
         each.ended_per_s = round(sums.ended_lately / LATELY_S, 2)
         each.usd = None if sums.usd is None else round(sums.usd, 9)
-        each.tokens_in, each.tokens_out = sums.tokens_in, sums.tokens_out
+        each.tokens_in, each.tokens_out, each.reused = sums.tokens_in, sums.tokens_out, sums.reused
     for name, repeated in store.repeated().items():
         each = lanes.setdefault(name, LaneStatus())
         each.failed, each.repeated = max(0, each.failed - repeated), repeated

@@ -24,6 +24,12 @@ from cantrip_acp.tuplespace.errors import SpaceError, TupleError
 from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, can_run
 
 State = Literal["waiting", "claimed", "done", "failed", "taken"]
+READS_TO = 99
+"""The highest version of tables that this version works with. A version from 100 on may have changed what exists."""
+FIRSTS = 7
+"""The version of the tables that notes which tuple another one repeats."""
+MOST_ANSWERS = 5
+"""How many answers for one input are looked at."""
 DEFAULT_MAX_WAITING = 8192
 """The most waiting tuples of a lane (``YOOL_TUPLE_QUEUE_MAXSIZE``)."""
 
@@ -51,6 +57,17 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     receipt: Mapping[str, Any]
     children: Sequence[WorkTuple] = ()
     failed: str | None = None
+    seal: str | None = None
+    """Of an answer that may be reused for the same ``input_hash`` (`reuse`)."""
+    steps: Mapping[int, Mapping[str, Any]] = {}
+    """Receipts of steps that are not stored yet."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A receipt that a worker stored as the answer of its own claim, to be reused for the same input."""
+
+    document: dict[str, Any]
+    seal: str
 
 
 class StoredTuple(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +165,8 @@ class LaneSums(msgspec.Struct, frozen=True, kw_only=True):
     """Of all receipts, and of the steps that run. None if no receipt says a cost."""
     tokens_in: int
     tokens_out: int
+    reused: int = 0
+    """Steps whose answer was reused."""
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +185,10 @@ class TupleStore(Protocol):
     @property
     def location(self) -> str:
         """The address, without a password."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the store is a file, which other programs of this user can write, too."""
 
     def put(
         self,
@@ -218,8 +241,21 @@ class TupleStore(Protocol):
         The next `save_step` removes the progress. Raises `LeaseLost`.
         """
 
-    def save_step(self, claim: Claim, step: int, receipt: Mapping[str, Any]) -> None:
-        """Store the receipt of a step. Raises `LeaseLost`."""
+    def save_step(
+        self,
+        claim: Claim,
+        step: int,
+        receipt: Mapping[str, Any],
+        *,
+        seal: str | None = None,
+        progress: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Store the receipt of a step, and the progress of those that still run. With a ``seal`` its answer may be reused.
+        Raises `LeaseLost`."""
+
+    def answers(self, input_hash: str) -> list[Answer]:
+        """The newest answers for an input that may be reused, of this user of the database: those that claims stored with a
+        seal, and none that was imported."""
 
     def acknowledge(self, *ends: End) -> list[bool]:
         """End tuples in one transaction: last receipts, new states and child tuples, on the disk when this returns.
@@ -324,6 +360,11 @@ def encode_receipt(receipt: Mapping[str, Any], work: WorkTuple) -> tuple[str, by
     return identity, canonical_json(document)
 
 
+def reuse_columns(receipt: Mapping[str, Any], seal: str | None) -> tuple[str | None, str | None, str | None]:
+    """The columns ``input_hash``, ``seal`` and ``reused`` of a receipt."""
+    return (receipt.get("input_hash") if seal is not None else None), seal, receipt.get("reused")
+
+
 def artifact_id(body: bytes) -> str:
     """The id of an artifact: the hash of its body."""
     return "sha256:" + hashlib.sha256(body).hexdigest()
@@ -406,3 +447,23 @@ def decode_work(body: bytes | str) -> WorkTuple:
         return freeze_record(json_decoder(WorkTuple).decode(body))
     except (msgspec.DecodeError, UnicodeError) as error:
         raise SpaceError(f"a tuple in the store is damaged: {error}") from None
+
+
+def budget_of(row: Any) -> Budget:
+    """A budget from a store's row."""
+    name, usd, tokens, spent_usd, spent_tokens, alarmed = row
+    return Budget(name=name, usd=usd, tokens=tokens, spent_usd=spent_usd, spent_tokens=spent_tokens, alarmed=alarmed)
+
+
+def stored_of(row: Any) -> StoredTuple:
+    """A tuple with its state from a store's row."""
+    position, body, state, attempts, worker, error, progress = row
+    return StoredTuple(
+        work=decode_work(body),
+        position=position,
+        state=state,
+        attempts=attempts,
+        worker=worker,
+        error=error,
+        progress=decode_progress(progress),
+    )

@@ -17,6 +17,10 @@ from cantrip_acp.loom.stores.postgres_url import PgUrl
 from cantrip_acp.tuplespace.budget import Budget, alarm_tuple, amounts, due_alarms
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
+    FIRSTS,
+    MOST_ANSWERS,
+    READS_TO,
+    Answer,
     Claim,
     End,
     Expired,
@@ -30,6 +34,7 @@ from cantrip_acp.tuplespace.stores.base import (
     StoredTuple,
     WorkerEntry,
     artifact_id,
+    budget_of,
     decode_progress,
     decode_runs,
     decode_work,
@@ -38,8 +43,21 @@ from cantrip_acp.tuplespace.stores.base import (
     encode_runs,
     expired,
     grouped_needs,
+    reuse_columns,
+    stored_of,
 )
-from cantrip_acp.tuplespace.stores.postgres_tables import MIGRATIONS, READS_TO, ROW_SECURITY, condition
+from cantrip_acp.tuplespace.stores.postgres_tables import (
+    AFFORDABLE,
+    BODY,
+    BUDGET,
+    GIVE_BUDGET,
+    MIGRATIONS,
+    REPEATED,
+    ROW_SECURITY,
+    STORED,
+    SUMS,
+    condition,
+)
 from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, without_again
 
 try:
@@ -83,6 +101,10 @@ class PostgresTupleStore:
     def location(self) -> str:
         return self._url.shown.removesuffix("?loom=default")
 
+    @property
+    def is_file(self) -> bool:
+        return False
+
     def __repr__(self) -> str:
         return f"PostgresTupleStore({self.location!r})"
 
@@ -125,7 +147,7 @@ class PostgresTupleStore:
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
             base.execute(script.encode())
             base.execute("INSERT INTO cantrip_tuple_tables VALUES (%s)", (number,))
-        if 0 < version < _FIRSTS:
+        if 0 < version < FIRSTS:
             rows = base.execute("SELECT position, body FROM cantrip_tuples WHERE body LIKE '%\"again\":%'").fetchall()
             for position, body in rows:
                 self._note_first(base, position, decode_work(body))
@@ -173,7 +195,7 @@ class PostgresTupleStore:
         def work(base: psycopg.Connection[Any]) -> list[bool]:
             new = self._insert(base, works, meta)
             if budget is not None:
-                base.execute(_GIVE_BUDGET, (budget, [each.id for each in works]))
+                base.execute(GIVE_BUDGET, (budget, [each.id for each in works]))
             if max_waiting is not None:
                 for lane in {each.lane for each, is_new in zip(works, new, strict=True) if is_new}:
                     row = base.execute(
@@ -238,8 +260,8 @@ class PostgresTupleStore:
     ) -> list[Claim]:
         where, values = condition(pattern, runs)
         statement = (
-            "WITH picked AS (SELECT q.position, t.body FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
-            f"WHERE q.state = 'waiting' AND q.ready_at <= clock_timestamp() AND {_AFFORDABLE}{where} "
+            f"WITH picked AS (SELECT q.position, {BODY} AS body FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
+            f"WHERE q.state = 'waiting' AND q.ready_at <= clock_timestamp() AND {AFFORDABLE}{where} "
             "ORDER BY q.position LIMIT %s FOR UPDATE OF q SKIP LOCKED) "
             "UPDATE cantrip_tuple_queue q SET state = 'claimed', lease_until = clock_timestamp() + %s * interval '1 s', "
             "attempts = q.attempts + 1, token = q.token + 1, worker = %s "
@@ -272,7 +294,7 @@ class PostgresTupleStore:
         where, values = condition(pattern, runs)
         statement = (
             "SELECT 1 FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
-            f"WHERE q.state = 'waiting' AND {_AFFORDABLE}{where} LIMIT 1"
+            f"WHERE q.state = 'waiting' AND {AFFORDABLE}{where} LIMIT 1"
         )
         return self._run("read", lambda base: base.execute(statement.encode(), values).fetchone()) is not None
 
@@ -305,7 +327,7 @@ class PostgresTupleStore:
 
     def needs(self, lane: str | None = None, limit: int = 2000) -> list[Need]:
         statement = (
-            "SELECT w.lane, t.body, t.id FROM (SELECT lane, position, row_number() OVER (PARTITION BY lane ORDER BY position) "
+            f"SELECT w.lane, {BODY}, t.id FROM (SELECT lane, position, row_number() OVER (PARTITION BY lane ORDER BY position) "
             "AS number FROM cantrip_tuple_queue WHERE state = 'waiting' AND lane = coalesce(%s, lane)) w "
             "JOIN cantrip_tuples t USING (position) WHERE w.number <= %s ORDER BY 1, w.position"
         )
@@ -367,12 +389,12 @@ class PostgresTupleStore:
         )
         row = base.execute(
             "UPDATE cantrip_tuple_budgets SET spent_usd = spent_usd + %s, spent_tokens = spent_tokens + %s "
-            f"WHERE name = %s RETURNING {_BUDGET}",
+            f"WHERE name = %s RETURNING {BUDGET}",
             (usd - charged_usd, tokens - charged_tokens, name),
         ).fetchone()
         if row is None:
             return None
-        budget = _budget(row)
+        budget = budget_of(row)
         for percent in due_alarms(budget):
             self._insert(base, [alarm_tuple(budget, percent)])
             base.execute("UPDATE cantrip_tuple_budgets SET alarmed = %s WHERE name = %s", (percent, name))
@@ -382,37 +404,56 @@ class PostgresTupleStore:
         def work(base: psycopg.Connection[Any]) -> Any:
             row = base.execute(
                 "INSERT INTO cantrip_tuple_budgets AS b (name, usd, tokens) VALUES (%s, %s, %s) ON CONFLICT (tenant, name) "
-                f"DO UPDATE SET usd = excluded.usd, tokens = excluded.tokens, alarmed = 0 RETURNING {_BUDGET}",
+                f"DO UPDATE SET usd = excluded.usd, tokens = excluded.tokens, alarmed = 0 RETURNING {BUDGET}",
                 (name, usd, tokens),
             ).fetchone()
             base.execute(f"NOTIFY {_CHANNEL}")
             return row
 
-        return _budget(self._run("write", work))
+        return budget_of(self._run("write", work))
 
     def budgets(self, name: str | None = None) -> list[Budget]:
-        statement = f"SELECT {_BUDGET} FROM cantrip_tuple_budgets WHERE name = coalesce(%s, name) ORDER BY name"
+        statement = f"SELECT {BUDGET} FROM cantrip_tuple_budgets WHERE name = coalesce(%s, name) ORDER BY name"
         return [
-            _budget(row) for row in self._run("read", lambda base: base.execute(statement.encode(), (name,)).fetchall())
+            budget_of(row)
+            for row in self._run("read", lambda base: base.execute(statement.encode(), (name,)).fetchall())
         ]
 
-    def save_step(self, claim: Claim, step: int, receipt: Mapping[str, Any]) -> None:
+    def save_step(
+        self,
+        claim: Claim,
+        step: int,
+        receipt: Mapping[str, Any],
+        *,
+        seal: str | None = None,
+        progress: Mapping[str, Any] | None = None,
+    ) -> None:
         identity, body = encode_receipt(receipt, claim.work)
 
         def work(base: psycopg.Connection[Any]) -> None:
             changed = base.execute(
-                "UPDATE cantrip_tuple_queue SET progress = NULL WHERE position = %s AND token = %s AND state = 'claimed'",
-                (claim.position, claim.token),
+                "UPDATE cantrip_tuple_queue SET progress = %s WHERE position = %s AND token = %s AND state = 'claimed'",
+                (encode_progress(progress) if progress else None, claim.position, claim.token),
             ).rowcount
             if not changed:
                 raise self._lost(claim)
             base.execute(
-                "INSERT INTO cantrip_tuple_receipts (id, position, step, body) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING",
-                (identity, claim.position, step, body.decode()),
+                "INSERT INTO cantrip_tuple_receipts (id, position, step, body, input_hash, seal, reused) "
+                "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+                (identity, claim.position, step, body.decode(), *reuse_columns(receipt, seal)),
             )
-            self._charge(base, claim, None)
+            self._charge(base, claim, (progress or {}).get("cost"))
 
         self._run("write", work)
+
+    def answers(self, input_hash: str) -> list[Answer]:
+        # Row security hides the receipts of other users, but not from an administrator.
+        statement = (
+            "SELECT body, seal FROM cantrip_tuple_receipts WHERE input_hash = %s AND tenant IN ('', current_user) "
+            "ORDER BY number DESC LIMIT %s"
+        )
+        rows = self._run("read", lambda base: base.execute(statement, (input_hash, MOST_ANSWERS)).fetchall())
+        return [Answer(document=json.loads(body), seal=seal) for body, seal in rows]
 
     def acknowledge(self, *ends: End) -> list[bool]:
         encoded = [encode_receipt(end.receipt, end.claim.work) for end in ends]
@@ -421,12 +462,14 @@ class PostgresTupleStore:
         def work(base: psycopg.Connection[Any]) -> list[bool]:
             base.execute("SET LOCAL synchronous_commit = on")
             rows = base.execute(
-                "WITH given AS (SELECT * FROM unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[], %s::text[], %s::text[]) "
-                "AS given (position, token, state, error, id, body)), "
+                "WITH given AS (SELECT * FROM unnest(%s::bigint[], %s::integer[], %s::text[], %s::text[], %s::text[], %s::text[], "
+                "%s::text[], %s::text[], %s::text[]) "
+                "AS given (position, token, state, error, id, body, input_hash, seal, reused)), "
                 "changed AS (UPDATE cantrip_tuple_queue q SET state = given.state, error = given.error, lease_until = NULL "
                 "FROM given WHERE q.position = given.position AND q.token = given.token AND q.state = 'claimed' "
-                "RETURNING q.position, given.id, given.body, q.budget), "
-                "added AS (INSERT INTO cantrip_tuple_receipts (id, position, body) SELECT id, position, body FROM changed) "
+                "RETURNING q.position, given.id, given.body, given.input_hash, given.seal, given.reused, q.budget), "
+                "added AS (INSERT INTO cantrip_tuple_receipts (id, position, body, input_hash, seal, reused) "
+                "SELECT id, position, body, input_hash, seal, reused FROM changed) "
                 "SELECT position, budget FROM changed",
                 (
                     positions,
@@ -435,16 +478,23 @@ class PostgresTupleStore:
                     [end.failed for end in ends],
                     [identity for identity, _ in encoded],
                     [body.decode() for _, body in encoded],
+                    *map(list, zip(*(reuse_columns(end.receipt, end.seal) for end in ends), strict=True)),
                 ),
             ).fetchall()
             budgets = dict(rows)
             for end in ends:
+                for step, made in end.steps.items() if end.claim.position in budgets else ():
+                    base.execute(
+                        "INSERT INTO cantrip_tuple_receipts (id, position, step, body) VALUES (%s, %s, %s, %s) "
+                        "ON CONFLICT DO NOTHING",
+                        (made["id"], end.claim.position, step, encode_receipt(made, end.claim.work)[1].decode()),
+                    )
                 if budgets.get(end.claim.position) is not None:
                     self._charge(base, end.claim, end.receipt.get("cost"), whole=True)
                 if end.claim.position in budgets and end.children:
                     self._insert(base, end.children, end.claim.meta)
                     if budgets[end.claim.position] is not None:
-                        base.execute(_GIVE_BUDGET, (budgets[end.claim.position], [child.id for child in end.children]))
+                        base.execute(GIVE_BUDGET, (budgets[end.claim.position], [child.id for child in end.children]))
             again: set[tuple[int, str]] = set()
             if len(budgets) < len(ends):
                 # The first try may have reached the server, and its answer may have been lost.
@@ -530,7 +580,7 @@ class PostgresTupleStore:
     def take(self, pattern: Pattern) -> WorkTuple | None:
         where, values = condition(pattern)
         statement = (
-            "WITH picked AS (SELECT q.position, t.body FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
+            f"WITH picked AS (SELECT q.position, {BODY} AS body FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
             f"WHERE q.state = 'waiting' AND q.ready_at <= clock_timestamp(){where} "
             "ORDER BY q.position LIMIT 1 FOR UPDATE OF q SKIP LOCKED) "
             "UPDATE cantrip_tuple_queue q SET state = 'taken' FROM picked WHERE q.position = picked.position RETURNING picked.body"
@@ -552,15 +602,15 @@ class PostgresTupleStore:
     def read(self, pattern: Pattern) -> WorkTuple | None:
         where, values = condition(pattern)
         statement = (
-            "SELECT t.body FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
+            f"SELECT {BODY} FROM cantrip_tuple_queue q JOIN cantrip_tuples t USING (position) "
             f"WHERE q.state IN ('waiting', 'claimed'){where} ORDER BY q.position LIMIT 1"
         )
         row = self._run("read", lambda base: base.execute(statement.encode(), values).fetchone())
         return decode_work(row[0]) if row is not None else None
 
     def get(self, tuple_id: str) -> StoredTuple | None:
-        row = self._run("read", lambda base: base.execute(f"{_STORED} WHERE t.id = %s", (tuple_id,)).fetchone())
-        return _stored(row) if row is not None else None
+        row = self._run("read", lambda base: base.execute(f"{STORED} WHERE t.id = %s", (tuple_id,)).fetchone())
+        return stored_of(row[:7]) if row is not None else None
 
     def receipts(self, tuple_id: str) -> list[StoredReceipt]:
         rows = self._run(
@@ -595,13 +645,13 @@ class PostgresTupleStore:
         rows = self._run(
             "read",
             lambda base: base.execute(
-                f"{_STORED} WHERE (t.xid, t.position) > (%s::text::xid8, %s::bigint) "
+                f"{STORED} WHERE (t.xid, t.position) > (%s::text::xid8, %s::bigint) "
                 "AND t.xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY t.xid, t.position LIMIT %s",
                 (xid or "0", position or "0", limit),
             ).fetchall(),
         )
         last = f"{rows[-1][7]}:{rows[-1][0]}" if rows else cursor
-        found = [_stored(row) for row in rows]
+        found = [stored_of(row[:7]) for row in rows]
         return [each for each in found if pattern.matches(each.work.document)], last
 
     def counts(self) -> list[LaneCount]:
@@ -629,10 +679,17 @@ class PostgresTupleStore:
         return count, max(0.0, age or 0.0)
 
     def sums(self, lately_s: float = 60.0) -> list[LaneSums]:
-        rows = self._run("read", lambda base: base.execute(_SUMS.encode(), (lately_s,)).fetchall())
+        rows = self._run("read", lambda base: base.execute(SUMS.encode(), (lately_s,)).fetchall())
         return [
-            LaneSums(lane=lane, ended_lately=lately, usd=usd, tokens_in=int(tokens_in), tokens_out=int(tokens_out))
-            for lane, lately, usd, tokens_in, tokens_out in rows
+            LaneSums(
+                lane=lane,
+                ended_lately=lately,
+                usd=usd,
+                tokens_in=int(tokens_in),
+                tokens_out=int(tokens_out),
+                reused=reused,
+            )
+            for lane, lately, usd, tokens_in, tokens_out, reused in rows
         ]
 
     def failures(self, lane: str | None = None, limit: int = 20_000) -> list[Failures]:
@@ -641,7 +698,7 @@ class PostgresTupleStore:
             lambda base: base.execute(
                 "SELECT f.lane, f.error, f.n, t.id FROM (SELECT lane, coalesce(error, '') AS error, count(*) AS n, "
                 "max(position) AS position FROM cantrip_tuple_queue q WHERE state = 'failed' "
-                f"AND (%s::text IS NULL OR lane = %s) AND NOT {_REPEATED} "
+                f"AND (%s::text IS NULL OR lane = %s) AND NOT {REPEATED} "
                 "GROUP BY 1, 2 ORDER BY 3 DESC LIMIT %s) f JOIN cantrip_tuples t USING (position) "
                 "ORDER BY f.n DESC, f.position DESC",
                 (lane, lane, limit),
@@ -650,9 +707,7 @@ class PostgresTupleStore:
         return [Failures(lane=lane, reason=reason, count=n, tuple_id=id_) for lane, reason, n, id_ in rows]
 
     def repeated(self) -> dict[str, int]:
-        statement = (
-            f"SELECT lane, count(*) FROM cantrip_tuple_queue q WHERE state = 'failed' AND {_REPEATED} GROUP BY 1"
-        )
+        statement = f"SELECT lane, count(*) FROM cantrip_tuple_queue q WHERE state = 'failed' AND {REPEATED} GROUP BY 1"
         return dict(self._run("read", lambda base: base.execute(statement.encode()).fetchall()))
 
     def holders(self) -> list[Holder]:
@@ -739,61 +794,3 @@ class PostgresTupleStore:
         with self._listening, contextlib.suppress(psycopg.Error):
             if self._listener is not None:
                 self._listener.close()
-
-
-_GIVE_BUDGET = (
-    "UPDATE cantrip_tuple_queue q SET budget = %s FROM cantrip_tuples t WHERE t.position = q.position "
-    "AND q.state NOT IN ('done', 'failed') AND t.id = ANY(%s)"
-)
-_AFFORDABLE = (
-    "NOT EXISTS (SELECT 1 FROM cantrip_tuple_budgets b WHERE b.name = q.budget AND b.tenant = q.tenant "
-    "AND (b.spent_usd >= b.usd OR b.spent_tokens >= b.tokens))"
-)
-_REPEATED = (
-    "EXISTS (SELECT 1 FROM cantrip_tuple_queue r WHERE r.first = coalesce(q.first, q.position) AND r.position > q.position "
-    "AND r.state IN ('done', 'failed'))"
-)
-"""Whether a tuple was repeated, and how the repetition ended is known."""
-_FIRSTS = 7
-"""The version of the tables that notes which tuple another one repeats."""
-_BUDGET = "name, usd, tokens, spent_usd, spent_tokens, alarmed"
-
-_SUMS = """
-    SELECT lane, sum(lately), sum(usd)::float8, coalesce(sum(tokens_in), 0)::bigint, coalesce(sum(tokens_out), 0)::bigint FROM (
-        SELECT q.lane, 0 AS lately,
-            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'usd')::float8 ELSE r.usd END AS usd,
-            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'tokens_in') ELSE r.tokens_in END AS tokens_in,
-            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'tokens_out') ELSE r.tokens_out END AS tokens_out
-        FROM cantrip_tuple_queue q JOIN cantrip_tuple_receipts r USING (position)
-        WHERE r.step IS NULL OR q.state IN ('waiting', 'claimed')
-        UNION ALL SELECT q.lane, 1, NULL, NULL, NULL
-        FROM cantrip_tuple_receipts r JOIN cantrip_tuple_queue q USING (position)
-        WHERE r.step IS NULL AND r.stored_at > clock_timestamp() - %s * interval '1 s'
-        UNION ALL SELECT lane, 0, cantrip_tuples_number(progress, 'usd')::float8, cantrip_tuples_number(progress, 'tokens_in'),
-            cantrip_tuples_number(progress, 'tokens_out')
-        FROM cantrip_tuple_queue WHERE state IN ('waiting', 'claimed') AND progress IS NOT NULL
-    ) s GROUP BY lane ORDER BY lane
-"""
-
-_STORED = (
-    "SELECT t.position, t.body, q.state, q.attempts, q.worker, q.error, q.progress, t.xid::text "
-    "FROM cantrip_tuples t JOIN cantrip_tuple_queue q USING (position)"
-)
-
-
-def _budget(row: Any) -> Budget:
-    name, usd, tokens, spent_usd, spent_tokens, alarmed = row
-    return Budget(name=name, usd=usd, tokens=tokens, spent_usd=spent_usd, spent_tokens=spent_tokens, alarmed=alarmed)
-
-
-def _stored(row: Any) -> StoredTuple:
-    position, body, state, attempts, worker, error, progress = row[:7]
-    return StoredTuple(
-        work=decode_work(body),
-        position=position,
-        state=state,
-        attempts=attempts,
-        worker=worker,
-        error=error,
-        progress=decode_progress(progress),
-    )

@@ -87,10 +87,18 @@ MIGRATIONS = (
     ALTER TABLE cantrip_tuple_queue ADD COLUMN first bigint;
     CREATE INDEX cantrip_tuple_first ON cantrip_tuple_queue (first, position) WHERE first IS NOT NULL;
     """,
+    # ``input_hash`` and ``seal`` are of answers that may be reused, ``reused`` names the receipt that one repeats. Only a worker's
+    # claim fills them. ``newer`` is a tuple of a schema that versions from before do not know; its ``body`` is `stand_in`.
+    """
+    ALTER TABLE cantrip_tuple_receipts ADD COLUMN input_hash text, ADD COLUMN seal text, ADD COLUMN reused text;
+    CREATE INDEX cantrip_tuple_receipt_inputs ON cantrip_tuple_receipts (input_hash, number) WHERE input_hash IS NOT NULL;
+    CREATE INDEX cantrip_tuple_receipt_reused ON cantrip_tuple_receipts (position) WHERE reused IS NOT NULL;
+    ALTER TABLE cantrip_tuples ADD COLUMN newer text;
+    """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
-READS_TO = 99
-"""The highest version of tables that this version works with. A version from 100 on may have changed what exists."""
+BODY = "coalesce(t.newer, t.body)"
+"""The text of a tuple ``t``."""
 
 ROW_SECURITY = "".join(
     f"""
@@ -119,12 +127,12 @@ def condition(pattern: Pattern, runs: Sequence[Runnable] | None = None) -> tuple
         where += " AND q.lane = %s"
         values.append(pattern.lane)
     if pattern.rest_json is not None:
-        where += " AND t.body::jsonb @> %s::jsonb"
+        where += f" AND {BODY}::jsonb @> %s::jsonb"
         values.append(pattern.rest_json)
     if runs is not None:
         # As `Runnable.refusal`: of the arguments that a worker looks at, those that a step has are equal.
         where += (
-            " AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(t.body::jsonb -> 'payload') s WHERE NOT EXISTS "
+            f" AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements({BODY}::jsonb -> 'payload') s WHERE NOT EXISTS "
             "(SELECT 1 FROM jsonb_array_elements(%s::jsonb) r WHERE r ->> 'yool' = s ->> 'yool' "
             "AND NOT EXISTS (SELECT 1 FROM jsonb_each(coalesce(r -> 'needs', '{}')) n "
             "WHERE coalesce(s -> 'args', '{}') ? n.key AND s -> 'args' -> n.key <> n.value) "
@@ -133,3 +141,44 @@ def condition(pattern: Pattern, runs: Sequence[Runnable] | None = None) -> tuple
         )
         values.append(encode_runs(runs))
     return where, values
+
+
+GIVE_BUDGET = (
+    "UPDATE cantrip_tuple_queue q SET budget = %s FROM cantrip_tuples t WHERE t.position = q.position "
+    "AND q.state NOT IN ('done', 'failed') AND t.id = ANY(%s)"
+)
+AFFORDABLE = (
+    "NOT EXISTS (SELECT 1 FROM cantrip_tuple_budgets b WHERE b.name = q.budget AND b.tenant = q.tenant "
+    "AND (b.spent_usd >= b.usd OR b.spent_tokens >= b.tokens))"
+)
+REPEATED = (
+    "EXISTS (SELECT 1 FROM cantrip_tuple_queue r WHERE r.first = coalesce(q.first, q.position) AND r.position > q.position "
+    "AND r.state IN ('done', 'failed'))"
+)
+"""Whether a tuple was repeated, and how the repetition ended is known."""
+BUDGET = "name, usd, tokens, spent_usd, spent_tokens, alarmed"
+
+SUMS = """
+    SELECT lane, sum(lately), sum(usd)::float8, coalesce(sum(tokens_in), 0)::bigint, coalesce(sum(tokens_out), 0)::bigint,
+        sum(reused) FROM (
+        SELECT q.lane, 0 AS lately, 0 AS reused,
+            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'usd')::float8 ELSE r.usd END AS usd,
+            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'tokens_in') ELSE r.tokens_in END AS tokens_in,
+            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'tokens_out') ELSE r.tokens_out END AS tokens_out
+        FROM cantrip_tuple_queue q JOIN cantrip_tuple_receipts r USING (position)
+        WHERE r.step IS NULL OR q.state IN ('waiting', 'claimed')
+        UNION ALL SELECT q.lane, 0, 1, NULL, NULL, NULL
+        FROM cantrip_tuple_receipts r JOIN cantrip_tuple_queue q USING (position) WHERE r.reused IS NOT NULL
+        UNION ALL SELECT q.lane, 1, 0, NULL, NULL, NULL
+        FROM cantrip_tuple_receipts r JOIN cantrip_tuple_queue q USING (position)
+        WHERE r.step IS NULL AND r.stored_at > clock_timestamp() - %s * interval '1 s'
+        UNION ALL SELECT lane, 0, 0, cantrip_tuples_number(progress, 'usd')::float8, cantrip_tuples_number(progress, 'tokens_in'),
+            cantrip_tuples_number(progress, 'tokens_out')
+        FROM cantrip_tuple_queue WHERE state IN ('waiting', 'claimed') AND progress IS NOT NULL
+    ) s GROUP BY lane ORDER BY lane
+"""
+
+STORED = (
+    f"SELECT t.position, {BODY}, q.state, q.attempts, q.worker, q.error, q.progress, t.xid::text "
+    "FROM cantrip_tuples t JOIN cantrip_tuple_queue q USING (position)"
+)

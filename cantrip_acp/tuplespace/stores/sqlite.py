@@ -22,6 +22,10 @@ from cantrip_acp.files.sqlite_file import ROLLBACK, WAL_FILES, statements, use_w
 from cantrip_acp.tuplespace.budget import Budget, alarm_tuple, amounts, due_alarms
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, SpaceNotOpened
 from cantrip_acp.tuplespace.stores.base import (
+    FIRSTS,
+    MOST_ANSWERS,
+    READS_TO,
+    Answer,
     Claim,
     End,
     Expired,
@@ -35,6 +39,7 @@ from cantrip_acp.tuplespace.stores.base import (
     StoredTuple,
     WorkerEntry,
     artifact_id,
+    budget_of,
     can_run_body,
     decode_progress,
     decode_runs,
@@ -44,6 +49,17 @@ from cantrip_acp.tuplespace.stores.base import (
     encode_runs,
     expired,
     grouped_needs,
+    reuse_columns,
+    stored_of,
+)
+from cantrip_acp.tuplespace.stores.sqlite_tables import (
+    AFFORDABLE,
+    BODY,
+    GIVE_BUDGET,
+    IDLE,
+    MIGRATIONS,
+    REPEATED,
+    STORED,
 )
 from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, contains, without_again
 
@@ -53,71 +69,6 @@ _PATIENCE_S = 30.0
 """How long to wait while another process writes."""
 _POLL_S = (0.002, 0.25)
 """The shortest and the longest pause between two looks for changes of other processes."""
-
-MIGRATIONS = (
-    """
-    CREATE TABLE tuples (
-        position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, lane TEXT NOT NULL, body BLOB NOT NULL, put_at REAL NOT NULL
-    );
-    CREATE TABLE receipts (
-        number INTEGER PRIMARY KEY, id TEXT NOT NULL, position INTEGER NOT NULL REFERENCES tuples, step INTEGER,
-        body BLOB NOT NULL
-    );
-    CREATE UNIQUE INDEX receipt_of_end ON receipts (position) WHERE step IS NULL;
-    CREATE UNIQUE INDEX receipt_of_step ON receipts (position, step) WHERE step IS NOT NULL;
-    CREATE TABLE queue (
-        position INTEGER PRIMARY KEY, lane TEXT NOT NULL, state TEXT NOT NULL, ready_at REAL NOT NULL,
-        lease_until REAL, attempts INTEGER NOT NULL DEFAULT 0, token INTEGER NOT NULL DEFAULT 0, worker TEXT, error TEXT
-    );
-    CREATE INDEX queue_waiting ON queue (lane, position) WHERE state = 'waiting';
-    CREATE INDEX queue_leases ON queue (lease_until) WHERE state = 'claimed';
-    CREATE TRIGGER tuples_changed BEFORE UPDATE ON tuples BEGIN SELECT RAISE(ABORT, 'tuples are append-only'); END;
-    CREATE TRIGGER tuples_deleted BEFORE DELETE ON tuples BEGIN SELECT RAISE(ABORT, 'tuples are append-only'); END;
-    CREATE TRIGGER receipts_changed BEFORE UPDATE ON receipts BEGIN SELECT RAISE(ABORT, 'receipts are append-only'); END;
-    CREATE TRIGGER receipts_deleted BEFORE DELETE ON receipts BEGIN SELECT RAISE(ABORT, 'receipts are append-only'); END;
-    """,
-    "ALTER TABLE queue ADD COLUMN progress TEXT;\n",
-    """
-    CREATE TABLE budgets (
-        name TEXT PRIMARY KEY, usd REAL, tokens INTEGER, spent_usd REAL NOT NULL DEFAULT 0, spent_tokens INTEGER NOT NULL DEFAULT 0,
-        alarmed INTEGER NOT NULL DEFAULT 0
-    );
-    ALTER TABLE queue ADD COLUMN budget TEXT;
-    ALTER TABLE queue ADD COLUMN charged_usd REAL NOT NULL DEFAULT 0;
-    ALTER TABLE queue ADD COLUMN charged_tokens INTEGER NOT NULL DEFAULT 0;
-    """,
-    "CREATE INDEX IF NOT EXISTS receipt_id ON receipts (id);",
-    # The columns are computed from the receipt, so that they are also right for receipts of an older version's workers.
-    """
-    ALTER TABLE receipts ADD COLUMN usd REAL AS (json_extract(CAST(body AS TEXT), '$.cost.usd'));
-    ALTER TABLE receipts ADD COLUMN tokens_in INTEGER AS (json_extract(CAST(body AS TEXT), '$.cost.tokens_in'));
-    ALTER TABLE receipts ADD COLUMN tokens_out INTEGER AS (json_extract(CAST(body AS TEXT), '$.cost.tokens_out'));
-    ALTER TABLE receipts ADD COLUMN ended_at TEXT AS (json_extract(CAST(body AS TEXT), '$.ended_at'));
-    CREATE INDEX receipt_costs ON receipts (position, step, usd, tokens_in, tokens_out);
-    CREATE INDEX receipt_times ON receipts (ended_at, position) WHERE step IS NULL;
-    CREATE INDEX queue_states ON queue (lane, state, position);
-    ALTER TABLE queue ADD COLUMN meta TEXT;
-    """,
-    """
-    CREATE TABLE artifacts (
-        id TEXT PRIMARY KEY, size INTEGER NOT NULL, body BLOB, excerpt TEXT, put_at REAL NOT NULL, purged_at REAL
-    );
-    CREATE INDEX artifact_bodies ON artifacts (put_at, id, size) WHERE purged_at IS NULL;
-    CREATE TRIGGER artifacts_deleted BEFORE DELETE ON artifacts BEGIN SELECT RAISE(ABORT, 'records of artifacts are kept'); END;
-    """,
-    # ``first`` is the position of the tuple that this one repeats. `_prepare` fills it in for tuples from before.
-    """
-    CREATE TABLE workers (
-        worker TEXT NOT NULL, lane TEXT NOT NULL, runs TEXT NOT NULL, trouble TEXT, seen_until REAL NOT NULL,
-        PRIMARY KEY (worker, lane)
-    );
-    ALTER TABLE queue ADD COLUMN first INTEGER;
-    CREATE INDEX queue_first ON queue (first, position) WHERE first IS NOT NULL;
-    """,
-)
-"""The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
-READS_TO = 99
-"""The highest version of tables that this version works with. A version from 100 on may have changed what exists."""
 
 
 class SqliteTupleStore:
@@ -151,6 +102,10 @@ class SqliteTupleStore:
     def location(self) -> str:
         return f"sqlite:{self.path}"
 
+    @property
+    def is_file(self) -> bool:
+        return True
+
     def __repr__(self) -> str:
         return f"SqliteTupleStore({str(self.path)!r})"
 
@@ -175,7 +130,7 @@ class SqliteTupleStore:
             for script in MIGRATIONS[version:]:
                 for statement in statements(script):
                     base.execute(statement)
-            if 0 < version < _FIRSTS:
+            if 0 < version < FIRSTS:
                 rows = base.execute("SELECT position, body FROM tuples WHERE body LIKE '%\"again\":%'").fetchall()
                 for position, body in rows:
                     self._note_first(base, position, decode_work(body))
@@ -234,7 +189,7 @@ class SqliteTupleStore:
         with self._transaction() as base:
             new = self._insert(base, works, meta)
             if budget is not None:
-                base.execute(_GIVE_BUDGET, (budget, json.dumps([work.id for work in works])))
+                base.execute(GIVE_BUDGET, (budget, json.dumps([work.id for work in works])))
             if max_waiting is not None:
                 for lane in {work.lane for work, each in zip(works, new, strict=True) if each}:
                     (waiting,) = base.execute(
@@ -294,7 +249,7 @@ class SqliteTupleStore:
                 "' stopped or was cut off' WHERE state = 'claimed' AND lease_until < ?",
                 (now,),
             )
-            condition, values = f"q.state = 'waiting' AND q.ready_at <= ? AND {_AFFORDABLE}", [now]
+            condition, values = f"q.state = 'waiting' AND q.ready_at <= ? AND {AFFORDABLE}", [now]
             rows = self._find(base, pattern, condition, values, count, runs)
             bodies = dict(rows)
             claimed = base.execute(
@@ -329,20 +284,20 @@ class SqliteTupleStore:
             where += " AND q.lane = ?"
             more.append(pattern.lane)
         if pattern.rest_json is not None:
-            where += " AND matches(t.body, ?)"
+            where += f" AND matches({BODY}, ?)"
             more.append(pattern.rest_json)
         if runs is not None:
-            where += " AND can_run(t.body, ?)"
+            where += f" AND can_run({BODY}, ?)"
             more.append(encode_runs(runs))
         return base.execute(
-            "SELECT q.position, t.body FROM queue q JOIN tuples t ON t.position = q.position "
+            f"SELECT q.position, {BODY} FROM queue q JOIN tuples t ON t.position = q.position "
             f"WHERE {where} ORDER BY q.position LIMIT ?",
             (*more, count),
         ).fetchall()
 
     def runnable(self, pattern: Pattern, runs: Sequence[Runnable]) -> bool:
         with self._reading() as base:
-            return bool(self._find(base, pattern, f"q.state = 'waiting' AND {_AFFORDABLE}", (), 1, runs))
+            return bool(self._find(base, pattern, f"q.state = 'waiting' AND {AFFORDABLE}", (), 1, runs))
 
     def announce(self, entry: WorkerEntry, for_s: float) -> None:
         with self._transaction() as base:
@@ -369,7 +324,7 @@ class SqliteTupleStore:
 
     def needs(self, lane: str | None = None, limit: int = 2000) -> list[Need]:
         rows = self._rows(
-            "SELECT w.lane, t.body, t.id FROM (SELECT lane, position, row_number() OVER (PARTITION BY lane ORDER BY position) "
+            f"SELECT w.lane, {BODY}, t.id FROM (SELECT lane, position, row_number() OVER (PARTITION BY lane ORDER BY position) "
             "AS number FROM queue WHERE state = 'waiting' AND lane = ifnull(?, lane)) w "
             "JOIN tuples t USING (position) WHERE w.number <= ? ORDER BY 1, w.position",
             (lane, limit),
@@ -425,7 +380,7 @@ class SqliteTupleStore:
         ).fetchone()
         if row is None:
             return None
-        budget = _budget(row)
+        budget = budget_of(row)
         for percent in due_alarms(budget):
             self._insert(base, [alarm_tuple(budget, percent)])
             base.execute("UPDATE budgets SET alarmed = ? WHERE name = ?", (percent, name))
@@ -439,25 +394,41 @@ class SqliteTupleStore:
                 (name, usd, tokens),
             ).fetchone()
         self._notify()
-        return _budget(row)
+        return budget_of(row)
 
     def budgets(self, name: str | None = None) -> list[Budget]:
         rows = self._rows("SELECT * FROM budgets WHERE name = ifnull(?, name) ORDER BY name", (name,))
-        return [_budget(row) for row in rows]
+        return [budget_of(row) for row in rows]
 
-    def save_step(self, claim: Claim, step: int, receipt: Mapping[str, Any]) -> None:
+    def save_step(
+        self,
+        claim: Claim,
+        step: int,
+        receipt: Mapping[str, Any],
+        *,
+        seal: str | None = None,
+        progress: Mapping[str, Any] | None = None,
+    ) -> None:
         identity, body = encode_receipt(receipt, claim.work)
         with self._transaction() as base:
             cursor = base.execute(
-                "UPDATE queue SET progress = NULL WHERE position = ? AND token = ? AND state = 'claimed'",
-                (claim.position, claim.token),
+                "UPDATE queue SET progress = ? WHERE position = ? AND token = ? AND state = 'claimed'",
+                (encode_progress(progress) if progress else None, claim.position, claim.token),
             )
             self._check(claim, cursor.rowcount)
             base.execute(
-                "INSERT INTO receipts (id, position, step, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (identity, claim.position, step, body),
+                "INSERT INTO receipts (id, position, step, body, input_hash, seal, reused) VALUES (?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT DO NOTHING",
+                (identity, claim.position, step, body, *reuse_columns(receipt, seal)),
             )
-            self._charge(base, claim, None)
+            self._charge(base, claim, (progress or {}).get("cost"))
+
+    def answers(self, input_hash: str) -> list[Answer]:
+        rows = self._rows(
+            "SELECT body, seal FROM receipts WHERE input_hash = ? ORDER BY number DESC LIMIT ?",
+            (input_hash, MOST_ANSWERS),
+        )
+        return [Answer(document=json.loads(body), seal=seal) for body, seal in rows]
 
     def acknowledge(self, *ends: End) -> list[bool]:
         encoded = [encode_receipt(end.receipt, end.claim.work) for end in ends]
@@ -474,13 +445,19 @@ class SqliteTupleStore:
                 if row is None:
                     continue
                 base.execute(
-                    "INSERT INTO receipts (id, position, body) VALUES (?, ?, ?)", (identity, claim.position, body)
+                    "INSERT INTO receipts (id, position, body, input_hash, seal, reused) VALUES (?, ?, ?, ?, ?, ?)",
+                    (identity, claim.position, body, *reuse_columns(end.receipt, end.seal)),
                 )
+                for step, made in end.steps.items():
+                    base.execute(
+                        "INSERT INTO receipts (id, position, step, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                        (made["id"], claim.position, step, encode_receipt(made, claim.work)[1]),
+                    )
                 if row[0] is not None:
                     self._charge(base, claim, end.receipt.get("cost"), whole=True)
                 self._insert(base, end.children, claim.meta)
                 if row[0] is not None and end.children:
-                    base.execute(_GIVE_BUDGET, (row[0], json.dumps([child.id for child in end.children])))
+                    base.execute(GIVE_BUDGET, (row[0], json.dumps([child.id for child in end.children])))
         self._notify()
         return ended
 
@@ -514,7 +491,7 @@ class SqliteTupleStore:
     def resume(self, pattern: Pattern) -> list[str]:
         with self._transaction() as base:
             now = time.time()
-            rows = self._find(base, pattern, _IDLE, (now, now), -1)
+            rows = self._find(base, pattern, IDLE, (now, now), -1)
             base.executemany(
                 "UPDATE queue SET state = 'waiting', ready_at = ?, lease_until = NULL, worker = NULL WHERE position = ?",
                 [(now, position) for position, _ in rows],
@@ -575,8 +552,8 @@ class SqliteTupleStore:
         return decode_work(rows[0][1]) if rows else None
 
     def get(self, tuple_id: str) -> StoredTuple | None:
-        rows = self._rows(f"{_STORED} WHERE t.id = ?", (tuple_id,))
-        return _stored(rows[0]) if rows else None
+        rows = self._rows(f"{STORED} WHERE t.id = ?", (tuple_id,))
+        return stored_of(rows[0]) if rows else None
 
     def receipts(self, tuple_id: str) -> list[StoredReceipt]:
         rows = self._rows(
@@ -598,8 +575,8 @@ class SqliteTupleStore:
         return StoredReceipt(document=json.loads(rows[0][0]), step=rows[0][1]) if rows else None
 
     def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
-        rows = self._rows(f"{_STORED} WHERE t.position > ? ORDER BY t.position LIMIT ?", (int(cursor or 0), limit))
-        found = [_stored(row) for row in rows]
+        rows = self._rows(f"{STORED} WHERE t.position > ? ORDER BY t.position LIMIT ?", (int(cursor or 0), limit))
+        found = [stored_of(row) for row in rows]
         last = str(found[-1].position) if found else cursor
         return [each for each in found if pattern.matches(each.work.document)], last
 
@@ -636,27 +613,39 @@ class SqliteTupleStore:
             "sum(json_extract(progress, '$.cost.tokens_out')) FROM queue "
             "WHERE state IN ('waiting', 'claimed') AND progress IS NOT NULL GROUP BY 1"
         )
+        reused = dict(
+            self._rows(
+                "SELECT q.lane, count(*) FROM receipts r JOIN queue q USING (position) WHERE r.reused IS NOT NULL GROUP BY 1"
+            )
+        )
         ended, sums = dict(lately), dict[str, tuple[float | None, int, int]]()
         for lane, usd, tokens_in, tokens_out in (*costs, *running):
             have = sums.get(lane, (None, 0, 0))
             total = have[0] if usd is None else usd + (have[0] or 0.0)
             sums[lane] = (total, have[1] + (tokens_in or 0), have[2] + (tokens_out or 0))
         return [
-            LaneSums(lane=lane, ended_lately=ended.get(lane, 0), usd=usd, tokens_in=tokens_in, tokens_out=tokens_out)
+            LaneSums(
+                lane=lane,
+                ended_lately=ended.get(lane, 0),
+                usd=usd,
+                tokens_in=tokens_in,
+                tokens_out=tokens_out,
+                reused=reused.get(lane, 0),
+            )
             for lane, (usd, tokens_in, tokens_out) in sorted(sums.items())
         ]
 
     def failures(self, lane: str | None = None, limit: int = 20_000) -> list[Failures]:
         rows = self._rows(
             "SELECT f.lane, f.error, f.n, t.id FROM (SELECT lane, coalesce(error, '') AS error, count(*) AS n, "
-            f"max(position) AS position FROM queue q WHERE state = 'failed' AND (?1 IS NULL OR lane = ?1) AND NOT {_REPEATED} "
+            f"max(position) AS position FROM queue q WHERE state = 'failed' AND (?1 IS NULL OR lane = ?1) AND NOT {REPEATED} "
             "GROUP BY 1, 2 ORDER BY 3 DESC LIMIT ?2) f JOIN tuples t USING (position) ORDER BY f.n DESC, f.position DESC",
             (lane, limit),
         )
         return [Failures(lane=lane, reason=reason, count=n, tuple_id=id_) for lane, reason, n, id_ in rows]
 
     def repeated(self) -> dict[str, int]:
-        rows = self._rows(f"SELECT lane, count(*) FROM queue q WHERE state = 'failed' AND {_REPEATED} GROUP BY 1")
+        rows = self._rows(f"SELECT lane, count(*) FROM queue q WHERE state = 'failed' AND {REPEATED} GROUP BY 1")
         return dict(rows)
 
     def holders(self) -> list[Holder]:
@@ -749,45 +738,7 @@ class SqliteTupleStore:
             self._held.release()
 
 
-_GIVE_BUDGET = (
-    "UPDATE queue SET budget = ? WHERE state NOT IN ('done', 'failed') AND position IN "
-    "(SELECT position FROM tuples WHERE id IN (SELECT value FROM json_each(?)))"
-)
-_REPEATED = (
-    "EXISTS (SELECT 1 FROM queue r WHERE r.first = coalesce(q.first, q.position) AND r.position > q.position "
-    "AND r.state IN ('done', 'failed'))"
-)
-"""Whether a tuple was repeated, and how the repetition ended is known."""
-_FIRSTS = 7
-"""The version of the tables that notes which tuple another one repeats."""
 _FORGET_S = 86400.0
-_IDLE = "(q.state = 'taken' OR (q.state = 'claimed' AND q.lease_until < ?) OR (q.state = 'waiting' AND q.ready_at > ?))"
-_AFFORDABLE = (
-    "NOT EXISTS (SELECT 1 FROM budgets b WHERE b.name = q.budget "
-    "AND (b.spent_usd >= b.usd OR b.spent_tokens >= b.tokens))"
-)
-_STORED = (
-    "SELECT t.position, t.body, q.state, q.attempts, q.worker, q.error, q.progress "
-    "FROM tuples t JOIN queue q ON q.position = t.position"
-)
-
-
-def _budget(row: Any) -> Budget:
-    name, usd, tokens, spent_usd, spent_tokens, alarmed = row
-    return Budget(name=name, usd=usd, tokens=tokens, spent_usd=spent_usd, spent_tokens=spent_tokens, alarmed=alarmed)
-
-
-def _stored(row: Any) -> StoredTuple:
-    position, body, state, attempts, worker, error, progress = row
-    return StoredTuple(
-        work=decode_work(body),
-        position=position,
-        state=state,
-        attempts=attempts,
-        worker=worker,
-        error=error,
-        progress=decode_progress(progress),
-    )
 
 
 @lru_cache(maxsize=64)

@@ -58,10 +58,12 @@ def migrations(source: bytes) -> tuple[str, ...]:
 def versions() -> dict[int, str]:
     """The newest commit of each older version of the tables that leads to the present one."""
     found: dict[int, str] = {}
-    for commit in git("log", "--format=%H", "--", f"{STORES}/sqlite.py").decode().split():
+    for commit in git("log", "--format=%H", "--", f"{STORES}/").decode().split():
         names = git("ls-tree", "--name-only", commit, f"{STORES}/").decode()
-        tables = "postgres_tables" if "postgres_tables.py" in names else "postgres"
-        each = [migrations(git("show", f"{commit}:{STORES}/{kind}.py")) for kind in ("sqlite", tables)]
+        kinds = [f"{kind}_tables" if f"{kind}_tables.py" in names else kind for kind in ("sqlite", "postgres")]
+        if any(f"/{kind}.py" not in names for kind in kinds):
+            continue
+        each = [migrations(git("show", f"{commit}:{STORES}/{kind}.py")) for kind in kinds]
         number = len(each[0])
         if each == [sqlite.MIGRATIONS[:number], postgres.MIGRATIONS[: len(each[1])]] and len(each[0]) == len(each[1]):
             found.setdefault(number, commit)

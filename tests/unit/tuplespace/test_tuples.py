@@ -115,14 +115,14 @@ def test_a_tuple_cannot_be_changed() -> None:
 
 
 def test_steps_run_in_order_or_after_those_that_they_name() -> None:
-    assert parse_tuple(EXAMPLE).step_groups() == [[0], [1], [2]]
+    assert parse_tuple(EXAMPLE).step_needs() == [set(), {0}, {1}]
     steps: list[dict[str, Any]] = [
         {"yool": "a.b", "id": "last", "after": ["left", "right"]},
         {"yool": "a.b", "id": "left", "after": ["first"]},
         {"yool": "a.b", "id": "right", "after": ["first"]},
         {"yool": "a.b", "id": "first"},
     ]
-    assert new_tuple("x", steps).step_groups() == [[3], [1, 2], [0]]
+    assert new_tuple("x", steps).step_needs() == [{1, 2}, {3}, {3}, set()]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""What a worker and a yool say to each other: the call of a step, its result, and how it can fail."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cantrip_acp.tuplespace.budget import Budget
+from cantrip_acp.tuplespace.tuples import WorkTuple
+
+if TYPE_CHECKING:
+    from cantrip_acp.telemetry.tracing import Trace
+
+_OF_THE_MACHINE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG}
+)
+"""Errors of the system that say nothing about the tuple during which they came: full disks, no more memory or files."""
+
+Save = Callable[[Mapping[str, Any]], Awaitable[Budget | None]]
+
+
+async def _forget(progress: Mapping[str, Any]) -> Budget | None:
+    """Keep no progress."""
+    return None
+
+
+class StepCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What a yool gets."""
+
+    yool: str
+    args: Mapping[str, Any]
+    tuple_id: str
+    position: Mapping[str, Any]
+    """The tuple's ``map_pos``."""
+    left_usd: float | None
+    """What is left of the tuple's budget; None if there is no budget."""
+    left_tokens: int | None
+    left_s: float | None
+    """Seconds to the tuple's deadline."""
+    lane: str = ""
+    """The tuple's lane."""
+    cpu_percent: int = 100
+    """Processor time that what the step starts may use, in per cent of one processor."""
+    disk_mb: float | None = None
+    """MB that the step may write to disks."""
+    trace: Trace | None = None
+    """The trace of who put the tuple. Spans of the yool are children of the step's."""
+    progress: Mapping[str, Any] | None = None
+    """What an attempt that did not end saved with ``save`` last. None if there was none."""
+    save: Save = _forget
+    """Stores the progress of this step, for `progress` and for those who watch. ``cost`` in it is the cost so far.
+
+    Returns the budget that the tuple shares with others, if there is one. If it is spent, stop.
+    """
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a yool returns. ``exit`` is 0 for success; any other number ends the tuple without another attempt."""
+
+    exit: int = 0
+    result: Any = None
+    error: str | None = None
+    cost: Mapping[str, Any] = {}
+    artifacts: Sequence[Mapping[str, Any]] = ()
+    children: Sequence[WorkTuple] = ()
+    """Tuples that are put when this one ends, in the same transaction. Only for a step that is its tuple's only one."""
+
+
+class StepFailed(Exception):
+    """A step failed in a way that may not happen again. The worker tries again later.
+
+    ``tried`` is False if nothing was tried yet: then the attempt does not count. ``outage`` is True if the reason is not the
+    tuple: what all steps of this yool need is missing, for example without network. Then the worker starts no other step of
+    this yool until one attempt succeeds, and attempts do not count. With ``perhaps``, it may be the tuple or an outage, such
+    as after a server's error 500: it is an outage once another tuple fails, too. ``mistake`` is True if every step of this
+    yool would fail in the same way, such as with a wrong key: a worker that has never got on with this yool ends.
+    """
+
+    def __init__(
+        self, message: str, *, tried: bool = True, outage: bool = False, perhaps: bool = False, mistake: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.tried = tried
+        self.outage = outage or mistake
+        self.perhaps = perhaps
+        self.mistake = mistake
+
+
+Yool = Callable[[StepCall], Awaitable[StepResult]]
+"""What runs the steps of a name. It may have `ATTRIBUTES`."""
+ATTRIBUTES = ("needs", "without", "input_digest", "version", "full_name")
+"""``needs`` and ``without`` are of `Runnable`. The others are for the reuse of answers (`reuse`): ``async input_digest(call)``
+returns the digest of the files and of the environment that a step declares as its inputs, or None; ``version`` says on what of
+the yool itself the result depends; ``full_name`` is the name with its version, if steps may name it in other ways."""
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """Whether the cause of an error is a full disk or the like, which says nothing about the tuple during which it came."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in _OF_THE_MACHINE:
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False

@@ -1,0 +1,283 @@
+"""Reuse of answers: what is reused, what is run again, and which receipts are never believed."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_acp.cli.commands.worker import print_ended
+from cantrip_acp.tuplespace import retention
+from cantrip_acp.tuplespace.canonical import canonical_json, content_id
+from cantrip_acp.tuplespace.input_files import FileDigests
+from cantrip_acp.tuplespace.monitoring.status import read_status
+from cantrip_acp.tuplespace.project_log import ProjectLog
+from cantrip_acp.tuplespace.receipts import is_genuine
+from cantrip_acp.tuplespace.reuse import Reuse
+from cantrip_acp.tuplespace.stores import open_store
+from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
+from cantrip_acp.tuplespace.worker import Ended, StepCall, StepResult, Worker, Yool
+
+pytestmark = pytest.mark.anyio
+Open = Callable[[], TupleStore]
+KEY = b"k" * 32
+
+
+class Lint:
+    """A linter of the files in a folder. Counts its runs."""
+
+    version = "ruff 1"
+
+    def __init__(self, folder: Path, *, exit: int = 0, formats: bool = False, result: Any = "clean") -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self.runs = 0
+        self.exit = exit
+        self.formats = formats
+        self.result = result
+
+    async def input_digest(self, call: StepCall) -> str | None:
+        return FileDigests().folder(self.folder)
+
+    async def __call__(self, call: StepCall) -> StepResult:
+        self.runs += 1
+        if self.formats:
+            (self.folder / "a.py").write_text(f"run = {self.runs}\n")
+        return StepResult(exit=self.exit, result=self.result, cost={"usd": 0.25, "tokens_in": 3, "tokens_out": 1})
+
+
+@pytest.fixture
+def lint(tmp_path: Path) -> Lint:
+    made = Lint(tmp_path / "project")
+    (made.folder / "a.py").write_text("x = 1\n")
+    return made
+
+
+def work(number: int, *steps: str, **args: Any) -> WorkTuple:
+    payload = [{"yool": step, "args": {"path": "src", **args}} for step in steps or ("agent.lint.ruff",)]
+    return new_tuple("build", payload, map_pos={"n": number})
+
+
+async def end_all(store: TupleStore, yools: dict[str, Yool], *works: WorkTuple, **options: Any) -> list[Ended]:
+    """Put tuples, and run a worker until they have ended."""
+    store.put(works)
+    ended: list[Ended] = []
+    given: dict[str, Any] = {"reuse": Reuse(project="p", key=KEY), "concurrency": 1, **options}
+    worker = Worker(store, Pattern({"lane": "build"}), yools, name="w", ended=ended.append, **given)
+    with anyio.fail_after(30):
+        await worker.run(until=lambda: all(each.state not in ("waiting", "claimed") for each in store.counts()))
+    return ended
+
+
+def receipts(store: TupleStore, each: WorkTuple) -> list[dict[str, Any]]:
+    return [found.document for found in store.receipts(each.id)]
+
+
+async def test_the_same_input_is_not_run_again_and_everybody_sees_it(
+    store: TupleStore, open_space: Open, lint: Lint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    yools: dict[str, Yool] = {"agent.lint.ruff": lint}
+    await end_all(store, yools, work(1))
+    [again] = await end_all(open_space(), yools, work(2))
+    [first], [second] = receipts(store, work(1)), receipts(store, work(2))
+    assert lint.runs == 1
+    assert (second["reused"], second["input_hash"], second["result"]) == (first["id"], first["input_hash"], "clean")
+    assert (second["tuple_id"], is_genuine(second), second["exit"]) == (work(2).id, True, 0)
+    assert [second["cost"][part] for part in ("usd", "tokens_in", "tokens_out")] == [0, 0, 0]
+    status = read_status(store)
+    assert (status.lanes["build"].reused, status.usd) == (1, 0.25)
+    print_ended(again, as_json=False)
+    print_ended(again, as_json=True)
+    line, row = capsys.readouterr().out.splitlines()
+    assert line.endswith("agent.lint.ruff  reused")
+    assert (json.loads(row)["reused"], json.loads(row)["receipt"]["reused"]) == (1, first["id"])
+    # What was reused is reused again, and still names the receipt of the step that ran.
+    await end_all(store, yools, work(3))
+    assert (lint.runs, receipts(store, work(3))[0]["reused"]) == (1, first["id"])
+
+
+async def test_the_steps_of_a_longer_tuple_are_reused_one_by_one(
+    store: TupleStore, lint: Lint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    async def pull_request(call: StepCall) -> StepResult:
+        ran.append(call.tuple_id)
+        return StepResult(cost={"usd": 1.0})
+
+    yools: dict[str, Yool] = {"agent.lint.ruff": lint, "agent.pr.create": pull_request}
+    works = [work(n, "agent.lint.ruff", "agent.pr.create") for n in (1, 2)]
+    await end_all(store, yools, works[0])
+    [again] = await end_all(store, yools, works[1])
+    # What declares no inputs is never reused.
+    assert (lint.runs, ran) == (1, [works[0].id, works[1].id])
+    step, other, end = receipts(store, works[1])
+    assert ("reused" in step, "reused" in other, end["steps"]) == (True, False, [step["id"], other["id"]])
+    assert (end["cost"]["usd"], read_status(store).lanes["build"].reused) == (1.0, 1)
+    print_ended(again, as_json=False)
+    assert capsys.readouterr().out.rstrip().endswith("1 of 2 steps reused")
+
+
+@pytest.mark.parametrize("change", ["file", "version", "name", "arguments", "project", "no reuse"])
+async def test_another_input_is_run(store: TupleStore, lint: Lint, change: str) -> None:
+    yools: dict[str, Yool] = {"agent.lint.ruff": lint}
+    await end_all(store, yools, work(1))
+    options: dict[str, Any] = {}
+    args: dict[str, Any] = {}
+    match change:
+        case "file":
+            (lint.folder / "a.py").write_text("x = 2\n")
+        case "version":
+            lint.version = "ruff 2"
+        case "name":
+            lint.full_name = "agent.lint.ruff.v4"  # type: ignore[attr-defined]
+        case "arguments":
+            args = {"fix": True}
+        case "project":
+            options["reuse"] = Reuse(project="another", key=KEY)
+        case _:
+            options["reuse"] = None
+    second = work(2, **args)
+    await end_all(store, yools, second, **options)
+    assert lint.runs == 2
+    assert "reused" not in receipts(store, second)[0]
+
+
+@pytest.mark.parametrize("kind", ["fails", "formats", "no digest"])
+async def test_what_is_not_certain_is_not_kept(store: TupleStore, tmp_path: Path, kind: str) -> None:
+    lint = Lint(tmp_path / "project", exit=int(kind == "fails"), formats=kind == "formats")
+    if kind == "no digest":
+        lint.folder = tmp_path / "nowhere"
+    for number in (1, 2):
+        await end_all(store, {"agent.lint.ruff": lint}, work(number))
+    assert lint.runs == 2
+    assert not any("input_hash" in each for number in (1, 2) for each in receipts(store, work(number)))
+
+
+async def test_a_large_answer_is_reused_until_it_is_purged(store: TupleStore, tmp_path: Path) -> None:
+    large = {"report": "x" * (retention.INLINE_BYTES + 1), "issues": 0}
+    lint = Lint(tmp_path / "project", result=large)
+    yools: dict[str, Yool] = {"agent.lint.ruff": lint}
+    await end_all(store, yools, work(1))
+    await end_all(store, yools, work(2))
+    [second] = receipts(store, work(2))
+    assert (lint.runs, retention.read_result(store, second)) == (1, large)
+    store.expire_artifacts(hot_s=0, warm_s=0, most_bytes=0, dry_run=False)
+    await end_all(store, yools, work(3))
+    assert (lint.runs, retention.read_result(store, receipts(store, work(3))[0])) == (2, large)
+
+
+async def test_a_receipt_that_was_imported_is_not_believed(store: TupleStore, lint: Lint, tmp_path: Path) -> None:
+    yools: dict[str, Yool] = {"agent.lint.ruff": lint}
+    other = open_store(tmp_path / "other.db")
+    await end_all(other, yools, work(1))
+    log = ProjectLog(tmp_path / ".catalog")
+    log.export(other)
+    other.close()
+    assert log.load(store).tuples == 1
+    assert receipts(store, work(1))[0]["input_hash"]
+    await end_all(store, yools, work(2))
+    assert lint.runs == 2
+
+
+def changed(address: str, of_tuple: WorkTuple, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change the receipt of a tuple behind the store's back: its body, and its id if the body has another."""
+    if address.startswith("sqlite:"):
+        base: Any = sqlite3.connect(address.removeprefix("sqlite:"))
+        base.execute("DROP TRIGGER receipts_changed")
+        table, tuples, sign = "receipts", "tuples", "?"
+    else:
+        import psycopg
+
+        base = psycopg.connect(address)
+        base.execute("ALTER TABLE cantrip_tuple_receipts DISABLE TRIGGER USER")
+        table, tuples, sign = "cantrip_tuple_receipts", "cantrip_tuples", "%s"
+    where = f"position = (SELECT position FROM {tuples} WHERE id = {sign})"
+    (body,) = base.execute(f"SELECT body FROM {table} WHERE {where}", (of_tuple.id,)).fetchone()
+    made = change(json.loads(body))
+    text: Any = canonical_json(made)
+    text = text if address.startswith("sqlite:") else text.decode()
+    base.execute(f"UPDATE {table} SET body = {sign}, id = {sign} WHERE {where}", (text, made["id"], of_tuple.id))
+    base.commit()
+    base.close()
+
+
+async def test_a_receipt_whose_content_was_changed_is_not_believed(store: TupleStore, address: str, lint: Lint) -> None:
+    yools: dict[str, Yool] = {"agent.lint.ruff": lint}
+    await end_all(store, yools, work(1))
+    changed(address, work(1), lambda receipt: {**receipt, "result": "all is well"})
+    await end_all(store, yools, work(2))
+    assert (lint.runs, receipts(store, work(2))[0]["result"]) == (2, "clean")
+
+
+def forged(receipt: dict[str, Any]) -> dict[str, Any]:
+    content = {**receipt, "result": "all is well"}
+    del content["id"]
+    return {"id": content_id(content), **content}
+
+
+@pytest.mark.parametrize("address", ["sqlite"], indirect=True)
+async def test_in_a_file_only_what_was_sealed_with_the_users_key_is_believed(
+    store: TupleStore, address: str, lint: Lint
+) -> None:
+    yools: dict[str, Yool] = {"agent.lint.ruff": lint}
+    await end_all(store, yools, work(1))
+    # A program that can write the file makes a receipt that is genuine by its own hash.
+    changed(address, work(1), forged)
+    await end_all(store, yools, work(2))
+    assert (lint.runs, receipts(store, work(2))[0]["result"]) == (2, "clean")
+    # And another user of the file has another key.
+    await end_all(store, yools, work(3), reuse=Reuse(project="p", key=b"another key"))
+    await end_all(store, yools, work(4), reuse=Reuse(project="p"))
+    assert lint.runs == 4
+
+
+@pytest.mark.parametrize("address", ["postgres"], indirect=True)
+async def test_with_row_security_an_answer_is_of_its_user(address: str, store: TupleStore, lint: Lint) -> None:
+    import psycopg
+
+    assert hasattr(store, "enable_row_security")
+    store.enable_row_security()
+    schema = address.rpartition("%3D")[2]
+    with psycopg.connect(address, autocommit=True) as base:
+        for user in ("eve", "dan"):
+            base.execute(f"DROP ROLE IF EXISTS {user}".encode())
+            base.execute(f"CREATE ROLE {user} LOGIN PASSWORD 'pw'".encode())
+            # The rights that the documentation names, and no others.
+            for grant in (
+                f"USAGE ON SCHEMA {schema}",
+                "SELECT, INSERT ON cantrip_tuples, cantrip_tuple_receipts, cantrip_tuple_tables",
+                "SELECT, INSERT, UPDATE ON cantrip_tuple_queue, cantrip_tuple_budgets, cantrip_tuple_artifacts",
+                "SELECT, INSERT, UPDATE, DELETE ON cantrip_tuple_workers",
+            ):
+                base.execute(f"GRANT {grant} TO {user}".encode())
+    place, yools = address.partition("@")[2], {"agent.lint.ruff": lint}
+    eve, dan = (open_store(f"postgresql://{user}:pw@{place}") for user in ("eve", "dan"))
+    try:
+        await end_all(eve, yools, work(1), reuse=Reuse(project="p"))
+        await end_all(dan, yools, work(2), reuse=Reuse(project="p"))
+        assert (lint.runs, len(dan.answers(receipts(dan, work(2))[0]["input_hash"]))) == (2, 1)
+        # An administrator, from whom row security hides nothing, does not use the answers of others either.
+        assert store.answers(receipts(dan, work(2))[0]["input_hash"]) == []
+        await end_all(dan, yools, work(3), reuse=Reuse(project="p"))
+        assert lint.runs == 2
+    finally:
+        eve.close()
+        dan.close()
+
+
+@pytest.mark.parametrize("address", ["sqlite"], indirect=True)
+async def test_a_worker_with_metrics_reuses_too(store: TupleStore, lint: Lint) -> None:
+    pytest.importorskip("prometheus_client")
+    from cantrip_acp.tuplespace.monitoring.metrics import WorkerMetrics
+
+    yools: dict[str, Yool] = {**WorkerMetrics(store, "build", "w").timed({"agent.lint.ruff": lint})}
+    for number in (1, 2):
+        await end_all(store, yools, work(number))
+    assert lint.runs == 1

@@ -54,6 +54,8 @@ _GRACE_S: Final = 2
 _SHORTEST_TOKEN: Final = 16
 _STRANGERS: Final = 64
 """How many connections may be open that have not shown the token yet. The oldest of more is closed."""
+_ACCEPTED: Final = 16
+"""How many connections are accepted at once."""
 _STRANGER_S: Final = 10
 """How long a connection may be open before it shows the token."""
 
@@ -260,6 +262,9 @@ class HttpServer:
             proxy_headers=False,
             ws="none",
             timeout_graceful_shutdown=_GRACE_S,
+            # Some times so many are open before the guard has closed the first of them. Without a descriptor asyncio would
+            # try again for each, with a traceback on stderr.
+            backlog=_ACCEPTED,
         )
         # Its errors are about single connections.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
@@ -285,6 +290,12 @@ class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or ():
+            # asyncio's backlog is also how many it accepts at once; more may wait in the kernel.
+            each.listen(socket.SOMAXCONN)
 
 
 class _Connection(H11Protocol):

@@ -31,6 +31,24 @@ EXTENSION = ROOT / "vscode-extension"
 SHOTS = ROOT / ".reports" / "screenshots" / "vscode"
 BIN = Path(sys.executable).parent
 PATIENCE_MS = 60_000
+_WRITTEN = """async tab => {
+  for (const {name} of await indexedDB.databases()) {
+    if (!name.startsWith("vscode-web-state-db") || name.endsWith("-global")) continue
+    const asked = ask => new Promise((resolve, reject) => {
+      ask.onsuccess = () => resolve(ask.result)
+      ask.onerror = () => reject(ask.error)
+    })
+    const db = await asked(indexedDB.open(name))
+    try {
+      const rows = db.transaction("ItemTable").objectStore("ItemTable")
+      const chat = await asked(rows.get("memento/webviewView.cantrip.chat"))
+      const editors = await asked(rows.get("memento/workbench.parts.editor"))
+      if (chat?.includes("session") && (editors ?? "").includes(tab)) return true
+    } finally { db.close() }
+  }
+  return false
+}"""
+"""Whether the workbench has stored the session that the chat shows, and a tab."""
 
 SETTINGS: dict[str, Any] = {
     "workbench.startupEditor": "none",
@@ -231,9 +249,15 @@ class Window:
         return self.page.locator(".quick-input-list .monaco-list-row")
 
     def reload(self) -> None:
-        """Load the window again, once it has written which session it shows: that takes a second, and longer on a busy
-        machine."""
-        self.page.wait_for_timeout(4_000)
+        """Load the window again, once it has written what it shows. It does so each 5 s when it is idle, and not when it
+        is closed (BrowserStorageService in VS Code)."""
+        self.page.wait_for_timeout(5_500)
+        tab = self.page.locator(".part.editor .tab.active[data-resource-name]:not([data-resource-name^=webview])")
+        name = tab.first.get_attribute("data-resource-name") if tab.count() else ""
+        end = time.monotonic() + PATIENCE_MS / 1000
+        while not self.page.evaluate(_WRITTEN, name):
+            assert time.monotonic() < end, f"the window did not write what it shows: {name}"
+            self.page.wait_for_timeout(500)
         self.page.reload()
 
     def command(self, title: str) -> None:

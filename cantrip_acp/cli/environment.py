@@ -99,6 +99,11 @@ FOLDERS = (
         "the state folder. `off`: nothing is recorded, and sessions read no documents from it",
     ),
     Variables(
+        ("CANTRIP_USER",),
+        "your name among people who share one role of the PostgreSQL database of the substrate, so that each has a "
+        "[culture of their own](team-database.md#what-sessions-know)",
+    ),
+    Variables(
         ("CANTRIP_TUPLE_SPACE",),
         "the [tuple-space](tuples.md) of `cast-batch`, `worker`, `tuple` and `mcp`, if `--space` names none: "
         "a SQLite file or `postgresql://…`",

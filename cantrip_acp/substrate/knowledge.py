@@ -19,6 +19,7 @@ from dataclasses import field
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import Chunk, ChunkNotFound, OutsideBoundary, Scope
+from cantrip_acp.substrate.owners import USER_CULTURE, USER_SKILLS
 from cantrip_acp.substrate.substrate import EVERYTHING, Substrate
 from cantrip_acp.text.dataclass import dataclass
 
@@ -151,7 +152,7 @@ def _scope(
 
 def _is_group(chunk: Chunk) -> bool:
     """Whether a chunk is one of the scopes that every project has: alone, its text says nothing."""
-    return chunk.id in ("culture:user", "skills:user") or chunk.id.startswith("project:")
+    return chunk.id in (USER_CULTURE, USER_SKILLS) or chunk.id.startswith("project:")
 
 
 def chunk_tokens(chunk: Chunk, kind: str = "instance") -> int:

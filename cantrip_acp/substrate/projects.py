@@ -36,16 +36,13 @@ from cantrip_acp.substrate.documents import (
     read_text,
     short_hash,
 )
+from cantrip_acp.substrate.owners import PRIVATE, USER_CULTURE, USER_SKILLS
 from cantrip_acp.substrate.skills import FOLDERS, sync_skills
 from cantrip_acp.substrate.substrate import Substrate, at_most_once, new_id, storable
 from cantrip_acp.substrate.types import install, of_type
 from cantrip_acp.text.dataclass import dataclass
 
 CULTURE = ".cantrip/culture"
-USER_CULTURE = "culture:user"
-"""The scope of the user's own culture, for all projects."""
-USER_SKILLS = "skills:user"
-"""The scope of the user's own skills, for all projects."""
 _LONGEST_TITLE = 60
 _LONGEST = 300
 """Maximum number of characters of a quoted prompt or answer."""
@@ -120,7 +117,7 @@ def create(substrate: Substrate, workspace: Path | str) -> Project:
     """Commit the types and the scopes of a project, if they are not there yet."""
     project = Project.of(workspace)
     folder = os.path.realpath(workspace)
-    if substrate.exists(project.runs):
+    if substrate.exists(project.runs) and substrate.exists(USER_SKILLS):
         return project
     install(substrate)
     chunks = [
@@ -196,21 +193,29 @@ def earlier_sessions(substrate: Substrate, project: Project, most: int, *, witho
     return lines
 
 
-def make_fact(text: str) -> NewChunk:
+def make_fact(text: str, *, private: bool = False) -> NewChunk:
     """The chunk of a fact. Raises `CommitRefused` if the text is empty, too long, or looks like a secret."""
     said = text.strip()
     if not said:
         raise CommitRefused("text", "there is nothing to remember: give a text")
-    chunk = NewChunk(new_id("fact"), one_line(said, _LONGEST_TITLE) or "a fact", Spec(), {"text": said})
+    chunk = NewChunk(
+        new_id(f"{PRIVATE}fact" if private else "fact"),
+        one_line(said, _LONGEST_TITLE) or "a fact",
+        Spec(),
+        {"text": said},
+    )
     refuse_secrets(Change([chunk]))
     return chunk
 
 
 def remember(substrate: Substrate, project: Project, text: str, *, everywhere: bool = False) -> tuple[NewChunk, Commit]:
     """Add a fact of the user to the culture of a project, or with ``everywhere`` to the user's own. Raises `CommitRefused`."""
-    chunk = make_fact(text)
+    chunk = make_fact(text, private=everywhere)
     change = Change([chunk], [NewPlacement(chunk.id, USER_CULTURE if everywhere else project.culture)])
-    return chunk, substrate.commit(change, author="user", message=f"remember {chunk.name}")
+    # A fact that others read, too, says whose it is.
+    who = "" if everywhere else substrate.tables.user
+    source = f"user:{who}" if who else "user"
+    return chunk, substrate.commit(change, author=source, source=source, message=f"remember {chunk.name}")
 
 
 def folders_of(

@@ -1,20 +1,6 @@
 """The substrate: reading, changing and searching chunks, within a boundary and as of any commit.
 
-The rules of a change, by the name that a `CommitRefused` gives:
-
-- ``exists``: a placement's chunk and scope exist, or are in the same commit.
-- ``accepts``: an instance on a scope that accepts types is an instance of one of them, and stays one. A type is found by its
-  name among what *relates* to the scope or to one of the scope's archetypes.
-- ``required``: the body of an instance has the keys that its archetypes require.
-- ``ordered``, ``sequence``: only ordered scopes have sequence numbers, and each number is used once.
-- ``placement``: only what is placed can be removed.
-
-A caller with a limited boundary writes inside it. It may also say that its new chunk is an instance of a *type* that it may
-read: an archetype that relates to the scope of all types, or to a scope that accepts it by name. Other archetypes, such as a
-scope that the user pinned, are scopes like any other.
-
-A rule is checked when a chunk is placed or changed, or when it stops being an instance of a type. A later change of a type does
-not touch what is already there.
+`writing.py` has the rules of a change.
 """
 
 from __future__ import annotations
@@ -33,7 +19,6 @@ from weakref import WeakValueDictionary
 
 from cantrip_acp.substrate.boundary import Boundary, Reach
 from cantrip_acp.substrate.chunks import (
-    PROCESS,
     Change,
     Chunk,
     ChunkNotFound,
@@ -48,31 +33,20 @@ from cantrip_acp.substrate.chunks import (
     Placed,
     Placement,
     Refusal,
-    Removal,
     Scope,
     SubstrateError,
-    breach,
     check_change,
-    encode_body,
     is_project,
 )
 from cantrip_acp.substrate.stores import open_tables
-from cantrip_acp.substrate.stores.base import MOST_RANKED, NOW, Match, Record, Tables, View, searched_text, words_of
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.substrate.stores.base import MOST_RANKED, NOW, Match, Tables, View, searched_text, words_of
+from cantrip_acp.substrate.writing import ALL_TYPES, Outside, Writer, reach_at
 
 EVERYTHING = Boundary()
-ALL_TYPES = "types"
-"""The scope of the types that every substrate has (`types.TYPES`)."""
 _CANDIDATES = 200
 """How many of the best matches of a search are looked at first, where not all of them can be read."""
 _MOST_PAGES = 10
 """How many times `MOST_RANKED` matches are looked at, until enough of them can be read."""
-_RESERVED = (
-    *("type:", "project:", "session:", "culture:", "file:", "skill:", "skills:", "program:", "engine:", PROCESS),
-    *("prompt:", "answer:", "call:", "result:", "context:", "attachment:"),
-)
-"""What the ids begin with that cantrip alone makes: of a name, a folder, an entity or its turns, so that they can be known before
-they exist; or for the runs of programs."""
 _TIERS: tuple[tuple[tuple[bool, Match], ...], ...] = (
     ((True, "all"), (True, "beginning"), (False, "all"), (False, "beginning")),
     ((True, "any"), (False, "any")),
@@ -312,7 +286,7 @@ class Substrate:
         first = max(limit, _CANDIDATES) if boundary.limited else limit
         pages = [(0, first), *((n * MOST_RANKED, MOST_RANKED) for n in range(_MOST_PAGES))]
         with self.tables.reading() as view:
-            reaches = [_reach(view, moment) for moment in dict.fromkeys((NOW, until))]
+            reaches = [reach_at(view, moment) for moment in dict.fromkeys((NOW, until))]
             if query.strip().startswith("type:"):
                 found |= dict.fromkeys(
                     _inside(reaches, boundary, [each.id for each in view.chunks([query.strip()], until)])
@@ -391,8 +365,10 @@ class Substrate:
         at = time.time()
         try:
             with self.tables.writing(durable) as view:
-                writer = _Writer(view, boundary, source)
+                writer = Writer(view, boundary, source)
                 writer.check_boundary(change)
+                if self.tables.several_users:
+                    writer.check_private(change)
                 number = view.add_commit(at, author, source, message)
                 changed = writer.write(change, number)
                 writer.check_new()
@@ -402,7 +378,7 @@ class Substrate:
                 return Commit(number, at, author, source, message, changed)
         except _NothingNew as nothing:
             return Commit(nothing.latest, at, author, source, message, 0)
-        except _Outside as outside:
+        except Outside as outside:
             raise self.refuse(
                 boundary.held_by(boundary.holder or author), "commit", outside.chunk, outside.text
             ) from None
@@ -459,284 +435,6 @@ class _NothingNew(Exception):
         self.latest = latest
 
 
-class _Outside(Exception):
-    def __init__(self, chunk: str, text: str) -> None:
-        self.chunk, self.text = chunk, text
-
-
-class _Writer:
-    """One commit in its transaction."""
-
-    def __init__(self, view: View, boundary: Boundary, source: str) -> None:
-        self._view, self._boundary, self._source = view, boundary, source
-        self._chunks: dict[str, Chunk | None] = {}
-        self._archetypes: dict[str, list[Chunk]] = {}
-        self._types: dict[tuple[str, str], set[str]] = {}
-        self._coming: dict[str, list[str]] = {}
-        """The scopes of which chunks become instances by this commit."""
-        self._new: set[str] = set()
-        """The chunks that a limited writer makes."""
-        self._foreign: set[str] = set()
-        """Chunks that a limited writer may not change, on scopes that it changes, and that are no types before."""
-        self._made: set[str] = set()
-        """The chunks that this commit makes. The database has no placement of them before, so it is not asked."""
-        self._highest: dict[str, int] = {}
-        """The highest sequence number of each ordered scope that this commit adds to."""
-
-    def _chunk(self, chunk_id: str) -> Chunk | None:
-        if chunk_id not in self._chunks:
-            self._chunks[chunk_id] = self._view.chunk(chunk_id)
-        return self._chunks[chunk_id]
-
-    def check_boundary(self, change: Change) -> None:
-        """Raise `_Outside` for what the caller may not write, by the state before this commit."""
-        boundary = self._boundary
-        if not boundary.limited:
-            return
-        reach = _reach(self._view)
-        for chunk in change.chunks:
-            before = self._chunk(chunk.id)
-            if before is None:
-                self._new.add(chunk.id)
-                if chunk.id.startswith(_RESERVED):
-                    # Such an id is fixed: the scope that gets it later would be inside this boundary from then on.
-                    raise _Outside(chunk.id, _not_writable(chunk.id))
-            elif not reach.writes(boundary, chunk.id):
-                raise _Outside(chunk.id, _not_writable(chunk.id))
-            elif (before.spec.propagate, before.spec.required) != (chunk.spec.propagate, chunk.spec.required):
-                # Who changes what is an archetype would change what others reach.
-                raise _Outside(chunk.id, f"chunk {chunk.id!r}: only the user may change 'propagate' and 'required'")
-        for each in change.touched():
-            scope = self._chunk(each.scope)
-            archetype = scope is not None and scope.spec.archetype and each.kind == "instance"
-            if not (
-                each.scope in self._new
-                or (scope is not None and reach.writes(boundary, each.scope))
-                or (archetype and reach.reads(boundary, each.scope) and self._is_type(each.scope))
-            ):
-                raise _Outside(each.scope, f"scope {each.scope!r} is not inside the write boundary")
-            if each.chunk not in self._new and not (
-                reach.writes(boundary, each.chunk)
-                or (
-                    each.kind == "relates" and self._chunk(each.chunk) is not None and reach.reads(boundary, each.chunk)
-                )
-            ):
-                raise _Outside(each.chunk, f"chunk {each.chunk!r} is not inside the boundary")
-        placed = [each.chunk for each in change.placements if each.kind == "relates"]
-        placed += [each.chunk for chunk in change.chunks for each in self._view.references(chunk.id)]
-        self._foreign = {
-            each
-            for each in placed
-            if each not in self._new and not reach.writes(boundary, each) and not self._is_type(each)
-        }
-
-    def check_new(self) -> None:
-        """Raise `_Outside` if a new chunk is not inside the write boundary after this commit, or something became a type."""
-        for chunk_id in sorted(self._foreign):
-            # Who writes would make a type of a scope that it only reads, and could write there from then on.
-            if self._is_type(chunk_id):
-                raise _Outside(chunk_id, f"chunk {chunk_id!r}: only who may change it may make it a type")
-        reach = _reach(self._view)
-        for chunk_id in sorted(self._new):
-            if not reach.writes(self._boundary, chunk_id):
-                raise _Outside(
-                    chunk_id,
-                    f"new chunk {chunk_id!r} must be placed on a scope inside the write boundary; to be an instance of a type "
-                    "is not enough",
-                )
-
-    def _is_type(self, archetype: str) -> bool:
-        """Whether an archetype defines a type, and is no scope with contents of its own."""
-        name = chunk.name if (chunk := self._chunk(archetype)) is not None else ""
-        above = [each.scope for each in self._view.parents(archetype, NOW) if each.kind == "relates"]
-        return any(
-            each == ALL_TYPES or ((scope := self._chunk(each)) is not None and name in scope.spec.accepts)
-            for each in above
-        )
-
-    def write(self, change: Change, number: int) -> int:
-        """Add the versions and records that are new, then check the rules. Returns how many there are."""
-        view, changed = self._view, 0
-        versions: list[str] = []
-        for chunk in _redacted(change.chunks):
-            before, body = self._chunk(chunk.id), encode_body(chunk.body)
-            if (
-                before is not None
-                and (before.name, before.spec) == (chunk.name, chunk.spec)
-                and encode_body(before.body) == body
-            ):
-                continue
-            if before is None:
-                self._made.add(chunk.id)
-            view.add_chunk(chunk, body, self._source, number)
-            self._chunks[chunk.id] = Chunk(chunk.id, chunk.name, chunk.spec, chunk.body, self._source, number)
-            versions.append(chunk.id)
-        changed += len(versions)
-        for removal in change.removals:
-            self._check_exists(removal)
-            before_placement = view.placement(removal.scope, removal.chunk, removal.kind)
-            if before_placement is None:
-                raise CommitRefused(
-                    "placement", f"there is no such {removal.kind} to remove", chunk=removal.chunk, scope=removal.scope
-                )
-            view.add_record(Record(removal.chunk, removal.scope, removal.kind, before_placement.sequence, number, True))
-            changed += 1
-        # What something is decides what holds for it, in whatever order a commit says it.
-        for placement in change.placements:
-            if placement.kind == "instance":
-                self._coming.setdefault(placement.chunk, []).append(placement.scope)
-        added = [each for each in change.placements if self._add_if_new(each, number)]
-        changed += len(added)
-        for placement in added:
-            self._check_sequence(placement)
-        for chunk_id in versions:
-            self._check_body(chunk_id)
-        for placement in added:
-            if placement.kind == "instance":
-                self._check_accepts(placement)
-                scope = self._chunk(placement.scope)
-                if scope is not None and (scope.spec.required or "schema" in scope.body):
-                    self._check_body(placement.chunk)
-        for removal in change.removals:
-            if removal.kind == "instance":
-                for each in view.parents(removal.chunk):
-                    if each.kind == "instance" and removal.scope in self._accepted(each.scope):
-                        self._check_accepts(NewPlacement(removal.chunk, each.scope))
-        return changed
-
-    def _check_exists(self, each: NewPlacement | Removal) -> None:
-        for what, chunk_id in (("chunk", each.chunk), ("scope", each.scope)):
-            if self._chunk(chunk_id) is None:
-                raise CommitRefused("exists", f"no {what} has this id", chunk=each.chunk, scope=each.scope)
-
-    def _add_if_new(self, placement: NewPlacement, number: int) -> bool:
-        self._check_exists(placement)
-        view, sequence = self._view, placement.sequence
-        before = None
-        if placement.chunk not in self._made:
-            before = view.placement(placement.scope, placement.chunk, placement.kind)
-        if before is not None and sequence in (None, before.sequence):
-            return False
-        ordered = any(each.spec.ordered for each in self._rules(placement.scope))
-        if sequence is not None and not ordered:
-            raise CommitRefused(
-                "ordered",
-                "the scope is not ordered, so it takes no sequence",
-                chunk=placement.chunk,
-                scope=placement.scope,
-            )
-        if ordered:
-            highest = self._highest.get(placement.scope)
-            if highest is None:
-                highest = view.highest_sequence(placement.scope) if placement.scope not in self._made else -1
-            sequence = highest + 1 if sequence is None else sequence
-            self._highest[placement.scope] = max(highest, sequence)
-        view.add_record(Record(placement.chunk, placement.scope, placement.kind, sequence, number))
-        return True
-
-    def _check_sequence(self, placement: NewPlacement) -> None:
-        """Check that no other placement on the scope has the same number, after all of the commit."""
-        if placement.sequence is None:
-            return
-        for other in self._view.at_sequence(placement.scope, placement.sequence):
-            if (other.chunk, other.kind) != (placement.chunk, placement.kind):
-                raise CommitRefused(
-                    "sequence",
-                    f"sequence {placement.sequence} is the place of "
-                    + (repr(other.chunk) if self._shown(other.chunk) else "another"),
-                    chunk=placement.chunk,
-                    scope=placement.scope,
-                )
-
-    def _kinds(self, chunk_id: str) -> list[Chunk]:
-        """The archetypes of which the chunk is an instance."""
-        if chunk_id not in self._archetypes:
-            scopes = map(self._chunk, dict.fromkeys((*self._stored_kinds(chunk_id), *self._coming.get(chunk_id, ()))))
-            self._archetypes[chunk_id] = [each for each in scopes if each is not None and each.spec.archetype]
-        return self._archetypes[chunk_id]
-
-    def _shown(self, chunk_id: str) -> bool:
-        """Whether an error may name the chunk. Rules hold for who cannot read where they are from."""
-        return not self._boundary.limited or _reach(self._view).reads(self._boundary, chunk_id)
-
-    def _stored_kinds(self, chunk_id: str) -> list[str]:
-        """The scopes of which the chunk is an instance by what is in the database."""
-        parents = self._view.parents(chunk_id) if chunk_id not in self._made else ()
-        return [each.scope for each in parents if each.kind == "instance"]
-
-    def _rules(self, scope_id: str) -> list[Chunk]:
-        """The chunks whose specs hold for what is placed on a scope: itself, unless it hands it on, and its archetypes."""
-        scope = self._chunk(scope_id)
-        own = [scope] if scope is not None and not scope.spec.propagate else []
-        return own + [each for each in self._kinds(scope_id) if each.spec.propagate]
-
-    def _accepted(self, scope_id: str) -> set[str]:
-        """The types that a scope accepts, of those that are there."""
-        names = {name for each in self._rules(scope_id) for name in each.spec.accepts}
-        return set[str]().union(*(self._type_ids(scope_id, name) for name in names))
-
-    def _check_accepts(self, placement: NewPlacement) -> None:
-        rules = self._rules(placement.scope)
-        if not any(each.spec.accepts for each in rules):
-            return
-        types = self._accepted(placement.scope)
-        if types.isdisjoint((*self._stored_kinds(placement.chunk), *self._coming.get(placement.chunk, ()))):
-            hint = "" if types else "; no type with such a name relates to the scope or its archetypes"
-            told = dict.fromkeys(name for each in rules for name in each.spec.accepts if self._shown(each.id))
-            raise CommitRefused(
-                "accepts",
-                f"the scope accepts {', '.join(told) or 'certain types'}, and the chunk has none of these types{hint}",
-                chunk=placement.chunk,
-                scope=placement.scope if self._shown(placement.scope) else None,
-            )
-
-    def _type_ids(self, scope_id: str, name: str) -> set[str]:
-        key = (scope_id, name)
-        if key not in self._types:
-            found: set[str] = set()
-            for each in (scope_id, *(kind.id for kind in self._kinds(scope_id) if kind.spec.propagate)):
-                found |= self._definitions(each, name)
-            self._types[key] = found
-        return self._types[key]
-
-    def _definitions(self, scope_id: str, name: str) -> set[str]:
-        return {
-            each.chunk
-            for each in self._view.references(scope_id)
-            if (chunk := self._chunk(each.chunk)) is not None and chunk.name == name
-        }
-
-    def _check_body(self, chunk_id: str) -> None:
-        chunk = self._chunk(chunk_id)
-        assert chunk is not None
-        for archetype in self._kinds(chunk_id):
-            missing = [key for key in archetype.spec.required if key not in chunk.body]
-            if missing and not self._shown(archetype.id):
-                raise CommitRefused("required", "its body lacks a key that one of its types requires", chunk=chunk_id)
-            if missing:
-                raise CommitRefused(
-                    "required",
-                    f"its body lacks {', '.join(map(repr, missing))}, which {archetype.name!r} requires",
-                    chunk=chunk_id,
-                    scope=archetype.id,
-                )
-            problem = breach(chunk.body, archetype.body.get("schema"))
-            if problem is not None and not self._shown(archetype.id):
-                raise CommitRefused(
-                    "schema", "a value of its body does not fit the schema of one of its types", chunk=chunk_id
-                )
-            if problem is not None:
-                raise CommitRefused(
-                    "schema", f"{problem}, by the schema of {archetype.name!r}", chunk=chunk_id, scope=archetype.id
-                )
-
-
-def _redacted(chunks: Sequence[NewChunk]) -> Iterable[NewChunk]:
-    redactor = shared()
-    for chunk in chunks:
-        yield NewChunk(chunk.id, redactor.text(chunk.name), chunk.spec, redactor.data(chunk.body))
-
-
 def storable(text: str) -> str:
     """A text that every database can hold: NUL, and halves of characters as from names that are not UTF-8, are replaced."""
     return (text if text.isascii() else text.encode("utf-8", "replace").decode()).replace("\0", "?")
@@ -747,12 +445,6 @@ def _label(text: str) -> str:
     return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
 
 
-def _not_writable(chunk_id: str) -> str:
-    # The same for a chunk that exists and for one that does not.
-    why = "; only cantrip makes chunks with such an id" if chunk_id.startswith(_RESERVED) else ""
-    return f"chunk {chunk_id!r} is not inside the write boundary{why}"
-
-
 def _until(at: int | None) -> int:
     return NOW if at is None else max(-1, min(at, NOW))
 
@@ -761,13 +453,9 @@ def _limit(limit: int) -> int:
     return max(0, min(limit, 1_000_000))
 
 
-def _reach(view: View, at: int = NOW) -> Reach:
-    return Reach(lambda chunks, kinds: view.above(chunks, kinds, at))
-
-
 def _readable(view: View, boundary: Boundary, chunks: Iterable[str], at: int) -> set[str]:
     """Those of the chunks that can be read: inside the boundary now, and as of the commit that is asked for."""
-    return _inside([_reach(view, moment) for moment in dict.fromkeys((NOW, at))], boundary, chunks)
+    return _inside([reach_at(view, moment) for moment in dict.fromkeys((NOW, at))], boundary, chunks)
 
 
 def _inside(reaches: Iterable[Reach], boundary: Boundary, chunks: Iterable[str]) -> set[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import Change, Commit, NewChunk, NewPlacement, Spec
-from cantrip_acp.substrate.substrate import ALL_TYPES, Substrate
+from cantrip_acp.substrate.substrate import Substrate
+from cantrip_acp.substrate.writing import ALL_TYPES
 
 TYPES = ALL_TYPES
 """The scope of the types."""

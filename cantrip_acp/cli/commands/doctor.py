@@ -203,6 +203,7 @@ def examine(*, probe: bool = False) -> Iterator[Finding]:
     yield from _tools()
     yield from _folders()
     yield from _tuples()
+    yield from _substrate()
     yield from check_providers(probe=probe)
 
 
@@ -440,6 +441,49 @@ def _tuples() -> Iterator[Finding]:
             "note",
             f"{each.count} in lane {each.lane} wait: {each.reason}",
             f"Start a worker that can run them: cantrip worker RECIPE --lane {each.lane}. See cantrip tuple rd {each.tuple_id}.",
+        )
+
+
+def _substrate() -> Iterator[Finding]:
+    """Who keeps private texts apart in a substrate that several people may share."""
+    address = os.environ.get("CANTRIP_SUBSTRATE", "")
+    if "://" not in address:
+        return
+    from cantrip_acp.substrate.substrate import open_substrate
+
+    try:
+        with open_substrate(address) as substrate:
+            state, where = substrate.tables.separation(), substrate.location
+    except CantripError as error:
+        yield Finding("substrate", "note", str(error), "Sessions go on without it: they remember and record nothing.")
+        return
+    if state is None:
+        return
+    who = f"{state.name} (CANTRIP_USER) of the role {state.role}" if state.name else f"the role {state.role}"
+    if state.secured and not state.passes:
+        yield Finding("substrate", "ok", f"{where} keeps private texts apart by row-level security; you are {who}")
+    elif state.secured:
+        yield Finding(
+            "substrate",
+            "note",
+            f"row-level security does not hold for the role {state.role}, which is a superuser or has BYPASSRLS: it can read "
+            f"the private texts of everybody in {where}",
+            "Use a role of your own for everyday work.",
+        )
+    else:
+        yield Finding(
+            "substrate",
+            "note",
+            f"{where} has no row-level security: your private texts are kept apart by name only, and everybody who may "
+            "connect can read them with SQL",
+            "Let the role that made the tables run `cantrip substrate secure`.",
+        )
+    if state.nobodys:
+        yield Finding(
+            "substrate",
+            "note",
+            f"{state.nobodys:,} private texts that earlier versions stored in {where} belong to nobody",
+            "Let the role that made the tables give them to their owner: `cantrip substrate secure --earlier ROLE`.",
         )
 
 

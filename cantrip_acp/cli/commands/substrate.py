@@ -72,7 +72,7 @@ def tree(name: str | None, depth: int, limit: int, at: int | None, as_json: bool
     with _opened(cwd) as (found, project):
         pinned = {*project.pinned, *(each.chunk.id for each in found.scope(project.pins).placed)}
         from cantrip_acp.substrate.knowledge import render
-        from cantrip_acp.substrate.projects import USER_CULTURE
+        from cantrip_acp.substrate.owners import USER_CULTURE
 
         _known(found, at)
         read = render(found, [*project.pinned, *(each.chunk.id for each in found.scope(project.pins).placed)], at=at)
@@ -296,6 +296,41 @@ def record(looms: tuple[str, ...], check: bool, cwd: Path) -> int:
     return 1 if wrong else 0
 
 
+@substrate.command(
+    "secure",
+    short_help="Let PostgreSQL keep its users apart.",
+    **examples("cantrip substrate secure --help"),
+)
+@click.option(
+    "--earlier", metavar="ROLE", default="", help="Give the private texts that earlier versions stored to this role."
+)
+@json_option
+def secure(earlier: str, as_json: bool) -> int:
+    """Let PostgreSQL itself keep the private texts of its users apart, by row-level security. The role that made the
+    tables does it once. It then prints the rights that each other role needs.
+
+    Exit status: 0 done, 2 it is not PostgreSQL, the role is unknown, or you may not do it.
+    """
+    with _database() as found:
+        given = found.tables.secure(earlier)
+        state = found.tables.separation()
+        assert state is not None
+        if as_json:
+            click.echo(json.dumps({"secured": state.secured, "given": given, "grants": state.grants}))
+            return 0
+        click.echo(f"{clean_line(found.location)}: each role reads what is shared, and its own private texts")
+        if earlier:
+            click.echo(f"{clean_line(earlier)} has {given:,} private texts")
+        click.echo("Each role needs these rights:")
+        for each in state.grants:
+            click.echo(f"    {each}")
+        if state.passes:
+            click.echo(
+                f"The role {clean_line(state.role)} is not limited: it is a superuser, or has BYPASSRLS.", err=True
+            )
+    return 0
+
+
 for command in (substrate_runs.run, substrate_runs.serve, substrate_runs.commit):
     substrate.add_command(command)
 
@@ -304,13 +339,20 @@ for command in (substrate_runs.run, substrate_runs.serve, substrate_runs.commit)
 def _opened(cwd: Path) -> Iterator[tuple[Substrate, Project]]:
     """The user's substrate, with the documents of this folder as they are now."""
     from cantrip_acp.substrate.projects import sync
+
+    with _database() as found:
+        yield found, sync(found, cwd.resolve(), config_dir())
+
+
+@contextmanager
+def _database() -> Iterator[Substrate]:
     from cantrip_acp.substrate.substrate import open_substrate
 
     address = substrate_address(state_dir())
     if address is None:
         raise DefinitionError("the substrate is turned off: the variable CANTRIP_SUBSTRATE is `off`; unset it")
     with open_substrate(address) as found:
-        yield found, sync(found, cwd.resolve(), config_dir())
+        yield found
 
 
 def _known(found: Substrate, at: int | None) -> int | None:

@@ -37,6 +37,21 @@ class Record(msgspec.Struct, frozen=True):
     removed: bool = False
 
 
+class Separation(msgspec.Struct, frozen=True):
+    """How a database keeps its users apart.
+
+    ``secured``: the database itself does it, and not for the role if that ``passes`` row security. ``nobodys``: how many
+    private chunks of earlier versions belong to nobody. ``grants``: what each role needs.
+    """
+
+    role: str
+    name: str
+    secured: bool
+    passes: bool
+    nobodys: int
+    grants: tuple[str, ...]
+
+
 class View(Protocol):
     """One transaction. ``at`` is the number of a commit; what came later is not seen."""
 
@@ -120,6 +135,23 @@ class Tables(Protocol):
 
     @property
     def location(self) -> str: ...
+
+    @property
+    def several_users(self) -> bool:
+        """Whether several people may use it, so that an id says whose its chunk is (`owners.privacy`)."""
+
+    @property
+    def user(self) -> str:
+        """Who uses it; empty if it is one user's alone."""
+
+    def separation(self) -> Separation | None:
+        """How it keeps its users apart; None if it is one user's alone."""
+
+    def secure(self, earlier: str = "") -> int:
+        """Let the database itself keep its users apart. ``earlier``: the role that gets the private chunks of earlier versions.
+
+        Returns how many chunks that role has. Raises `SubstrateError`, also where there is one user alone.
+        """
 
     def reading(self) -> AbstractContextManager[View]: ...
 

@@ -10,21 +10,35 @@ from typing import Any
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.loom.stores.postgres_url import PgUrl
+from cantrip_acp.substrate import owners
 from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, SubstrateError
 from cantrip_acp.substrate.stores.base import (
     MOST_RANKED,
     NOW,
     Match,
     Record,
+    Separation,
     decode_chunk,
     decode_spec,
     encode_spec,
     searched_text,
     words_of,
 )
+from cantrip_acp.substrate.stores.postgres_tables import (
+    GIVE,
+    GRANTS,
+    KNOWN,
+    MIGRATIONS,
+    READS_TO,
+    RECORD,
+    ROW_SECURITY,
+    SECURED,
+)
+from cantrip_acp.text.dataclass import dataclass
 
 try:
     import psycopg
+    from psycopg import sql
     from psycopg.conninfo import conninfo_to_dict
 except ImportError as error:
     raise SubstrateError(
@@ -37,60 +51,40 @@ _LOCK = 0x43535542
 _LONGEST_TEXT = 200_000
 """How many characters of a chunk are searched. PostgreSQL indexes at most 1 MB of words."""
 
-_RECORD = "(starts_with(source, 'session:') OR starts_with(source, 'program:') OR starts_with(id, 'process-'))"
-"""`Chunk.is_record`."""
-_KNOWN = "NOT (id ~ '^process-' OR source ~ '^(session|program):') AND id !~ '^types?(:|$)'"
-"""What a search looks for first: neither a record nor a type. Its index is small, whatever was recorded."""
-
-MIGRATIONS = (
-    """
-    CREATE TABLE cantrip_commits (
-        number bigint PRIMARY KEY, at float8 NOT NULL, author text NOT NULL, source text NOT NULL, message text NOT NULL,
-        changed integer NOT NULL
-    );
-    CREATE TABLE cantrip_chunks (
-        position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL, number bigint NOT NULL, name text NOT NULL,
-        spec text NOT NULL, body text NOT NULL, source text NOT NULL, words tsvector NOT NULL, UNIQUE (id, number)
-    );
-    CREATE INDEX cantrip_chunk_names ON cantrip_chunks (name);
-    CREATE INDEX cantrip_chunk_commits ON cantrip_chunks (number);
-    CREATE INDEX cantrip_chunk_words ON cantrip_chunks USING gin (words);
-    CREATE TABLE cantrip_placements (
-        scope text NOT NULL, kind text NOT NULL, chunk text NOT NULL, number bigint NOT NULL, sequence bigint,
-        removed boolean NOT NULL, PRIMARY KEY (scope, kind, chunk, number)
-    );
-    CREATE INDEX cantrip_placement_chunks ON cantrip_placements (chunk, kind, scope, number);
-    CREATE INDEX cantrip_placement_sequences ON cantrip_placements (scope, sequence);
-    CREATE INDEX cantrip_placement_times ON cantrip_placements (scope, kind, number);
-    CREATE INDEX cantrip_placement_commits ON cantrip_placements (number);
-    CREATE TABLE cantrip_refusals (
-        position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at float8 NOT NULL, author text NOT NULL,
-        operation text NOT NULL, chunk text NOT NULL, text text NOT NULL
-    );
-    CREATE FUNCTION cantrip_substrate_kept() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        RAISE restrict_violation USING MESSAGE = 'the substrate is append-only';
-    END $$;
-    CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_commits
-        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_substrate_kept();
-    CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_chunks
-        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_substrate_kept();
-    CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_placements
-        FOR EACH STATEMENT EXECUTE FUNCTION cantrip_substrate_kept();
-    """,
-    f"""
-    CREATE INDEX cantrip_known_words ON cantrip_chunks USING gin (words) WHERE {_KNOWN};
-    ANALYZE cantrip_chunks;
-    """,
-)
-READS_TO = 99
-"""The highest version of tables that this version works with."""
-
+_OWN_FIRST = "ORDER BY owner DESC, number DESC LIMIT 1"
+"""The latest version: what is the user's own hides what others call the same."""
 _CHUNK = "v.id, v.name, v.spec, v.body, v.source, v.number"
 _PLACEMENT = "scope, chunk, kind, sequence, number"
 
 
+@dataclass(frozen=True, slots=True)
+class _User:
+    """Who reads and writes: a role of the database; ``name``, if several people share it; and a state folder."""
+
+    role: str
+    name: str
+    folder: str
+
+    def owner(self, *ids: str) -> tuple[str, str]:
+        """The columns ``owner`` and ``part`` of a chunk with this id, or of a placement."""
+        level = owners.privacy(*ids)
+        if level == "shared":
+            return "", ""
+        return self.role, self.name if level == "user" else f"{self.name}/{self.folder}"
+
+    def seen(self) -> str:
+        """The condition for rows that this user may see."""
+        role, *parts = (
+            sql.Literal(each).as_string(None).replace("%", "%%")
+            for each in (self.role, self.name, f"{self.name}/{self.folder}")
+        )
+        return f"(owner = '' OR (owner = {role} AND part IN ({', '.join(parts)})))"
+
+
 class PostgresTables:
     """Chunks in a database. A lost connection is opened again by the next operation. Raises `SubstrateError`."""
+
+    several_users = True
 
     def __init__(self, url: str) -> None:
         try:
@@ -100,6 +94,7 @@ class PostgresTables:
         self._locks = {"read": threading.RLock(), "write": threading.RLock()}
         self._views: dict[str, PostgresView] = {}
         self._closed = False
+        self._user: _User | None = None
         with self._failures("open"):
             view = self._view("write")
             with view.base.transaction():
@@ -122,8 +117,56 @@ class PostgresTables:
                 base.isolation_level, base.read_only = psycopg.IsolationLevel.REPEATABLE_READ, True
                 # For rows that are in memory or on an SSD, and few: to start a second process takes longer than a search.
                 base.execute("SET random_page_cost = 1.1; SET max_parallel_workers_per_gather = 0")
-            view = self._views[name] = PostgresView(base)
+            view = self._views[name] = PostgresView(base, self._who(base))
         return view
+
+    def _who(self, base: psycopg.Connection[Any]) -> _User:
+        if self._user is None:
+            row = base.execute("SELECT current_user::text").fetchone()
+            assert row is not None
+            name = owners.named_user()
+            self._user = _User(row[0], f"@{name}" if name else "", owners.folder_id())
+        return self._user
+
+    @property
+    def user(self) -> str:
+        """Who uses it: the name in ``CANTRIP_USER``, else the role of the database."""
+        with self._locks["read"], self._failures("read"):
+            who = self._user or self._who(self._view("read").base)
+        return who.name.removeprefix("@") or who.role
+
+    def secure(self, earlier: str = "") -> int:
+        with self._locks["write"], self._failures("secure"):
+            base = self._view("write").base
+            with base.transaction():
+                given = 0
+                if earlier:
+                    if base.execute("SELECT FROM pg_roles WHERE rolname = %s", (earlier,)).fetchone() is None:
+                        raise SubstrateError(f"the database has no role {earlier!r}")
+                    for statement in GIVE:
+                        base.execute(statement.format(role=sql.Literal(earlier).as_string(None)).encode())
+                    row = base.execute(
+                        "SELECT count(DISTINCT id) FROM cantrip_chunks WHERE owner = %s AND part = ''", (earlier,)
+                    ).fetchone()
+                    given = row[0] if row else 0
+                base.execute(ROW_SECURITY.encode())
+                return given
+
+    def separation(self) -> Separation:
+        with self._locks["read"], self._failures("read"):
+            base = self._view("read").base
+            who = self._who(base)
+            with base.transaction():
+                (secured,) = base.execute(SECURED.encode()).fetchone() or (False,)
+                (passes,) = base.execute(
+                    "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"
+                ).fetchone() or (False,)
+                (nobodys,) = base.execute(
+                    "SELECT count(DISTINCT id) FROM cantrip_chunks WHERE owner = '?' AND part = ''"
+                ).fetchone() or (0,)
+                (schema,) = base.execute("SELECT quote_ident(current_schema())").fetchone() or ("public",)
+            grants = tuple(each.format(schema=schema, role="ROLE") for each in GRANTS)
+            return Separation(who.role, who.name.removeprefix("@"), bool(secured), bool(passes), nobodys, grants)
 
     def _migrate(self, base: psycopg.Connection[Any]) -> None:
         version = _version(base)
@@ -135,10 +178,19 @@ class PostgresTables:
         if version >= len(MIGRATIONS):
             return
         base.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        base.execute("CREATE TABLE IF NOT EXISTS cantrip_substrate_tables (version integer PRIMARY KEY)")
+        if version == 0:
+            base.execute("CREATE TABLE IF NOT EXISTS cantrip_substrate_tables (version integer PRIMARY KEY)")
         # Another process may have been first.
         for number, script in enumerate(MIGRATIONS[_version(base) :], _version(base) + 1):
-            base.execute(script.encode())
+            try:
+                base.execute(script.encode())
+            except psycopg.errors.InsufficientPrivilege:
+                if number == 1:
+                    raise
+                raise SubstrateError(
+                    f"cannot open substrate {self.location}: its tables are from an earlier version of cantrip, and only the "
+                    "role that made them can bring them up to date. Let an administrator run `cantrip substrate log` there"
+                ) from None
             base.execute("INSERT INTO cantrip_substrate_tables VALUES (%s)", (number,))
 
     @contextlib.contextmanager
@@ -179,11 +231,17 @@ class PostgresTables:
 
 
 class PostgresView:
-    """One connection, in a transaction."""
+    """One connection, in a transaction. It sees what is shared, and what is the user's own."""
 
-    def __init__(self, base: psycopg.Connection[Any]) -> None:
+    def __init__(self, base: psycopg.Connection[Any], user: _User) -> None:
         self.base = base
+        self._user = user
         self._commit: tuple[Any, ...] = ()
+        seen = user.seen()
+        self._chunks, self._placements, self._texts, self._refusals = (
+            f"(SELECT * FROM {table} WHERE {seen})"
+            for table in ("cantrip_chunks", "cantrip_placements", "cantrip_commit_texts", "cantrip_refusals")
+        )
 
     def _all(self, statement: str, *values: Any) -> list[Any]:
         return self.base.execute(statement.encode(), values).fetchall()
@@ -196,7 +254,7 @@ class PostgresView:
 
     def chunk(self, chunk_id: str, at: int = NOW) -> Chunk | None:
         row = self._one(
-            f"SELECT {_CHUNK} FROM cantrip_chunks v WHERE id = %s AND number <= %s ORDER BY number DESC LIMIT 1",
+            f"SELECT {_CHUNK} FROM {self._chunks} v WHERE id = %s AND number <= %s {_OWN_FIRST}",
             chunk_id,
             at,
         )
@@ -205,7 +263,7 @@ class PostgresView:
     def chunks(self, ids: Collection[str], at: int = NOW) -> list[Chunk]:
         rows = self._all(
             f"""SELECT {_CHUNK} FROM unnest(%s::text[]) AS wanted CROSS JOIN LATERAL
-                (SELECT * FROM cantrip_chunks WHERE id = wanted AND number <= %s ORDER BY number DESC LIMIT 1) v""",
+                (SELECT * FROM {self._chunks} c WHERE id = wanted AND number <= %s {_OWN_FIRST}) v""",
             [*ids],
             at,
         )
@@ -213,24 +271,24 @@ class PostgresView:
 
     def named(self, name: str, at: int = NOW) -> list[Chunk]:
         rows = self._all(
-            f"""SELECT {_CHUNK} FROM cantrip_chunks v WHERE v.name = %s AND v.number =
-                (SELECT max(number) FROM cantrip_chunks WHERE id = v.id AND number <= %s) ORDER BY v.position DESC""",
+            f"""SELECT {_CHUNK} FROM {self._chunks} v WHERE v.name = %s AND v.position =
+                (SELECT position FROM {self._chunks} c WHERE id = v.id AND number <= %s {_OWN_FIRST}) ORDER BY v.position DESC""",
             name,
             at,
         )
         return [decode_chunk(row) for row in rows]
 
     def names(self) -> list[str]:
-        return [name for (name,) in self._all("SELECT DISTINCT name FROM cantrip_chunks LIMIT 20000")]
+        return [name for (name,) in self._all(f"SELECT DISTINCT name FROM {self._chunks} c LIMIT 20000")]
 
     def placed(self, scopes: Collection[str], at: int = NOW, *, ids: str = "") -> list[tuple[Chunk, Placement]]:
         rows = self._all(
             f"""SELECT p.scope, p.kind, p.sequence, p.number, {_CHUNK} FROM
-                (SELECT DISTINCT ON (scope, kind, chunk) * FROM cantrip_placements
+                (SELECT DISTINCT ON (scope, kind, chunk) * FROM {self._placements} o
                  WHERE scope = ANY(%s) AND starts_with(chunk, %s) AND number <= %s
                  ORDER BY scope, kind, chunk, number DESC) p
-                CROSS JOIN LATERAL (SELECT * FROM cantrip_chunks WHERE id = p.chunk AND number <= %s
-                 ORDER BY number DESC LIMIT 1) v
+                CROSS JOIN LATERAL (SELECT * FROM {self._chunks} c WHERE id = p.chunk AND number <= %s
+                 {_OWN_FIRST}) v
                 WHERE NOT p.removed""",
             [*scopes],
             ids,
@@ -243,12 +301,12 @@ class PostgresView:
         # As rows, so that the index of times is read and not that of commits, which is long where others commit more.
         rows = self._all(
             f"""SELECT {_CHUNK} FROM
-                (SELECT * FROM cantrip_placements WHERE (scope, kind, number) >= (%s, 'instance', 0)
+                (SELECT * FROM {self._placements} o WHERE (scope, kind, number) >= (%s, 'instance', 0)
                  AND (scope, kind, number) <= (%s, 'instance', %s)
                  ORDER BY scope DESC, kind DESC, number DESC LIMIT %s) p
-                CROSS JOIN LATERAL (SELECT * FROM cantrip_chunks WHERE id = p.chunk AND number <= %s
-                 ORDER BY number DESC LIMIT 1) v
-                WHERE NOT p.removed AND p.number = (SELECT max(number) FROM cantrip_placements
+                CROSS JOIN LATERAL (SELECT * FROM {self._chunks} c WHERE id = p.chunk AND number <= %s
+                 {_OWN_FIRST}) v
+                WHERE NOT p.removed AND p.number = (SELECT max(number) FROM {self._placements} o
                  WHERE scope = p.scope AND kind = p.kind AND chunk = p.chunk AND number <= %s)
                 ORDER BY p.number DESC""",
             scope,
@@ -262,7 +320,7 @@ class PostgresView:
 
     def parents(self, chunk_id: str, at: int = NOW) -> list[Placement]:
         rows = self._all(
-            f"""SELECT DISTINCT ON (kind, scope) {_PLACEMENT}, removed FROM cantrip_placements
+            f"""SELECT DISTINCT ON (kind, scope) {_PLACEMENT}, removed FROM {self._placements} o
                 WHERE chunk = %s AND number <= %s ORDER BY kind, scope, number DESC""",
             chunk_id,
             at,
@@ -271,11 +329,11 @@ class PostgresView:
 
     def above(self, chunks: Collection[str], kinds: Collection[Kind], at: int = NOW) -> list[tuple[str, str, bool]]:
         rows = self._all(
-            """SELECT p.chunk, p.scope, v.spec FROM
-                (SELECT DISTINCT ON (chunk, kind, scope) chunk, kind, scope, removed FROM cantrip_placements
+            f"""SELECT p.chunk, p.scope, v.spec FROM
+                (SELECT DISTINCT ON (chunk, kind, scope) chunk, kind, scope, removed FROM {self._placements} o
                  WHERE chunk = ANY(%s) AND kind = ANY(%s) AND number <= %s ORDER BY chunk, kind, scope, number DESC) p
-                LEFT JOIN LATERAL (SELECT spec FROM cantrip_chunks WHERE id = p.scope AND number <= %s
-                 ORDER BY number DESC LIMIT 1) v ON p.kind = 'instance'
+                LEFT JOIN LATERAL (SELECT spec FROM {self._chunks} c WHERE id = p.scope AND number <= %s
+                 {_OWN_FIRST}) v ON p.kind = 'instance'
                 WHERE NOT p.removed""",
             [*chunks],
             [*kinds],
@@ -286,7 +344,7 @@ class PostgresView:
 
     def placement(self, scope: str, chunk_id: str, kind: Kind, at: int = NOW) -> Placement | None:
         row = self._one(
-            f"""SELECT {_PLACEMENT}, removed FROM cantrip_placements
+            f"""SELECT {_PLACEMENT}, removed FROM {self._placements} o
                 WHERE scope = %s AND kind = %s AND chunk = %s AND number <= %s ORDER BY number DESC LIMIT 1""",
             scope,
             kind,
@@ -297,7 +355,7 @@ class PostgresView:
 
     def references(self, scope: str) -> list[Placement]:
         rows = self._all(
-            f"""SELECT DISTINCT ON (chunk) {_PLACEMENT}, removed FROM cantrip_placements
+            f"""SELECT DISTINCT ON (chunk) {_PLACEMENT}, removed FROM {self._placements} o
                 WHERE scope = %s AND kind = 'relates' ORDER BY chunk, number DESC""",
             scope,
         )
@@ -305,40 +363,46 @@ class PostgresView:
 
     def at_sequence(self, scope: str, sequence: int) -> list[Placement]:
         rows = self._all(
-            "SELECT DISTINCT chunk, kind FROM cantrip_placements WHERE scope = %s AND sequence = %s", scope, sequence
+            f"SELECT DISTINCT chunk, kind FROM {self._placements} o WHERE scope = %s AND sequence = %s", scope, sequence
         )
         found = [self.placement(scope, chunk, kind) for chunk, kind in rows]
         return [each for each in found if each is not None and each.sequence == sequence]
 
     def highest_sequence(self, scope: str) -> int:
-        return int(self._one("SELECT coalesce(max(sequence), -1) FROM cantrip_placements WHERE scope = %s", scope)[0])
+        return int(
+            self._one(f"SELECT coalesce(max(sequence), -1) FROM {self._placements} o WHERE scope = %s", scope)[0]
+        )
 
     def commits(self, scope: str | None, limit: int, before: int) -> list[Commit]:
-        touched = """AND number IN (SELECT number FROM cantrip_chunks WHERE id = %(scope)s
-            UNION SELECT number FROM cantrip_placements WHERE scope = %(scope)s OR (chunk = %(scope)s AND kind = 'instance')
-            UNION SELECT number FROM cantrip_chunks WHERE id IN (SELECT chunk FROM cantrip_placements WHERE scope = %(scope)s))"""
-        statement = f"""SELECT number, at, author, source, message, changed FROM cantrip_commits
-            WHERE number < %(before)s {touched if scope is not None else ""} ORDER BY number DESC LIMIT %(limit)s"""
+        touched = f"""AND number IN (SELECT number FROM {self._chunks} c WHERE id = %(scope)s
+            UNION SELECT number FROM {self._placements} o WHERE scope = %(scope)s OR (chunk = %(scope)s AND kind = 'instance')
+            UNION SELECT number FROM {self._chunks} c
+                WHERE id IN (SELECT chunk FROM {self._placements} o WHERE scope = %(scope)s))"""
+        # Of a private commit, only its owner has the texts.
+        statement = f"""SELECT number, at, coalesce(t.author, m.author), coalesce(t.source, m.source),
+            coalesce(t.message, m.message), changed FROM cantrip_commits m LEFT JOIN {self._texts} t USING (number)
+            WHERE number < %(before)s AND (NOT m.private OR t.author IS NOT NULL) {touched if scope is not None else ""}
+            ORDER BY number DESC LIMIT %(limit)s"""
         rows = self.base.execute(statement.encode(), {"scope": scope, "before": before, "limit": limit}).fetchall()
         return [Commit(*row) for row in rows]
 
     def changed(self, chunks: Collection[str], after: int) -> bool:
         (found,) = self._one(
-            """SELECT EXISTS (SELECT FROM cantrip_chunks WHERE number > %s AND id = ANY(%s))
-               OR EXISTS (SELECT FROM cantrip_placements WHERE number > %s AND scope = ANY(%s))""",
+            f"""SELECT EXISTS (SELECT FROM {self._chunks} c WHERE number > %s AND id = ANY(%s))
+               OR EXISTS (SELECT FROM {self._placements} o WHERE number > %s AND scope = ANY(%s))""",
             *(after, [*chunks]) * 2,
         )
         return bool(found)
 
     def versions(self, after: int, until: int) -> list[Chunk]:
         rows = self._all(
-            f"SELECT {_CHUNK} FROM cantrip_chunks v WHERE number > %s AND number <= %s ORDER BY position", after, until
+            f"SELECT {_CHUNK} FROM {self._chunks} v WHERE number > %s AND number <= %s ORDER BY position", after, until
         )
         return [decode_chunk(row) for row in rows]
 
     def records(self, after: int, until: int) -> list[Record]:
         rows = self._all(
-            """SELECT chunk, scope, kind, sequence, number, removed FROM cantrip_placements
+            f"""SELECT chunk, scope, kind, sequence, number, removed FROM {self._placements} o
                WHERE number > %s AND number <= %s ORDER BY number, scope, sequence, chunk, kind""",
             after,
             until,
@@ -357,11 +421,11 @@ class PostgresView:
         rows = self.base.execute(
             f"""SELECT id, source FROM
                 (SELECT * FROM (SELECT position, id, source, number, ts_rank(words, query) AS score
-                   FROM cantrip_chunks, to_tsquery('simple', %s) AS query
-                   WHERE words @@ query AND {_KNOWN if known else _RECORD}
+                   FROM {self._chunks} c, to_tsquery('simple', %s) AS query
+                   WHERE words @@ query AND {KNOWN if known else RECORD}
                    ORDER BY position DESC LIMIT {MOST_RANKED} OFFSET %s) found
                  ORDER BY score DESC, position DESC) s
-                WHERE s.number = (SELECT max(number) FROM cantrip_chunks WHERE id = s.id AND number <= %s)
+                WHERE s.position = (SELECT position FROM {self._chunks} c WHERE id = s.id AND number <= %s {_OWN_FIRST})
                 ORDER BY s.score DESC, s.position DESC LIMIT %s""".encode(),
             (query, skip, at, limit),
             prepare=False,
@@ -370,7 +434,7 @@ class PostgresView:
 
     def refusals(self, limit: int) -> list[Refusal]:
         rows = self._all(
-            "SELECT at, author, operation, chunk, text FROM cantrip_refusals ORDER BY position DESC LIMIT %s", limit
+            f"SELECT at, author, operation, chunk, text FROM {self._refusals} r ORDER BY position DESC LIMIT %s", limit
         )
         return [Refusal(*row) for row in rows]
 
@@ -389,21 +453,32 @@ class PostgresView:
         # The words of a query are found so: PostgreSQL itself takes an address or a path for one word.
         name, text = (" ".join(words_of(each))[:_LONGEST_TEXT] for each in (chunk.name, searched_text(chunk.body)))
         self.base.execute(
-            """INSERT INTO cantrip_chunks (id, number, name, spec, body, source, words) VALUES (%s, %s, %s, %s, %s, %s,
-               setweight(to_tsvector('simple', %s), 'A') || to_tsvector('simple', %s))""",
-            (chunk.id, number, chunk.name, encode_spec(chunk.spec), body.decode(), source, name, text),
+            """INSERT INTO cantrip_chunks (id, number, name, spec, body, source, owner, part, words) VALUES
+               (%s, %s, %s, %s, %s, %s, %s, %s, setweight(to_tsvector('simple', %s), 'A') || to_tsvector('simple', %s))""",
+            (
+                *(chunk.id, number, chunk.name, encode_spec(chunk.spec), body.decode(), source),
+                *(*self._user.owner(chunk.id), name, text),
+            ),
         )
 
     def add_record(self, record: Record) -> None:
         self.base.execute(
-            "INSERT INTO cantrip_placements (scope, kind, chunk, number, sequence, removed) VALUES (%s, %s, %s, %s, %s, %s)",
-            (record.scope, record.kind, record.chunk, record.commit, record.sequence, record.removed),
+            """INSERT INTO cantrip_placements (scope, kind, chunk, number, sequence, removed, owner, part)
+               VALUES (%s, %s, %s, %s, %s, %s, %s, %s)""",
+            (
+                *(record.scope, record.kind, record.chunk, record.commit, record.sequence, record.removed),
+                *self._user.owner(record.scope, record.chunk),
+            ),
         )
 
     def add_refusal(self, refusal: Refusal) -> None:
         self.base.execute(
-            "INSERT INTO cantrip_refusals (at, author, operation, chunk, text) VALUES (%s, %s, %s, %s, %s)",
-            (refusal.at, refusal.author, refusal.operation, refusal.chunk, refusal.text.replace("\0", "")),
+            """INSERT INTO cantrip_refusals (at, author, operation, chunk, text, owner, part)
+               VALUES (%s, %s, %s, %s, %s, %s, %s)""",
+            (
+                *(refusal.at, refusal.author, refusal.operation, refusal.chunk, refusal.text.replace("\0", "")),
+                *(self._user.role, self._user.name),
+            ),
         )
 
 

@@ -145,6 +145,9 @@ _NOT_KNOWN = "AND NOT EXISTS (SELECT 1 FROM known_docsize WHERE id = searched.ro
 class SqliteTables:
     """Chunks in a file. The file is created, with its folders, for the user only. Raises `SubstrateError`."""
 
+    several_users = False
+    user = ""
+
     def __init__(self, path: Path | str) -> None:
         # In memory, its connections share a name that no other database has.
         self._memory = f"file:/{secrets.token_hex(8)}?vfs=memdb" if path == ":memory:" else ""
@@ -173,6 +176,14 @@ class SqliteTables:
 
     def __repr__(self) -> str:
         return f"SqliteTables({str(self.path)!r})"
+
+    def separation(self) -> None:
+        """It is one user's alone."""
+
+    def secure(self, earlier: str = "") -> int:
+        raise SubstrateError(
+            f"{self.path} is a SQLite file, which only its owner can read: there is nobody to keep out"
+        )
 
     def _connect(self) -> sqlite3.Connection:
         address = self._memory or f"{self.path.as_uri()}?mode=rw"

@@ -38,8 +38,10 @@ _RENAMED = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max
 _SPOKEN = {"reasoning.summary": r"reasoning[ _.]summar(?:y|ies)", "include": r"(?:include|[Ee]ncrypted content)"}
 """Patterns for parameters that have another name in the error message."""
 
-_WHOLE_ONLY = re.compile(r"\breturn_token_ids is not supported with streaming")
-"""SGLang streams no token ids of chats. It sends them with a whole answer."""
+_WHOLE_ONLY = re.compile(
+    r"\breturn_token_ids is not supported with streaming|^.*\b[Ss]treaming responses are not supported"
+)
+"""What servers say that send only whole answers: SGLang with token ids of chats, and agent-lightning's proxy (1.0)."""
 
 _NOT_TAKEN = re.compile(
     r"unsupported|not supported|does(?: not|n't) support|unrecognized|unknown|unexpected|not permitted|extra (?:fields|inputs)"

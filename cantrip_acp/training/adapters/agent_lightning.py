@@ -1,73 +1,79 @@
-"""agent-lightning: casts as an agent, and as spans (``pip install agentlightning``).
+"""agent-lightning: a cast as the agent of a rollout (``pip install agentlightning``: 1.0 or later, Python 3.12 or later).
 
-trainer = agl.Trainer(algorithm=…, …)
-trainer.fit(CastAgent("larger"), train_dataset=CastAgent("larger").prompts())
+The configuration of the trainer names the agent, and says from where it takes its example and its question:
+
+    agentlightning.local.agent_class: cantrip_acp.training.adapters.agent_lightning:CastAgent
+    agentlightning.local.env_map: {CANTRIP_EXAMPLE: larger, CANTRIP_PROMPT: input.prompt}
+
+The rows of `Casts.prompts` are the data set. On Kubernetes, the command of the job is
+``python -m cantrip_acp.training.adapters.agent_lightning``, with the same two variables.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterable
+import asyncio
+import os
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.text.codecs import json_decoder
 from cantrip_acp.training.adapters.casts import Casts, not_installed
 
 try:
-    import agentlightning as agl
-    from agentlightning.types import SpanCoreFields, TraceStatus
+    from agentlightning.client import AgentLightningSyncClient
 except ImportError as error:
-    raise not_installed("agentlightning", error) from error
+    raise not_installed("agentlightning>=1.0", error) from error
 
-__all__ = ["CastAgent", "spans"]
-
-_QUERY = "openai.chat.completion"
-"""The name of a query's span, for which `agl.TracerTraceToTriplet` looks."""
+__all__ = ["CastAgent"]
 
 
-def spans(rows: Iterable[dict[str, Any]], reward: float | None = None) -> list[SpanCoreFields]:
-    """Token rows (of `Sample.rows`, or of ``cantrip loom export --format tokens``) as spans: one for each utterance, with
-    the ids of its prompt, its own ids and their log-probabilities. ``reward`` is a span behind them."""
-    found: list[SpanCoreFields] = []
-    now = time.time()
-    for row in rows:
-        for turn in row["turns"]:
-            start, end = turn["start"], turn["end"]
-            values = zip(row["response_ids"][start:end], row["logprobs"][start:end], strict=True)
-            attributes = {
-                "gen_ai.request.model": row["model"] or "",
-                "gen_ai.response.id": turn["turn"],
-                "prompt_token_ids": row["prompt_ids"] + row["response_ids"][:start],
-                "response_token_ids": row["response_ids"][start:end],
-                "logprobs.content": json.dumps([{"token": f"token_id:{i}", "logprob": p} for i, p in values]),
-            }
-            status = TraceStatus(status_code="OK")
-            at = now + len(found) * 1e-6
-            found.append(SpanCoreFields(name=_QUERY, status=status, attributes=attributes, start_time=at, end_time=at))
-    if reward is not None:
-        later = now + len(found) * 1e-6
-        made = agl.emit_reward(reward, propagate=False)
-        found.append(made.model_copy(update={"start_time": later, "end_time": later}))
-    return found
+class CastAgent:
+    """Casts one question, in the process that the controller of agent-lightning starts for a rollout.
 
-
-class CastAgent(Casts, agl.LitAgent[dict[str, Any]]):  # type: ignore[misc]
-    """Casts the question of a task: a row of `prompts`. The model is the `agl.LLM` of the resources.
-
-    Its arguments are those of `Casts`. Behind a proxy (`agl.ProxyLLM`), which records the queries itself, only the reward
-    is reported; otherwise the spans of the cast are.
+    Its proxy records the queries; this reports the reward. It reads variables: ``AGL_OPENAI_BASE_URL``, ``AGL_EVENT_URL``
+    and ``AGL_KEY`` are the controller's, ``CANTRIP_EXAMPLE`` is the example as for `Casts`, and ``CANTRIP_PROMPT`` the
+    question: a text, or messages as JSON. ``CANTRIP_LOOMS`` is a folder for the looms.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        Casts.__init__(self, *args, **kwargs)
-        agl.LitAgent.__init__(self)
+    async def run(self) -> None:
+        """Raises `CantripError` if the cast fails: the rollout has then failed, without a reward."""
+        looms = os.environ.get("CANTRIP_LOOMS")
+        casts = Casts(_variable("CANTRIP_EXAMPLE"), looms=Path(looms) if looms else None)
+        question = casts.question(_prompt(_variable("CANTRIP_PROMPT")))
+        key = os.environ.get("AGL_KEY") or "none"
+        # The proxy puts its own model, temperature and wish for tokens into each query.
+        crystal = casts.crystal_at(_variable("AGL_OPENAI_BASE_URL"), "policy", key, logprobs=False)
+        (sample,) = await casts.sample([question], crystal)
+        await asyncio.to_thread(_report, sample.reward or 0.0, key)
 
-    async def rollout_async(self, task: Any, resources: Any, rollout: Any) -> list[SpanCoreFields] | float:
-        llm = next(each for each in resources.values() if isinstance(each, agl.LLM))
-        url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
-        crystal = self.crystal_at(url, llm.model, llm.api_key or "none")
-        temperature = llm.sampling_parameters.get("temperature")
-        (sample,) = await self.sample([self.question(task["prompt"])], crystal, temperature=temperature)
-        if isinstance(llm, agl.ProxyLLM):
-            return sample.reward or 0.0
-        return spans(sample.rows, sample.reward or 0.0)
+
+def _prompt(text: str) -> str | list[dict[str, Any]]:
+    try:
+        return json_decoder(list[dict[str, Any]]).decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _report(reward: float, key: str) -> None:
+    """Sent again if it is uncertain whether it came: the last reward of a rollout counts."""
+    with AgentLightningSyncClient(key=key) as client:
+        client.post_with_retry(
+            _variable("AGL_EVENT_URL"),
+            json={"event_type": "reward", "data": {"value": reward, "source": "agent"}},
+        )
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise DefinitionError(
+            f"the variable {name} is not set; the controller of agent-lightning sets AGL_…, and its env_map the others"
+        )
+    return value
+
+
+if __name__ == "__main__":
+    asyncio.run(CastAgent().run())

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 from cantrip_acp.core.errors import CantripError, DefinitionError
@@ -22,11 +28,14 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.training.adapters.casts import Casts, Sample
 from cantrip_acp.training.adapters.token_engine import Answer, batched
 from cantrip_acp.training.trainer.engine import Request
+from tests.support import processes
 from tests.support.letters_example import write_example, write_questions
 
 pytestmark = pytest.mark.timeout(300)
 
 END = 256
+MODEL = "Qwen/Qwen2.5-7B-Instruct"
+"""The name of the model in the configuration of agent-lightning's server."""
 STOP = ["<tool_result"]
 """The text that a model of text calls must not write."""
 CALL = '```tool_call\n{"name": "done", "arguments": {"answer": "%s"}}\n```'
@@ -166,7 +175,7 @@ async def test_queries_that_come_together_are_one_batch() -> None:
     [
         ("skyrl", "skyrl", r"pip install skyrl\[skyrl-train\]"),
         ("verl", "verl", "pip install verl"),
-        ("agent_lightning", "agentlightning", "pip install agentlightning"),
+        ("agent_lightning", "agentlightning.client", "pip install agentlightning>=1.0"),
         ("verifiers", "verifiers", "pip install verifiers"),
     ],
 )
@@ -291,31 +300,90 @@ async def test_verl_gets_an_agent_loop(folder: Path, tmp_path: Path) -> None:
     assert tensors["rollout_log_probs"].shape == tensors["responses"].shape == tensors["response_mask"].shape
 
 
-async def test_agent_lightning_gets_spans(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # One of its libraries asks the network for prices.
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    lightning, model = adapter("agent_lightning"), Model()
-    import agentlightning as agl
+class WholeAnswers(BaseHTTPRequestHandler):
+    """A server of Chat Completions that reports token ids, as vLLM does, and streams nothing."""
 
-    agent = lightning.CastAgent(folder)
-    store, runner = agl.InMemoryLightningStore(), agl.LitAgentRunner(agl.OtelTracer())
-    # A server of Chat Completions that reports token ids, as vLLM does.
-    async with agent.serving(Bytes(), model, window=10_000, max_tokens=100, weights="step-3") as crystal:
-        endpoint = crystal.endpoint
-        llm = agl.LLM(endpoint=endpoint.base_url, model="letters", api_key=endpoint.api_key.reveal())
-        with runner.run_context(agent=agent, store=store):
-            rollouts = [await runner.step(task, resources={"main": llm}) for task in agent.prompts()[:2]]
+    model: Model
 
-    triplets = []
-    for rollout in rollouts:
-        recorded = await store.query_spans(rollout.rollout_id)
-        assert agl.find_final_reward(recorded) is not None
-        triplets += agl.TracerTraceToTriplet().adapt(recorded)
-    assert [each.reward for each in triplets] == [None, 1.0, None, 0.0]
-    assert len(triplets) == len(model.asked) == 4
-    for found, (prompt, ids, logprobs) in zip(triplets, model.asked, strict=True):
-        assert (found.prompt["token_ids"], found.response["token_ids"]) == (prompt, ids)
-        assert [each["logprob"] for each in found.response["logprobs"]] == pytest.approx(logprobs, abs=1e-6)
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        assert asked["return_token_ids"]
+        assert asked["temperature"] == 0.9
+        prompt = Bytes()(Bytes().apply_chat_template(asked["messages"])).input_ids
+        ids, logprobs = self.model.sample(prompt)
+        entries = [{"token": f"token_id:{i}", "logprob": p} for i, p in zip(ids, logprobs, strict=True)]
+        choice = {
+            "index": 0, "finish_reason": "stop", "token_ids": ids, "logprobs": {"content": entries},
+            "message": {"role": "assistant", "content": Bytes().decode(ids, True)},
+        }  # fmt: skip
+        answer = {"id": "c", "object": "chat.completion", "model": "letters", "prompt_token_ids": prompt}
+        body = json.dumps({**answer, "choices": [choice]}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+async def test_agent_lightning_runs_casts(folder: Path, tmp_path: Path) -> None:
+    adapter("agent_lightning")
+    import httpx
+    from agentlightning.client import AgentLightningAsyncClient
+
+    model, key = Model(), "s3cret"
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    upstream = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (WholeAnswers,), {"model": model}))
+    threading.Thread(target=upstream.serve_forever, daemon=True).start()
+    hydra = [f"hydra.run.dir={tmp_path}/hydra"]
+    gateway = [f"port={port}", f"key={key}", "host=127.0.0.1", "default_proxy.train.temperature=0.9", *hydra]
+    runner = ["runner_type=local", f"agl_server.url=http://127.0.0.1:{port}", f"agl_server.key={key}", *hydra]
+    started = [
+        processes.Popen([sys.executable, "-m", f"agentlightning.{name}", *words], cwd=tmp_path)
+        for name, words in (("server", gateway), ("controller", [*runner, "local_runner.poll_interval=0.1"]))
+    ]
+    local = {
+        "agent_class": "cantrip_acp.training.adapters.agent_lightning:CastAgent",
+        "env_map": {"CANTRIP_EXAMPLE": str(folder), "CANTRIP_PROMPT": "input.prompt"},
+    }
+    tasks = [*Casts(folder).prompts()[:2], {"prompt": "Say numbers"}]
+    try:
+        async with AgentLightningAsyncClient(key=key, base_url=f"http://127.0.0.1:{port}") as client:
+            while True:
+                with suppress(httpx.TransportError):
+                    await client.get("/healthz")
+                    break
+                await anyio.sleep(0.1)
+            host, at = upstream.server_address[:2]
+            await client.post("/api/models", json=[{"model": MODEL, "endpoint": f"http://{host!s}:{at}/v1"}])
+            put = [{"input": task, "config": {"local": local}} for task in tasks]
+            rollouts = [each["rollout_id"] for each in (await client.post("/api/rollouts", json=put)).json()]
+            while True:
+                found = [(await client.get(f"/api/rollouts/{each}")).json()["rollout"]["status"] for each in rollouts]
+                if all(each["state"] in ("succeeded", "failed") for each in found):
+                    break
+                await anyio.sleep(0.2)
+            events = [(await client.get(f"/api/rollouts/{each}/events?format=triplet")).json() for each in rollouts]
+    finally:
+        for process in started:
+            process.terminate()
+            process.wait(30)
+        upstream.shutdown()
+        upstream.server_close()
+
+    # A prompt that is no question of the example fails its rollout.
+    assert [each["state"] for each in found] == ["succeeded", "succeeded", "failed"]
+    assert events.pop() == []
+    assert [each[-1]["data"]["value"] for each in events] == [1.0, 0.0]
+    queries = [each["data"] for own in events for each in own if each["event_type"] == "model_request"]
+    queries = [each for each in queries if each["http_status"] == 200]
+    assert len(queries) == len(model.asked) == 4
+    for prompt, ids, logprobs in model.asked:
+        (query,) = [each for each in queries if each["prompt_token_ids"] == prompt]
+        assert query["response_token_ids"] == ids
+        assert query["response_log_probs"] == pytest.approx(logprobs, abs=1e-6)
 
 
 async def test_verifiers_runs_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,17 +156,18 @@ class Attempt:
             with spans.step(claim, self._trace, index) as span:
                 receipt = await self._run_step(index, share)
                 spans.ended(span, exit=receipt["exit"], error=receipt.get("error"), cost=receipt["cost"])
-            async with self._saving:
-                self._done[index] = receipt
-                self.reused += "reused" in receipt
-                if len(claim.work.payload) > 1 and not receipt["exit"]:
-                    # The receipt of a failure is stored with the end.
+            if len(claim.work.payload) > 1 and not receipt["exit"]:
+                # The receipt of a failure is stored with the end.
+                async with self._saving:
                     self._progress.pop(index, None)
                     progress, seal = self._all_progress(), self._seals.get(index)
                     await worker.ask(
                         lambda: worker.store.save_step(claim, index, receipt, seal=seal, progress=progress)
                     )
                     self._stored.add(index)
+            # Not before: what waits for this step begins when its receipt is stored.
+            self._done[index] = receipt
+            self.reused += "reused" in receipt
         except StepFailed as failure:
             self.failures.append((yool, failure))
         except Exception as error:  # noqa: BLE001 - raised by `run` as itself, out of its group of tasks
@@ -235,7 +236,7 @@ class Attempt:
         with anyio.move_on_after(left_s) as limit:
             try:
                 before = await self._input_hash(yool, call)
-                if before is not None and (found := await self._find(before)) is not None:
+                if before is not None and not work.no_cache and (found := await self._find(before)) is not None:
                     again = StepResult(result=found.get("result"), artifacts=found["artifacts"], cost=_FREE)
                     return receipt(again, before, found["id"])
                 result = await yool(call)

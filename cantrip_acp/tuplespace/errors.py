@@ -9,6 +9,10 @@ class TupleError(DefinitionError):
     """A tuple, a pattern or a receipt is not valid. The text names the field and the rule."""
 
 
+class NewerSchema(TupleError):
+    """A tuple has a schema that this version does not know. A later version may."""
+
+
 class SpaceError(CantripError):
     """The store of a tuple-space cannot be opened, read or written. The text names the store and what to do."""
 

@@ -26,9 +26,9 @@ import msgspec
 
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.tuplespace.canonical import canonical_json
-from cantrip_acp.tuplespace.errors import SpaceError, TupleError
+from cantrip_acp.tuplespace.errors import NewerSchema, SpaceError, TupleError
 from cantrip_acp.tuplespace.receipts import is_genuine
-from cantrip_acp.tuplespace.stores.base import StoredReceipt, TupleStore
+from cantrip_acp.tuplespace.stores.base import StoredReceipt, TupleStore, is_stand_in
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, parse_tuple
 
 LOG = "tuples.jsonl"
@@ -42,11 +42,13 @@ shrink: real days unpack to about ten times."""
 
 
 class Changes(msgspec.Struct, kw_only=True):
-    """What an import or export has added, and lines that a killed writer left unfinished."""
+    """What an import or export has added, and lines that were left out: those that a killed writer left unfinished."""
 
     tuples: int = 0
     receipts: int = 0
     torn: tuple[str, ...] = ()
+    newer: tuple[str, ...] = ()
+    """Lines with tuples of a schema that this version does not know, which were left out."""
 
 
 class ProjectLog:
@@ -146,7 +148,7 @@ class ProjectLog:
         """
         works: dict[str, WorkTuple] = {}
         receipts: dict[str, dict[str, StoredReceipt]] = {}
-        changes, torn = Changes(), list[str]()
+        changes, torn, newer = Changes(), list[str](), list[str]()
         if not os.path.lexists(self.folder):
             return changes
         with self._opened() as folder:
@@ -159,13 +161,18 @@ class ProjectLog:
                     if identity not in (known := receipts.setdefault(of_tuple, {})):
                         known[identity] = self._receipt(folder, where, document)
                     continue
+                if is_stand_in(document):
+                    continue
                 try:
                     work = parse_tuple(document)
+                except NewerSchema as error:
+                    newer.append(f"{where}: {error}")
+                    continue
                 except TupleError as error:
                     raise TupleError(f"{where}: {error}") from None
                 if pattern is None or pattern.matches(work.document):
                     works[work.id] = work
-        changes.torn = tuple(torn)
+        changes.torn, changes.newer = tuple(torn), tuple(newer)
         waiting = []
         for identity, work in works.items():
             found = [*receipts.get(identity, {}).values()]
@@ -196,7 +203,8 @@ class ProjectLog:
         return StoredReceipt(document=document, step=step)
 
     def _known(self, folder: Folder) -> set[str]:
-        return {str(document.get("receipt_id") or document.get("id")) for _, document in self._lines(folder, [])}
+        documents = (document for _, document in self._lines(folder, []) if not is_stand_in(document))
+        return {str(document.get("receipt_id") or document.get("id")) for document in documents}
 
     def _lines(self, folder: Folder, torn: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Each line with its file and number. Lines that were cut while they were written are left out and named."""

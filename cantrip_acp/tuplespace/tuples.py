@@ -1,5 +1,8 @@
 """Tuples: the unit of work, its schema, its id and the patterns that select tuples.
 
+There are two schemas side by side. ``yool-tuple/v2`` adds ``flags``, and a normal form: an optional field that is absent, null or
+empty is the same.
+
 A tuple is immutable and content-addressed. Its id is the hash of its canonical form without ``id``, ``receipts`` and
 ``created_at``, so the same work has the same id. Work that must run again on purpose says so in ``map_pos``, for example
 ``{"sample": 3}``.
@@ -20,9 +23,11 @@ from cantrip_acp.text.codecs import convert
 from cantrip_acp.text.json_data import freeze_record
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
-from cantrip_acp.tuplespace.errors import TupleError
+from cantrip_acp.tuplespace.errors import NewerSchema, TupleError
 
 SCHEMA = "yool-tuple/v1"
+SCHEMA_2 = "yool-tuple/v2"
+_SCHEMA = re.compile(r"yool-tuple/v[0-9]+")
 MAX_BYTES = 1 << 20
 """The largest tuple as canonical JSON. Larger data belongs in a file that ``src_ptr`` names."""
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -63,6 +68,13 @@ class Authority(_Part, frozen=True):
     """The recipes that the tuple may run, by name, besides those that the worker's operator trusts."""
 
 
+class Flags(_Part, frozen=True):
+    """How a tuple is run. Only ``yool-tuple/v2`` has them."""
+
+    no_cache: bool | UnsetType = UNSET
+    """Reuse no answers for its steps. Theirs are stored for later ones."""
+
+
 class Step(_Part, frozen=True):
     """One call of a yool. Steps run in order. If one has ``after``, each runs as soon as those that its own names have ended."""
 
@@ -76,7 +88,7 @@ class WorkTuple(_Part, frozen=True):
     """One unit of work. Make one with `new_tuple` or `parse_tuple`, which check it and its id."""
 
     id: ContentId
-    schema: Literal["yool-tuple/v1"]
+    schema: Literal["yool-tuple/v1", "yool-tuple/v2"]
     lane: Name
     payload: Annotated[tuple[Step, ...], Meta(min_length=1, max_length=1000)]
     map_pos: dict[str, Any] | UnsetType = UNSET
@@ -86,6 +98,11 @@ class WorkTuple(_Part, frozen=True):
     receipts: tuple[ContentId, ...] | UnsetType = UNSET
     parent_id: ContentId | UnsetType | None = UNSET
     created_at: str | UnsetType = UNSET
+    flags: Flags | UnsetType = UNSET
+
+    @property
+    def no_cache(self) -> bool:
+        return self.flags is not UNSET and self.flags.no_cache is True
 
     @property
     def document(self) -> dict[str, Any]:
@@ -112,7 +129,26 @@ class WorkTuple(_Part, frozen=True):
 
 def tuple_id(document: Mapping[str, Any]) -> str:
     """The id of a tuple's document."""
+    document = _normal(document) if document.get("schema") == SCHEMA_2 else document
     return content_id({key: value for key, value in document.items() if key not in _NOT_HASHED})
+
+
+def _normal(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The normal form of ``yool-tuple/v2``: without optional fields that are null or empty, and without flags that are false."""
+
+    def kept(fields: Any) -> Any:
+        if not isinstance(fields, Mapping):
+            return fields
+        return {key: value for key, value in fields.items() if not (value is None or value in ({}, [], ()))}
+
+    parts = {key: kept(document[key]) for key in ("authority", "agent_terms", "flags") if key in document}
+    if isinstance(parts.get("flags"), Mapping):
+        parts["flags"] = {key: value for key, value in parts["flags"].items() if value is not False}
+    steps = document.get("payload")
+    if isinstance(steps, list | tuple):
+        parts["payload"] = [kept(step) for step in steps]
+    normal: dict[str, Any] = kept({**document, **parts})
+    return normal
 
 
 def new_tuple(
@@ -124,11 +160,15 @@ def new_tuple(
     agent_terms: Mapping[str, Any] | None = None,
     src_ptr: Sequence[str] = (),
     parent_id: str | None = None,
+    flags: Mapping[str, Any] | None = None,
 ) -> WorkTuple:
-    """Make a tuple. ``payload`` has a mapping ``{"yool", "args", "id", "after"}`` for each step. Raises `TupleError`."""
+    """Make a tuple. ``payload`` has a mapping ``{"yool", "args", "id", "after"}`` for each step. Raises `TupleError`.
+
+    With ``flags`` it is one of ``yool-tuple/v2``.
+    """
     return parse_tuple(
         {
-            "schema": SCHEMA,
+            **({"schema": SCHEMA_2, "flags": dict(flags)} if flags is not None else {"schema": SCHEMA}),
             "map_pos": dict(map_pos or {}),
             "authority": dict(authority or {}),
             "lane": lane,
@@ -151,7 +191,8 @@ def parse_tuple(document: Mapping[str, Any] | bytes | str) -> WorkTuple:
     """Check a tuple that may come from anywhere. A document without ``id`` gets one.
 
     Raises `TupleError` with the field and the rule: unknown or missing fields, wrong types, a wrong id, a size over 1 MiB,
-    steps that depend on unknown steps or on each other, a text that is or looks like a secret.
+    steps that depend on unknown steps or on each other, a text that is or looks like a secret. `NewerSchema` for a schema that
+    this version does not know.
     """
     if isinstance(document, bytes | str):
         if len(document) > 2 * MAX_BYTES:
@@ -162,6 +203,14 @@ def parse_tuple(document: Mapping[str, Any] | bytes | str) -> WorkTuple:
             raise TupleError(f"the tuple is not JSON: {error}") from None
     if not isinstance(document, Mapping):
         raise TupleError(f"a tuple must be a JSON object, not {type(document).__name__}")
+    schema = document.get("schema")
+    if isinstance(schema, str) and _SCHEMA.fullmatch(schema) and schema not in (SCHEMA, SCHEMA_2):
+        raise NewerSchema(
+            f"the tuple has the schema {schema}, and this version of cantrip-acp knows {SCHEMA} and {SCHEMA_2}. "
+            "Upgrade cantrip-acp"
+        )
+    if schema == SCHEMA_2:
+        document = _normal(document)
     canonical = canonical_json(dict(document))
     if len(canonical) > MAX_BYTES:
         raise TupleError(
@@ -177,6 +226,8 @@ def parse_tuple(document: Mapping[str, Any] | bytes | str) -> WorkTuple:
         work = freeze_record(convert({**document, "id": known}, WorkTuple))
     except msgspec.ValidationError as error:
         raise TupleError(f"the tuple is not valid: {error}") from None
+    if work.flags is not UNSET and work.schema == SCHEMA:
+        raise TupleError(f"the tuple is not valid: flags need the schema {SCHEMA_2} - at `$.flags`")
     _check_steps(work)
     _check_times(work)
     _check_secrets(document)

@@ -454,6 +454,8 @@ def _with_log(
                 click.echo(
                     f"cantrip: {place} is not complete, because its writer was interrupted; it is left out", err=True
                 )
+            for place in loaded.newer if first else ():
+                click.echo(f"cantrip: {place}. The line is left alone", err=True)
             if first or loaded.tuples or saved.tuples or saved.receipts:
                 _show_changes(folder, loaded if load else None, saved if save else None, as_json=as_json)
             if not watch:

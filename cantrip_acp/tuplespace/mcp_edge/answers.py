@@ -209,6 +209,7 @@ class Answers:
                 authority=self._authority | ({"recipes": named} if named else {}),
                 agent_terms=terms,
                 src_ptr=args.get("src_ptr", ()),
+                flags=args.get("flags") or None,
             )
         except TupleError as error:
             raise ToolError(str(error)) from None

@@ -161,6 +161,16 @@ TOOLS: Final[tuple[dict[str, Any], ...]] = (
                 "description": "Where the work comes from, such as commit://abc123.",
             },
             agent_terms=_TERMS,
+            flags={
+                "type": "object",
+                "properties": {
+                    "no_cache": {
+                        "type": "boolean",
+                        "description": "Run all steps, also those whose answer could be reused.",
+                    }
+                },
+                "additionalProperties": False,
+            },
             wait_s={
                 **_WAIT,
                 "description": "Wait up to so many seconds for its end, with progress. 0: do not wait.",

@@ -21,7 +21,7 @@ from cantrip_acp.text.json_data import freeze_record
 from cantrip_acp.tuplespace.budget import Budget
 from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import SpaceError, TupleError
-from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, can_run
+from cantrip_acp.tuplespace.tuples import SCHEMA, Pattern, Runnable, WorkTuple, can_run
 
 State = Literal["waiting", "claimed", "done", "failed", "taken"]
 READS_TO = 99
@@ -347,6 +347,32 @@ class TupleStore(Protocol):
 
     def close(self) -> None:
         """Close the connection. Claims stay until their leases end."""
+
+
+STAND_IN = "tuple.needs.newer-version"
+"""The yool of `stand_in`."""
+
+
+def encode_work(work: WorkTuple) -> tuple[bytes, bytes | None]:
+    """The columns ``body`` and ``v2`` of a tuple.
+
+    Versions from before ``yool-tuple/v2`` read ``body`` alone, and end at what they do not know. So there they find a tuple that
+    they can read and that none of their workers can run.
+    """
+    text = msgspec.json.encode(work)
+    if work.schema == SCHEMA:
+        return text, None
+    kept = {key: value for key, value in work.document.items() if key in ("id", "lane", "map_pos")}
+    step = {"yool": STAND_IN, "args": {"schema": work.schema}}
+    return canonical_json({**kept, "schema": SCHEMA, "payload": [step]}), text
+
+
+def is_stand_in(document: Mapping[str, Any]) -> bool:
+    """Whether a document is what an earlier version read, and perhaps exported, in place of a tuple that it does not know."""
+    match document.get("payload"):
+        case [{"yool": yool}]:
+            return bool(yool == STAND_IN)
+    return False
 
 
 def encode_receipt(receipt: Mapping[str, Any], work: WorkTuple) -> tuple[str, bytes]:

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.loom.stores.postgres_url import PgUrl
@@ -41,6 +39,7 @@ from cantrip_acp.tuplespace.stores.base import (
     encode_progress,
     encode_receipt,
     encode_runs,
+    encode_work,
     expired,
     grouped_needs,
     reuse_columns,
@@ -215,9 +214,10 @@ class PostgresTupleStore:
     ) -> list[bool]:
         if not works:
             return []
+        texts = [encode_work(each) for each in works]
         rows = base.execute(
-            "WITH new AS (INSERT INTO cantrip_tuples (id, lane, body) "
-            "SELECT id, lane, body FROM unnest(%s::text[], %s::text[], %s::text[]) WITH ORDINALITY AS given (id, lane, body, n) "
+            "WITH new AS (INSERT INTO cantrip_tuples (id, lane, body, v2) SELECT id, lane, body, v2 "
+            "FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[]) WITH ORDINALITY AS given (id, lane, body, v2, n) "
             "ORDER BY n ON CONFLICT (tenant, id) DO NOTHING "
             "RETURNING position, id, lane), "
             "queued AS (INSERT INTO cantrip_tuple_queue (position, lane, state, meta) "
@@ -226,7 +226,8 @@ class PostgresTupleStore:
             (
                 [each.id for each in works],
                 [each.lane for each in works],
-                [msgspec.json.encode(each).decode() for each in works],
+                [body.decode() for body, _ in texts],
+                [None if v2 is None else v2.decode() for _, v2 in texts],
                 encode_progress(meta) if meta else None,
             ),
         ).fetchall()

@@ -88,16 +88,16 @@ MIGRATIONS = (
     CREATE INDEX cantrip_tuple_first ON cantrip_tuple_queue (first, position) WHERE first IS NOT NULL;
     """,
     # ``input_hash`` and ``seal`` are of answers that may be reused, ``reused`` names the receipt that one repeats. Only a worker's
-    # claim fills them. ``newer`` is a tuple of a schema that versions from before do not know; its ``body`` is `stand_in`.
+    # claim fills them. ``v2`` is a tuple of that schema, which versions from before do not know: `encode_work`.
     """
     ALTER TABLE cantrip_tuple_receipts ADD COLUMN input_hash text, ADD COLUMN seal text, ADD COLUMN reused text;
     CREATE INDEX cantrip_tuple_receipt_inputs ON cantrip_tuple_receipts (input_hash, number) WHERE input_hash IS NOT NULL;
     CREATE INDEX cantrip_tuple_receipt_reused ON cantrip_tuple_receipts (position) WHERE reused IS NOT NULL;
-    ALTER TABLE cantrip_tuples ADD COLUMN newer text;
+    ALTER TABLE cantrip_tuples ADD COLUMN v2 text;
     """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
-BODY = "coalesce(t.newer, t.body)"
+BODY = "coalesce(t.v2, t.body)"
 """The text of a tuple ``t``."""
 
 ROW_SECURITY = "".join(

@@ -14,8 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from cantrip_acp.files import guarded
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.sqlite_file import ROLLBACK, WAL_FILES, statements, use_write_ahead_log
@@ -47,6 +45,7 @@ from cantrip_acp.tuplespace.stores.base import (
     encode_progress,
     encode_receipt,
     encode_runs,
+    encode_work,
     expired,
     grouped_needs,
     reuse_columns,
@@ -211,8 +210,9 @@ class SqliteTupleStore:
         new: list[bool] = []
         for work in works:
             row = base.execute(
-                "INSERT INTO tuples (id, lane, body, put_at) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING RETURNING position",
-                (work.id, work.lane, msgspec.json.encode(work), now),
+                "INSERT INTO tuples (id, lane, body, v2, put_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING "
+                "RETURNING position",
+                (work.id, work.lane, *encode_work(work), now),
             ).fetchone()
             new.append(row is not None)
             if row is not None:

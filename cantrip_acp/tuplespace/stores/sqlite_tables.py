@@ -63,19 +63,19 @@ MIGRATIONS = (
     CREATE INDEX queue_first ON queue (first, position) WHERE first IS NOT NULL;
     """,
     # ``input_hash`` and ``seal`` are of answers that may be reused, ``reused`` names the receipt that one repeats. Only a worker's
-    # claim fills them. ``newer`` is a tuple of a schema that versions from before do not know; its ``body`` is `stand_in`.
+    # claim fills them. ``v2`` is a tuple of that schema, which versions from before do not know: `encode_work`.
     """
     ALTER TABLE receipts ADD COLUMN input_hash TEXT;
     ALTER TABLE receipts ADD COLUMN seal TEXT;
     ALTER TABLE receipts ADD COLUMN reused TEXT;
     CREATE INDEX receipt_inputs ON receipts (input_hash, number) WHERE input_hash IS NOT NULL;
     CREATE INDEX receipt_reused ON receipts (position) WHERE reused IS NOT NULL;
-    ALTER TABLE tuples ADD COLUMN newer BLOB;
+    ALTER TABLE tuples ADD COLUMN v2 BLOB;
     """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 
-BODY = "coalesce(t.newer, t.body)"
+BODY = "coalesce(t.v2, t.body)"
 """The text of a tuple ``t``."""
 GIVE_BUDGET = (
     "UPDATE queue SET budget = ? WHERE state NOT IN ('done', 'failed') AND position IN "

@@ -19,6 +19,7 @@ import pytest
 from cantrip_acp.tuplespace.errors import SpaceNotOpened
 from cantrip_acp.tuplespace.monitoring.status import read_status
 from cantrip_acp.tuplespace.stores import open_store, postgres, sqlite
+from cantrip_acp.tuplespace.tuples import new_tuple
 from tests.support.command_line import run, start
 from tests.support.waiting import wait_for
 
@@ -195,6 +196,34 @@ def test_workers_and_emitters_of_an_older_version_go_on(
     for each in works:
         assert sum(receipt.step is None for receipt in store.receipts(each.work.id)) == 1
     assert read_status(store).usd == 1.5
+    store.close()
+
+
+@pytest.mark.slow
+def test_a_worker_of_an_older_version_leaves_tuples_of_the_new_schema_alone(
+    older: tuple[int, Path], of_older: Callable[..., subprocess.Popen[str]], folder: Path, address: str
+) -> None:
+    if older[0] < 7:
+        pytest.skip("a worker of that version ends every tuple that it cannot run")
+    lane = ("--lane", "greetings", "--space", address)
+    env = {"CANTRIP_STATE_DIR": str(folder / "state")}
+    store = open_store(address)
+    old_worker = of_older("worker", "greeter.cantrip.yaml", *lane, "--loom", "old.loom.jsonl", "--json")
+    steps = [{"yool": "agent.cast.greeter", "args": {"intent": "new"}}]
+    newer, old = new_tuple("greetings", steps, flags={"no_cache": True}), new_tuple("greetings", steps)
+    store.put([newer, old])
+    assert old_worker.stdout is not None
+    assert json.loads(old_worker.stdout.readline())["tuple_id"] == old.id
+    shown = of_older("tuple", "rd", newer.id, "--space", address)
+    out, err = shown.communicate(timeout=60)
+    assert (shown.returncode, json.loads(out)["state"], json.loads(out)["attempts"]) == (0, "waiting", 0), err
+    assert old_worker.poll() is None
+    # A worker of this version takes it.
+    ran = run("worker", "greeter.cantrip.yaml", *lane, "--until-empty", "--loom", "new.loom.jsonl", cwd=folder, **env)
+    assert ran.status == 0, ran.err
+    found = store.get(newer.id)
+    assert found is not None
+    assert (found.state, found.work) == ("done", newer)
     store.close()
 
 

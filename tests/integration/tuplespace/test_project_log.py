@@ -19,9 +19,10 @@ from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.project_log import ProjectLog
 from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.stores import open_store
-from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.stores.base import TupleStore, encode_work
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
 from tests.support import processes
+from tests.support.command_line import run
 from tests.support.tuples import acknowledge
 from tests.support.waiting import wait_for
 
@@ -292,3 +293,32 @@ def test_what_another_process_adds_during_a_sync_is_loaded_by_the_next_one(tmp_p
         store.close()
         syncing.terminate()
         syncing.communicate()
+
+
+def test_both_schemas_go_through_a_log_and_newer_ones_are_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / ".catalog"
+    old, new = new_tuple("build", [{"yool": "a.b"}]), new_tuple("build", [{"yool": "a.b"}], flags={"no_cache": True})
+    out = run(
+        "tuple",
+        "out",
+        "-",
+        "--space",
+        "one.db",
+        cwd=tmp_path,
+        stdin=f"{json.dumps(old.document)}\n{json.dumps(new.document)}",
+    )
+    assert out.status == 0, out.err
+    assert run("tuple", "export", "--space", "one.db", cwd=tmp_path).status == 0
+    newer = json.dumps({"id": "sha256:" + "0" * 64, "schema": "yool-tuple/v3", "lane": "build", "steps": {}})
+    stand_in = encode_work(new)[0].decode()
+    lines = (folder / "tuples.jsonl").read_text() + f"{newer}\n{stand_in}\n"
+    (folder / "tuples.jsonl").write_text(lines)
+    loaded = run("tuple", "import", "--space", "two.db", "--json", cwd=tmp_path)
+    assert (loaded.status, json.loads(loaded.out)["loaded"]) == (0, {"tuples": 2, "receipts": 0})
+    assert "tuples.jsonl:3: the tuple has the schema yool-tuple/v3" in loaded.err
+    assert "Upgrade cantrip-acp. The line is left alone" in loaded.err
+    # Nor does a later export change the line.
+    assert run("tuple", "sync", "--space", "two.db", cwd=tmp_path).status == 0
+    assert (folder / "tuples.jsonl").read_text() == lines
+    refused = run("tuple", "out", "-", "--space", "two.db", cwd=tmp_path, stdin=newer)
+    assert (refused.status, "stdin:1: the tuple has the schema yool-tuple/v3" in refused.err) == (2, True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def work(number: int, *steps: str, **args: Any) -> WorkTuple:
     return new_tuple("build", payload, map_pos={"n": number})
 
 
-async def end_all(store: TupleStore, yools: dict[str, Yool], *works: WorkTuple, **options: Any) -> list[Ended]:
+async def end_all(store: TupleStore, yools: Mapping[str, Yool], *works: WorkTuple, **options: Any) -> list[Ended]:
     """Put tuples, and run a worker until they have ended."""
     store.put(works)
     ended: list[Ended] = []
@@ -158,6 +158,16 @@ async def test_what_is_not_certain_is_not_kept(store: TupleStore, tmp_path: Path
         await end_all(store, {"agent.lint.ruff": lint}, work(number))
     assert lint.runs == 2
     assert not any("input_hash" in each for number in (1, 2) for each in receipts(store, work(number)))
+
+
+async def test_a_tuple_with_no_cache_runs_and_its_answer_is_kept(store: TupleStore, lint: Lint) -> None:
+    yools: dict[str, Yool] = {"agent.lint.ruff": lint}
+    await end_all(store, yools, work(1))
+    forced = new_tuple("build", [{"yool": "agent.lint.ruff", "args": {"path": "src"}}], flags={"no_cache": True})
+    await end_all(store, yools, forced)
+    await end_all(store, yools, work(2))
+    [ran] = receipts(store, forced)
+    assert (lint.runs, "reused" in ran, receipts(store, work(2))[0]["reused"]) == (2, False, ran["id"])
 
 
 async def test_a_large_answer_is_reused_until_it_is_purged(store: TupleStore, tmp_path: Path) -> None:

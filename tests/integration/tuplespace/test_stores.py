@@ -17,7 +17,7 @@ from cantrip_acp.tuplespace.canonical import content_id
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, TupleError
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import Claim, StoredReceipt, TupleStore
-from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple, parse_tuple
+from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, new_tuple, parse_tuple
 from tests.support.postgres_server import PASSWORD, QUOTED
 from tests.support.tuples import acknowledge
 
@@ -496,3 +496,22 @@ def test_a_tuple_that_ended_elsewhere_is_stored_with_its_receipts(store: TupleSt
     acknowledge(store, claim, receipt(work(1), 5))
     assert store.put_ended(work(2), [StoredReceipt(document=receipt(work(2)), step=None)])
     assert store.receipts(work(2).id)[0].document == receipt(work(2))
+
+
+def test_tuples_of_both_schemas_are_in_one_space(store: TupleStore, open_space: Open) -> None:
+    first, second = work(1), work(2, flags={"no_cache": True})
+    assert store.put([first, second]) == [True, True]
+    other = open_space()
+    assert other.put([second]) == [False]
+    assert other.read(Pattern({"flags": {"no_cache": True}})) == second
+    assert other.read(Pattern({"payload": [{"yool": "agent.pr.create"}], "map_pos": {"n": 2}})) == second
+    assert [each.work for each in other.after("", ANY)[0]] == [first, second]
+    assert [each.steps for each in other.needs()] == [other.needs()[0].steps]
+    runs = [Runnable(yool=step.yool) for step in second.payload]
+    assert other.runnable(ANY, runs)
+    claims = other.claim(ANY, "w", lease_s=30, count=9, runs=runs)
+    assert [each.work for each in claims] == [first, second]
+    acknowledge(other, claims[1], receipt(second))
+    found = store.get(second.id)
+    assert found is not None
+    assert (found.work, found.state) == (second, "done")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cantrip_acp.text import redaction
 from cantrip_acp.text.redaction import Redactor
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
-from cantrip_acp.tuplespace.errors import TupleError
+from cantrip_acp.tuplespace.errors import NewerSchema, TupleError
 from cantrip_acp.tuplespace.tuples import MAX_BYTES, Pattern, contains, new_tuple, parse_tuple, tuple_id
 
 EXAMPLE: dict[str, Any] = {
@@ -86,7 +86,7 @@ def test_the_same_work_has_the_same_id_at_any_time() -> None:
         ({"agent_terms": {"cpu_quota_pct": 101}}, r"\$\.agent_terms\.cpu_quota_pct"),
         ({"agent_terms": {"deadline_iso": "tomorrow"}}, r"'tomorrow' is not a time with a zone"),
         ({"agent_terms": {"deadline_iso": "2026-05-19T20:00:00"}}, "not a time with a zone"),
-        ({"schema": "yool-tuple/v2"}, r"\$\.schema"),
+        ({"schema": "yool-tuple/2"}, r"\$\.schema"),
         ({"id": "sha256:" + "0" * 64}, "its content has the id sha256:"),
         ({"parent_id": "me"}, r"\$\.parent_id"),
         ({"budget": 1}, "unknown field `budget`"),
@@ -190,3 +190,53 @@ def test_a_tuple_with_a_secret_is_refused_without_showing_it(
     assert f"at `{place}`" in str(refused.value)
     assert "known-secret-value" not in str(refused.value)
     assert "ghp_" not in str(refused.value)
+
+
+STEPS: list[dict[str, Any]] = [{"yool": "a.b"}]
+FULL: dict[str, Any] = {"schema": "yool-tuple/v2", "lane": "x", "payload": STEPS}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"parent_id": None, "src_ptr": [], "map_pos": {}},
+        {"authority": None, "agent_terms": {"max_retries": None}, "receipts": None, "created_at": None},
+        {"flags": {"no_cache": False}},
+        {"flags": None, "payload": [{"yool": "a.b", "args": {}, "after": None}]},
+        {"receipts": ["sha256:" + "0" * 64], "created_at": "2026-05-19T17:30:00Z"},
+    ],
+)
+def test_in_version_2_absent_null_and_empty_fields_are_the_same(more: dict[str, Any]) -> None:
+    work = parse_tuple(FULL)
+    same = parse_tuple({**FULL, **more})
+    assert same.id == work.id
+    # Also with the id, which was made of the normal form.
+    assert parse_tuple({**FULL, **more, "id": work.id}).id == work.id
+    assert parse_tuple(same.document) == same
+    # What a step gets is not changed.
+    assert parse_tuple({**FULL, "payload": [{"yool": "a.b", "args": {"x": None}}]}).id != work.id
+
+
+def test_flags_are_of_version_2_and_make_other_work() -> None:
+    work = new_tuple("x", STEPS, flags={"no_cache": True})
+    assert (work.schema, work.no_cache) == ("yool-tuple/v2", True)
+    assert work.id != new_tuple("x", STEPS, flags={}).id
+    assert new_tuple("x", STEPS).schema == "yool-tuple/v1"
+    with pytest.raises(TupleError, match=r"flags need the schema yool-tuple/v2 - at `\$\.flags`"):
+        parse_tuple({**FULL, "schema": "yool-tuple/v1", "flags": {"no_cache": True}})
+    with pytest.raises(TupleError, match="unknown field `fast`"):
+        parse_tuple({**FULL, "flags": {"fast": True}})
+
+
+def test_ids_of_version_1_have_no_normal_form() -> None:
+    first = {**FULL, "schema": "yool-tuple/v1"}
+    assert parse_tuple(first).id != parse_tuple({**first, "parent_id": None}).id
+
+
+def test_a_newer_schema_is_named_and_says_what_to_do() -> None:
+    with pytest.raises(
+        NewerSchema, match=r"schema yool-tuple/v3, and this version .* knows .*/v2\. Upgrade cantrip-acp"
+    ):
+        parse_tuple({**FULL, "schema": "yool-tuple/v3", "anything": 1})
+    with pytest.raises(TupleError, match="Invalid enum value"):
+        parse_tuple({**FULL, "schema": "other/v1"})

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cantrip_acp.core.errors import ContextLimitError, CrystalError
+from cantrip_acp.crystals.catalog.overflow_texts import is_overflow
 from cantrip_acp.crystals.contract import Meter
 from cantrip_acp.text.redaction import shared
 
@@ -24,13 +25,6 @@ OVERLOADED = 529
 _LONGEST = 600
 """The most characters of a provider's error text in our error."""
 
-_TOO_LONG = re.compile(
-    r"prompt is too long|context[_ ]length|context window|maximum context|too many (?:input )?tokens"
-    r"|input token count.{0,40}exceeds|exceeds? the (?:maximum|available) (?:context|number of tokens|input)"
-    r"|exceed context limit|request too large for model"
-    r"|input is too long|exceed_context_size|reduce the length of the (?:messages|input|prompt)",
-    re.IGNORECASE,
-)
 _MENDS = {
     401: "check the key",
     402: "the account has no credit left",
@@ -61,7 +55,7 @@ def status_error(
         # A redirect is not followed: it could send the conversation, and the keys in its headers, to another server.
         to = error_text((headers or {}).get("location", "elsewhere"))
         return CrystalError(f"{who} answered {status}, a redirect to {to}; set base_url to it", status=status)
-    if status in (400, 413, 422, 500) and _TOO_LONG.search(f"{code or ''} {message}"):
+    if is_overflow(status, f"{code or ''} {message}"):
         return ContextLimitError(f"{who}: the messages do not fit the model's context window: {words}")
     mend = (refusal_hint if status in (401, 403) else name_hint if status == 404 else "") or _MENDS.get(status)
     text = f"{who} answered {status}{f' ({mend})' if mend else ''}: {words or 'no explanation'}"

@@ -28,7 +28,7 @@ from cantrip_acp.core.casting.result import CastResult, without_calls
 from cantrip_acp.core.casting.turn_builder import TurnBuilder
 from cantrip_acp.core.context_block import CastInfo, unread_notice
 from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
-from cantrip_acp.core.folding.apply import make_more_room, make_room
+from cantrip_acp.core.folding.apply import make_more_room, make_room, may_be_overflow
 from cantrip_acp.core.history.continuation import rebuild_context
 from cantrip_acp.core.scoring import Scoring
 from cantrip_acp.core.state import CastState
@@ -379,11 +379,18 @@ class CastRun:
         await make_room(self.entity, self.cast)
         try:
             return await self._query_once(turn_id)
-        except ContextLimitError as refusal:
+        except CrystalError as refusal:
+            unknown = may_be_overflow(self.entity, refusal)
+            if not unknown and not isinstance(refusal, ContextLimitError):
+                raise
             # The provider counts tokens differently. Try once more with a smaller context; if it cannot shrink, raise
             # the error.
             if not await make_more_room(self.entity, self.cast, refusal):
                 raise
+            if unknown:
+                await self._warn_once(
+                    f"The messages may be too long for the model, so they are folded and sent once more ({refusal})."
+                )
             if self._stream is not None:
                 await self._stream.void(refusal)
             return await self._query_once(turn_id)

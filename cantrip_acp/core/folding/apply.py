@@ -82,14 +82,32 @@ async def fold_now(entity: EntityState, keep: int | None = None) -> int:
     return before - context.unfolded
 
 
-async def make_more_room(entity: EntityState, cast: CastState, refusal: ContextLimitError) -> bool:
+_NEAR_FRACTION = 0.5
+"""From this part of the window on, a refusal for an unknown reason may be one of the length: counts and windows are estimates."""
+
+
+def may_be_overflow(entity: EntityState, refusal: CrystalError) -> bool:
+    """Whether a provider may have refused the messages because they are too long, in words that nobody knows yet.
+
+    A 413 says so by its status. A 400 may say anything, so there the messages must be near the window.
+    """
+    if isinstance(refusal, ContextLimitError) or refusal.status not in (400, 413):
+        return False
+    if refusal.status == 413:
+        return True
+    window = input_limit(entity.crystal)
+    near = window is not None and entity.context.tokens >= window * _NEAR_FRACTION
+    return near and refusal.part is None and not refusal.about_media
+
+
+async def make_more_room(entity: EntityState, cast: CastState, refusal: CrystalError) -> bool:
     """After a provider refused the messages as too long: fold all but the last turn, and cut.
 
     Returns False if that freed nothing.
     """
     context = entity.context
     before = context.tokens
-    window = refusal.limit or input_limit(entity.crystal)
+    window = getattr(refusal, "limit", None) or input_limit(entity.crystal)
     if context.unfolded > 1:
         await _fold(entity, cast, 1)
     # If the window is unknown or the count was wrong, aim for half of what was refused.

@@ -13,6 +13,7 @@ import secrets
 import time
 import urllib.parse
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from cantrip_acp.core.errors import GitError
@@ -32,19 +33,64 @@ def project_id(workspace: Path | str) -> str:
 
     ``CANTRIP_PROJECT`` takes its place. A folder that cannot be written has the id of its path.
     """
-    named = os.environ.get("CANTRIP_PROJECT", "").strip()
-    if named:
-        return f"named:{named}"
     folder = os.path.realpath(workspace)
+    if (known := _named() or _of_git(folder)) is not None:
+        return known
+    try:
+        return f"id:{_stored(folder)}"
+    except OSError:
+        return f"folder:{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}"
+
+
+def known_ids(workspace: Path | str) -> tuple[str, ...]:
+    """The ids of the project in a folder, the one that counts first. Nothing is written; empty if it has none yet.
+
+    The others are what it had before somebody named it, or gave it a remote.
+    """
+    folder = os.path.realpath(workspace)
+    found = (_named(), _of_git_once(folder, _git_state(folder)), _read_stored(folder))
+    return tuple(each for each in found if each is not None)
+
+
+def _named() -> str | None:
+    name = os.environ.get("CANTRIP_PROJECT", "").strip()
+    return f"named:{name}" if name else None
+
+
+def _of_git(folder: str) -> str | None:
     with suppress(GitError):
         repository = Repository.of(folder)
         if repository is not None and (address := _remote(repository)):
             inside = os.path.relpath(folder, repository.top)
             return f"git:{address}" + ("" if inside == "." else f"//{inside}")
-    try:
-        return f"id:{_stored(folder)}"
-    except OSError:
-        return f"folder:{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}"
+    return None
+
+
+@lru_cache(maxsize=256)
+def _of_git_once(folder: str, state: object) -> str | None:
+    """`_of_git`, asked again when the repository's settings have changed. Without a repository git is not started."""
+    return _of_git(folder) if state else None
+
+
+def _git_state(folder: str) -> object:
+    """What changes with the settings of the repository around a folder; None if there is none."""
+    for above in (Path(folder), *Path(folder).parents):
+        found: list[tuple[int, int, int]] = []
+        for name in (".git", ".git/config"):
+            with suppress(OSError):
+                status = os.stat(above / name)
+                # A folder changes with each command of git.
+                found.append((status.st_ino, *((0, 0) if name == ".git" else (status.st_mtime_ns, status.st_size))))
+        if found:
+            return (str(above), *found)
+    return None
+
+
+def _read_stored(folder: str) -> str | None:
+    with suppress(OSError), Folder.top(folder) as top, top.file(f".cantrip/{FILE}") as existing:
+        text = existing.read(100).decode(errors="replace").strip()
+        return f"id:{text}" if _ID.fullmatch(text) else None
+    return None
 
 
 def _remote(repository: Repository) -> str | None:

@@ -197,7 +197,7 @@ async def pin(server: Server, given: CommandArguments, work: CommandRun) -> dict
 
     def change() -> dict[str, Any]:
         view.bring_files()
-        chunk, commit = set_pin(view.substrate, view.project, name, remove=remove)
+        chunk, commit = set_pin(view.substrate, view.workspace, name, remove=remove)
         return {"scope": chunk.id, "pinned": not remove, "commit": commit.number}
 
     return await asyncio.to_thread(change)
@@ -211,7 +211,7 @@ async def remember(server: Server, given: CommandArguments, work: CommandRun) ->
 
     def change() -> dict[str, Any]:
         view.bring_files()
-        chunk, commit = add(view.substrate, view.project, text, everywhere=everywhere)
+        chunk, commit = add(view.substrate, view.workspace, text, everywhere=everywhere)
         return {"id": chunk.id, "name": chunk.name, "commit": commit.number}
 
     return await asyncio.to_thread(change)

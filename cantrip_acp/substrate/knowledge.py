@@ -152,7 +152,7 @@ def _scope(
 
 def _is_group(chunk: Chunk) -> bool:
     """Whether a chunk is one of the scopes that every project has: alone, its text says nothing."""
-    return chunk.id in (USER_CULTURE, USER_SKILLS) or chunk.id.startswith("project:")
+    return chunk.id in (USER_CULTURE, USER_SKILLS) or chunk.id.startswith(("project:", "folder:"))
 
 
 def chunk_tokens(chunk: Chunk, kind: str = "instance") -> int:

@@ -1,19 +1,23 @@
-"""Projects: a workspace's documents as scopes, and the user's own culture.
+"""Projects: what a workspace shares with others, its documents as scopes, and the user's own culture.
 
-A project has a fixed id, made from the real path of its folder. Its scopes are ``culture`` (`.cantrip/culture/*.md`),
-``documents`` (`AGENTS.md`, `CLAUDE.md`), ``nested`` (those of subfolders), ``skills``, ``sessions`` and ``runs``. `sync` commits
-what changed in the files. What somebody placed on a scope otherwise, such as a remembered fact, stays.
+A project is the same in each clone and for each user (`git.project_identity`). It has the scopes ``culture`` (facts that
+somebody remembered for it), ``skills``, ``sessions``, ``runs`` and ``pinned``. What is read from files belongs to the
+*folder*, as two clones have different files: ``culture`` (`.cantrip/culture/*.md`), ``documents`` (`AGENTS.md`, `CLAUDE.md`),
+``nested`` (those of subfolders) and ``skills``. `sync` commits what changed in the files. What somebody placed on a scope
+otherwise stays.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from cantrip_acp.gates.confinement import Root
+from cantrip_acp.git.project_identity import known_ids, project_id
 from cantrip_acp.substrate.chunks import (
+    MOST_CHANGES,
     Change,
     Chunk,
     Commit,
@@ -47,38 +51,49 @@ _LONGEST_TITLE = 60
 _LONGEST = 300
 """Maximum number of characters of a quoted prompt or answer."""
 _SCOPES = {
-    "culture": "What the repository asks of everybody who works in it.",
-    "documents": "Documents of the repository for agents.",
-    "nested": "Documents of subfolders.",
-    "skills": "Skills of this workspace, each with its kind of task. Read one with add_scope before such a task.",
-    "sessions": "What was asked in this folder before.",
-    "runs": "Programs that were run here.",
-    "pinned": "Scopes that every session here reads from the beginning.",
+    "culture": ("culture of this project", "What everybody who works in this project should know."),
+    "skills": ("skills of this project", "Skills of this project, each with its kind of task."),
+    "sessions": ("sessions", "What was asked in this project before."),
+    "runs": ("runs", "Programs that were run here."),
+    "pinned": ("pinned", "Scopes that every session here reads from the beginning."),
+}
+_FOLDER_SCOPES = {
+    "culture": ("culture of this repository", "What the repository asks of everybody who works in it."),
+    "documents": ("documents", "Documents of the repository for agents."),
+    "nested": ("nested", "Documents of subfolders."),
+    "skills": (
+        "skills of this repository",
+        "Skills of this workspace, each with its kind of task. Read one with add_scope before such a task.",
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The ids of a project's scopes."""
+    """The ids of a project's scopes, and of those of one folder of it.
+
+    ``earlier``: the ids that it had before, in this folder.
+    """
 
     id: str
+    folder: str
+    earlier: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, workspace: Path | str) -> Project:
-        """The project of a folder. It need not be in the substrate yet."""
-        return cls(f"project:{short_hash(os.path.realpath(workspace))}")
+        """The project of a folder. It need not be in the substrate yet.
+
+        Before something is kept that should stay when the folder is moved (`settle`), it may have the id of its path.
+        """
+        path = short_hash(os.path.realpath(workspace))
+        ids = [f"project:{short_hash(each)}" for each in known_ids(workspace)]
+        ids.append(f"project:{path}")
+        return cls(ids[0], f"folder:{path}", tuple(ids[1:]))
 
     @property
     def culture(self) -> str:
+        """The facts of the project."""
         return f"{self.id}:culture"
-
-    @property
-    def documents(self) -> str:
-        return f"{self.id}:documents"
-
-    @property
-    def nested(self) -> str:
-        return f"{self.id}:nested"
 
     @property
     def skills(self) -> str:
@@ -98,14 +113,33 @@ class Project:
         return f"{self.id}:pinned"
 
     @property
+    def folder_culture(self) -> str:
+        """The culture of the repository, from files."""
+        return f"{self.folder}:culture"
+
+    @property
+    def documents(self) -> str:
+        return f"{self.folder}:documents"
+
+    @property
+    def nested(self) -> str:
+        return f"{self.folder}:nested"
+
+    @property
+    def folder_skills(self) -> str:
+        """The skills of the repository, from files."""
+        return f"{self.folder}:skills"
+
+    @property
     def pinned(self) -> tuple[str, ...]:
         """What a session reads from the beginning: the user's culture first, then the project's, then skills by name."""
-        return (USER_CULTURE, self.culture, self.documents, USER_SKILLS, self.skills)
+        culture = (USER_CULTURE, self.folder_culture, self.culture, self.documents)
+        return (*culture, USER_SKILLS, self.folder_skills, self.skills)
 
     @property
     def near(self) -> tuple[str, ...]:
         """The scopes that a name means first: this project's and the user's own. Nothing else is found from here."""
-        return (self.id, USER_CULTURE, USER_SKILLS)
+        return (self.id, self.folder, USER_CULTURE, USER_SKILLS)
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -117,23 +151,101 @@ def create(substrate: Substrate, workspace: Path | str) -> Project:
     """Commit the types and the scopes of a project, if they are not there yet."""
     project = Project.of(workspace)
     folder = os.path.realpath(workspace)
-    if substrate.exists(project.runs) and substrate.exists(USER_SKILLS):
-        return project
-    install(substrate)
-    chunks = [
-        NewChunk(USER_CULTURE, "your culture", Spec(), {"text": "What the user wants from every agent."}),
-        NewChunk(project.id, file_name(os.path.basename(folder) or folder), Spec(), {"folder": storable(folder)}),
-    ]
-    own = "The user's own skills, each with its kind of task. Read one with add_scope before such a task."
-    chunks.append(NewChunk(USER_SKILLS, "your skills", Spec(), {"text": own}))
-    placements = [of_type("culture", USER_CULTURE), of_type("project", project.id)]
-    for name, text in _SCOPES.items():
-        shown = {"culture": "culture of this repository", "skills": "skills of this repository"}.get(name, name)
-        chunks.append(NewChunk(f"{project.id}:{name}", shown, Spec(ordered=name == "pinned"), {"text": text}))
-        placements.append(NewPlacement(f"{project.id}:{name}", project.id))
-    placements.append(of_type("culture", project.culture))
-    substrate.commit(Change(chunks, placements), author="cantrip", source="cantrip", message=f"project {folder}")
+    name = file_name(os.path.basename(folder) or folder)
+    if not substrate.exists(USER_SKILLS):
+        install(substrate)
+        own = "The user's own skills, each with its kind of task. Read one with add_scope before such a task."
+        chunks = [
+            NewChunk(USER_CULTURE, "your culture", Spec(), {"text": "What the user wants from every agent."}),
+            NewChunk(USER_SKILLS, "your skills", Spec(), {"text": own}),
+        ]
+        _make(substrate, Change(chunks, [of_type("culture", USER_CULTURE)]), "your culture")
+    if not substrate.exists(project.skills):
+        change = _scopes(project.id, _SCOPES)
+        change.chunks = [NewChunk(project.id, name, Spec(), {}), *change.chunks]
+        change.placements = [of_type("project", project.id), *change.placements]
+        _make(substrate, change, f"project {name}")
+    of_folder = substrate.scope(project.folder).placed if substrate.exists(project.folder) else ()
+    if not any(each.chunk.id == project.id for each in of_folder):
+        change = _scopes(project.folder, _FOLDER_SCOPES)
+        body = {"folder": storable(folder)}
+        change.chunks = [NewChunk(project.folder, f"files of {name}"[:200], Spec(), body), *change.chunks]
+        # The way leads down from the folder to its project: who reads the project reads no other folder of it.
+        change.placements = [NewPlacement(project.id, project.folder, "relates"), *change.placements]
+        change.removals = _old_files(substrate, project)
+        change.removals += [
+            Removal(each.chunk.id, project.folder, "relates") for each in of_folder if is_project(each.chunk.id)
+        ]
+        with at_most_once():
+            _make(substrate, change, f"folder {folder}")
+    for earlier in project.earlier:
+        _adopt(substrate, project, earlier)
     return project
+
+
+class _Draft:
+    def __init__(self) -> None:
+        self.chunks: list[NewChunk] = []
+        self.placements: list[NewPlacement] = []
+        self.removals: list[Removal] = []
+
+
+def _scopes(above: str, scopes: Mapping[str, tuple[str, str]]) -> _Draft:
+    draft = _Draft()
+    for key, (name, text) in scopes.items():
+        draft.chunks.append(NewChunk(f"{above}:{key}", name, Spec(ordered=key == "pinned"), {"text": text}))
+        draft.placements.append(NewPlacement(f"{above}:{key}", above))
+    draft.placements.append(of_type("culture", f"{above}:culture"))
+    return draft
+
+
+def _old_files(substrate: Substrate, project: Project) -> list[Removal]:
+    """The files that an earlier version kept in the project: they belong to the folder now."""
+    old = [f"{project.id}:{name}" for name in _FOLDER_SCOPES]
+    return [
+        Removal(each.id, scope)
+        for scope, placed in substrate.instances(old).items()
+        for each in placed
+        if each.id.startswith(("file:", "skill:"))
+    ]
+
+
+def _adopt(substrate: Substrate, project: Project, earlier: str) -> None:
+    """Place what was kept under an earlier id of the project on the project, and what came there since the last time."""
+    done = f"{project.id}:{earlier.removeprefix('project:')}"
+    if earlier == project.id or not substrate.exists(f"{earlier}:runs"):
+        return
+    until = int(substrate.chunk(done).body["until"]) if substrate.exists(done) else 0
+    into = {
+        "": project.id,
+        ":culture": project.culture,
+        ":documents": project.culture,
+        ":nested": project.id,
+        ":skills": project.skills,
+        ":pinned": project.pins,
+    }
+    if until and not substrate.changed([f"{earlier}{each}" for each in into], until):
+        return
+    latest = substrate.latest()
+    placements = [NewPlacement(f"{earlier}:{each}", project.id) for each in ("sessions", "runs")]
+    for name, scope in into.items():
+        if substrate.exists(f"{earlier}{name}"):
+            for each in substrate.scope(f"{earlier}{name}").placed:
+                own = each.chunk.id.startswith((f"{earlier}:", "file:", "skill:"))
+                if not own and each.chunk.commit > until:
+                    placements.append(NewPlacement(each.chunk.id, scope, each.kind))
+    # Names mean the scopes of the project, not those from before.
+    renamed = [
+        NewChunk(f"{earlier}:{each}", f"earlier {each}", Spec(), {"text": _SCOPES[each][1]})
+        for each in ("sessions", "runs")
+    ]
+    marker = NewChunk(done, "facts of an earlier id", Spec(), {"from": earlier, "until": latest})
+    _make(substrate, Change([marker, *renamed], placements[:MOST_CHANGES]), "facts of an earlier id of the project")
+
+
+def _make(substrate: Substrate, change: Change | _Draft, message: str) -> None:
+    made = Change(change.chunks, change.placements, change.removals)
+    substrate.commit(made, author="cantrip", source="cantrip", message=message)
 
 
 def sync(
@@ -152,10 +264,10 @@ def sync(
     project = create(substrate, workspace)
     root = Root(str(workspace), (str(workspace),), hidden=hidden)
     _sync_scope(substrate, project.documents, root, DOCUMENTS, "repository")
-    _sync_scope(substrate, project.culture, root, _markdown(root), "repository")
+    _sync_scope(substrate, project.folder_culture, root, _markdown(root), "repository")
     if nested:
         _sync_scope(substrate, project.nested, root, list(documents_below(workspace)), "repository")
-        sync_skills(substrate, project.skills, root, FOLDERS, "repository")
+        sync_skills(substrate, project.folder_skills, root, FOLDERS, "repository")
     if config_dir is not None:
         # The user's own files may be links.
         own = sorted((config_dir / "culture").glob("*.md"))
@@ -172,7 +284,9 @@ def earlier_sessions(substrate: Substrate, project: Project, most: int, *, witho
     """
     lines: list[str] = []
     own = session_id(without)
-    sessions = [each for each in substrate.newest(project.sessions, 4 * most + 1) if each.id != own]
+    scopes = [each.id for each in substrate.instances([project.id])[project.id] if each.id.endswith(":sessions")]
+    sessions = [each for scope in scopes for each in substrate.newest(scope, 4 * most + 1) if each.id != own]
+    sessions.sort(key=lambda each: -each.commit)
     asked = dict[str, list[Chunk]]()
     for place, session in enumerate(sessions):
         if len(lines) == most:
@@ -208,22 +322,40 @@ def make_fact(text: str, *, private: bool = False) -> NewChunk:
     return chunk
 
 
-def remember(substrate: Substrate, project: Project, text: str, *, everywhere: bool = False) -> tuple[NewChunk, Commit]:
+def remember(substrate: Substrate, workspace: Path, text: str, *, everywhere: bool = False) -> tuple[NewChunk, Commit]:
     """Add a fact of the user to the culture of a project, or with ``everywhere`` to the user's own. Raises `CommitRefused`."""
     chunk = make_fact(text, private=everywhere)
-    change = Change([chunk], [NewPlacement(chunk.id, USER_CULTURE if everywhere else project.culture)])
+    scope = USER_CULTURE if everywhere else settle(substrate, workspace).culture
     # A fact that others read, too, says whose it is.
     who = "" if everywhere else substrate.tables.user
     source = f"user:{who}" if who else "user"
+    change = Change([chunk], [NewPlacement(chunk.id, scope)])
     return chunk, substrate.commit(change, author=source, source=source, message=f"remember {chunk.name}")
+
+
+def settle(substrate: Substrate, workspace: Path) -> Project:
+    """The project of a folder, with an id that stays when the folder is moved. Call it before something is kept for it."""
+    project_id(workspace)
+    return create(substrate, workspace)
 
 
 def folders_of(
     substrate: Substrate, chunk_id: str, kinds: Collection[Kind] = ("instance", "relates")
-) -> dict[str, str]:
-    """The projects that hold a chunk (``instance``) or read it: the id of each, and its folder."""
-    projects = sorted(each for each in substrate.above(chunk_id, kinds) if is_project(each))
-    return {each: str(substrate.chunk(each).body.get("folder", "")) for each in projects}
+) -> dict[str, list[str]]:
+    """The projects and folders that hold a chunk (``instance``) or read it: the id of each, and its folders on this machine."""
+    found: dict[str, list[str]] = {}
+    for each in sorted(substrate.above(chunk_id, kinds)):
+        if is_project(each):
+            above = [placed.scope for placed in substrate.placements(each) if placed.scope.startswith("folder:")]
+            found[each] = [_path(substrate, folder) for folder in above] or [_path(substrate, each)]
+        elif each.startswith("folder:") and each.count(":") == 1:
+            found[each] = [_path(substrate, each)]
+    return found
+
+
+def _path(substrate: Substrate, chunk_id: str) -> str:
+    chunk = substrate.chunk(chunk_id)
+    return str(chunk.body.get("folder") or chunk.name)
 
 
 def check_own(substrate: Substrate, project: Project, change: Change) -> None:
@@ -234,21 +366,26 @@ def check_own(substrate: Substrate, project: Project, change: Change) -> None:
             there = {(placed.scope, placed.kind) for placed in substrate.placements(each.chunk)}
             if isinstance(each, Removal) or (each.scope, each.kind) not in there:
                 touched.append(each.scope)
+    own = {project.id, project.folder, *project.earlier}
+    own |= {each.scope for each in substrate.placements(project.id)}
     for chunk_id in dict.fromkeys(touched):
-        others = {id_: folder for id_, folder in folders_of(substrate, chunk_id).items() if id_ != project.id}
+        others = [each for id_, each in folders_of(substrate, chunk_id).items() if id_ not in own]
         if others:
-            folder = next(iter(others.values()))
-            more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-            text = f"the project in {folder}{more} reads it too; choose another id, or change it for all with --replace"
+            names = list(dict.fromkeys(name for each in others for name in each))
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            text = (
+                f"the project in {names[0]}{more} reads it too; choose another id, or change it for all with --replace"
+            )
             raise CommitRefused("project", text, chunk=chunk_id)
 
 
-def pin(substrate: Substrate, project: Project, name: str, *, remove: bool = False) -> tuple[Chunk, Commit]:
+def pin(substrate: Substrate, workspace: Path, name: str, *, remove: bool = False) -> tuple[Chunk, Commit]:
     """Let every session of a project read a scope, by id or name, from the beginning; with ``remove``, no longer.
 
     Raises `ChunkNotFound`, or `CommitRefused` if it is to be removed and was not pinned.
     """
-    chunk = substrate.one(name, prefer=project.near)
+    chunk = substrate.one(name, prefer=Project.of(workspace).near)
+    project = settle(substrate, workspace)
     if remove:
         change = Change(removals=[Removal(chunk.id, project.pins, "relates")])
     else:

@@ -66,6 +66,7 @@ class _Reading:
     """
 
     cast_id: str | None = None
+    project: Project | None = None
     told_earlier: bool = False
     pinned: tuple[str, ...] = ()
     added: list[str] = field(default_factory=list)
@@ -98,7 +99,7 @@ class SessionView:
         ``hidden_paths``: documents in it are not read.
         """
         self.workspace = workspace
-        self.project = Project.of(workspace)
+        self._project: Project | None = None
         self._address = address
         self._config_dir = config_dir
         self._documents = documents
@@ -143,6 +144,14 @@ class SessionView:
             return self._opened
 
     @property
+    def project(self) -> Project:
+        """The project of the workspace. Its id changes when the folder gets a git remote, or an id of its own."""
+        with self._lock:
+            if self._project is None:
+                self._project = Project.of(self.workspace)
+            return self._project
+
+    @property
     def boundary(self) -> Boundary:
         """What an entity of this workspace may read; it may write nothing by itself."""
         return Boundary.of(read=[*self.project.near, TYPES], holder=self.project.id)
@@ -180,7 +189,7 @@ class SessionView:
         if not lines:
             return ()
         head = (
-            "What was asked in this folder in earlier sessions, the latest first, and how it ended. Files may have changed "
+            "What was asked in this project in earlier sessions, the latest first, and how it ended. Files may have changed "
             "since; none of this is a task now. `recall` finds more of them.\n"
         )
         return (ContextBlock(head + "\n".join(lines), "earlier sessions here", EARLIER),)
@@ -213,7 +222,14 @@ class SessionView:
             elif not self._synced:
                 self._sync(nested=False)
             if reading.cast_id != cast_id:
-                reading.cast_id, reading.pinned = cast_id, self._pinned(self.limits_of(entity_id))
+                reading.cast_id, reading.project = cast_id, self.project
+                reading.pinned = self._pinned(self.limits_of(entity_id))
+            elif reading.project is not None and reading.project != self.project:
+                # The folder got another id meanwhile. What the user pinned still waits for the next cast.
+                old, new = (dict.fromkeys(each.pinned) for each in (reading.project, self.project))
+                if reading.pinned[: len(old)] == (*old,):
+                    reading.pinned = (*dict.fromkeys((*new, *reading.pinned[len(old) :])),)
+                reading.project = self.project
             scopes = (*reading.pinned, *(each for each in reading.added if each not in reading.pinned))
             limits, latest = self.limits_of(entity_id), self.substrate.latest()
             known = {*scopes, *(part.chunk for part in reading.knowledge.parts)}
@@ -228,14 +244,14 @@ class SessionView:
             return reading.knowledge
 
     def _read_files(self, reading: _Reading, *, nested: bool) -> None:
-        files = _fingerprint(self.workspace, self._config_dir)
+        files = (Project.of(self.workspace), _fingerprint(self.workspace, self._config_dir))
         if reading.files != files or nested:
             self._sync(nested=nested)
             reading.files = files
 
     def _sync(self, *, nested: bool) -> None:
         with self._lock:
-            sync(self.substrate, self.workspace, self._config_dir, nested=nested, hidden=self._hidden)
+            self._project = sync(self.substrate, self.workspace, self._config_dir, nested=nested, hidden=self._hidden)
             self._synced = True
 
     def bring_files(self) -> None:
@@ -305,7 +321,7 @@ class SessionView:
         return [
             Gate(
                 "recall",
-                "Search what is known here: documents, remembered facts, skills, and earlier sessions of this folder. Returns "
+                "Search what is known here: documents, remembered facts, skills, and earlier sessions of this project. Returns "
                 "references; read one with add_scope.",
                 {
                     "type": "object",

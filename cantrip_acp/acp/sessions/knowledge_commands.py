@@ -67,7 +67,6 @@ async def remember(session: Session, rest: str) -> str:
         return "Write what to remember: `/remember Ports begin at 4000.`"
     if await anyio.to_thread.run_sync(lambda: view.substrate and view.missing):
         return f"Nothing can be remembered: {view.missing}"
-    project = view.project
     # What cannot be stored is refused before the user is asked.
     make_fact(rest)
     call = acp.PermissionToolCall(
@@ -97,7 +96,7 @@ async def remember(session: Session, rest: str) -> str:
             return "Nothing was remembered."
         everywhere = chosen == "everywhere"
         chunk, commit = await anyio.to_thread.run_sync(
-            lambda: add(view.substrate, project, rest, everywhere=everywhere)
+            lambda: add(view.substrate, view.workspace, rest, everywhere=everywhere)
         )
         status = "completed"
     finally:

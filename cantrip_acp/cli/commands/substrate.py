@@ -77,7 +77,7 @@ def tree(name: str | None, depth: int, limit: int, at: int | None, as_json: bool
         _known(found, at)
         read = render(found, [*project.pinned, *(each.chunk.id for each in found.scope(project.pins).placed)], at=at)
         sizes = {part.chunk: part.tokens for part in read.parts}
-        ids = [found.one(name, at=at, prefer=project.near).id] if name else [USER_CULTURE, project.id]
+        ids = [found.one(name, at=at, prefer=project.near).id] if name else [USER_CULTURE, project.id, project.folder]
         most = None if as_json else limit
         trees = [_tree(found, each, depth, at, (pinned, sizes), set(), most) for each in ids]
         if as_json:
@@ -143,7 +143,8 @@ def search(query: str, limit: int, everywhere: bool, at: int | None, as_json: bo
         boundary = Boundary() if everywhere else Boundary.of(read=[*project.near, TYPES])
         hits = found.search(query, at=_known(found, at), limit=limit, boundary=boundary)
         for hit in hits:
-            folders = list(folders_of(found, hit.chunk.id).values()) if everywhere else []
+            homes = folders_of(found, hit.chunk.id).values() if everywhere else ()
+            folders = list(dict.fromkeys(name for each in homes for name in each))
             record = {"id": hit.chunk.id, "name": hit.chunk.name, "source": hit.chunk.source, "text": hit.snippet}
             if as_json:
                 click.echo(json.dumps(record | ({"projects": folders} if everywhere else {})))
@@ -170,8 +171,8 @@ def pin(name: str, remove: bool, as_json: bool, cwd: Path) -> int:
     """
     from cantrip_acp.substrate.projects import pin as set_pin
 
-    with _opened(cwd) as (found, project):
-        chunk, commit = set_pin(found, project, name, remove=remove)
+    with _opened(cwd) as (found, _):
+        chunk, commit = set_pin(found, cwd.resolve(), name, remove=remove)
         if as_json:
             click.echo(json.dumps({"scope": chunk.id, "pinned": not remove, "commit": commit.number}))
         elif commit.changed:
@@ -254,8 +255,8 @@ def remember(text: str, everywhere: bool, as_json: bool, cwd: Path) -> int:
     """
     from cantrip_acp.substrate.projects import remember as add
 
-    with _opened(cwd) as (found, project):
-        chunk, commit = add(found, project, text, everywhere=everywhere)
+    with _opened(cwd) as (found, _):
+        chunk, commit = add(found, cwd.resolve(), text, everywhere=everywhere)
         if as_json:
             click.echo(json.dumps({"id": chunk.id, "name": chunk.name, "commit": commit.number}))
         else:

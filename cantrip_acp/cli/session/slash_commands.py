@@ -262,7 +262,7 @@ class TerminalCommands:
                 show("nothing was remembered; `cantrip substrate remember TEXT` needs no question")
                 return
             everywhere = answer[:1].lower() == "a"
-            chunk, commit = remember(view.substrate, view.project, text, everywhere=everywhere)
+            chunk, commit = remember(view.substrate, view.workspace, text, everywhere=everywhere)
         except CantripError as problem:
             self._output.renderer.show_note(str(problem), "yellow")
             return

@@ -222,10 +222,11 @@ class Engine:
             return
         held: tuple[Kind, ...] = ("instance",)
         folders = folders_of(self.substrate, program.id, held)
-        if folders and Project.of(here).id not in folders:
+        project = Project.of(here)
+        if folders and not {project.id, project.folder, *project.earlier} & folders.keys():
             raise RunRefused(
-                f"program {program.name!r} belongs to the project in {next(iter(folders.values()))}, where its files are; run it "
-                "there"
+                f"program {program.name!r} belongs to the project in {next(iter(folders.values()))[0]}, where its files are; "
+                "run it there"
             )
 
     async def wait(self, process_id: str, timeout_s: float | None = None) -> Chunk:

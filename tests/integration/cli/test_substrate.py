@@ -176,7 +176,7 @@ def test_a_name_means_a_project_only_if_nothing_else_has_it(tmp_path: Path) -> N
     (pinned,) = run("substrate", "pin", "agent", "--json", cwd=folder).lines
     assert pinned["scope"] == "program:agent"
     (named,) = run("substrate", "pin", "documents", "--json", cwd=folder).lines
-    assert named["scope"].startswith("project:")
+    assert named["scope"].startswith("folder:")
     other = tmp_path / "elsewhere"
     other.mkdir()
     (own,) = run("substrate", "show", "elsewhere", "--json", cwd=other).lines

@@ -178,7 +178,8 @@ def test_two_sessions_that_run_read_their_own_files_again_whoever_changed_theirs
 
 def test_facts_of_a_project_are_everybodys_and_say_whose_they_are(team: Team) -> None:
     assert team.ann.run("substrate", "remember", "Deploys happen on Tuesday.").status == 0
-    (hit,) = run("substrate", "search", "deploys", "--json", cwd=team.ann.clone, **team.bob.environment).lines
+    assert Project.of(team.ann.clone).id == Project.of(team.bob.clone).id
+    (hit,) = team.bob.run("substrate", "search", "deploys", "--json").lines
     assert (hit["text"], hit["source"]) == ("Deploys happen on Tuesday.", f"user:{team.ann.role}")
 
 
@@ -225,7 +226,7 @@ def test_plain_sql_of_another_role_reads_and_changes_nothing_private(team: Team)
 def test_a_chunk_of_another_user_that_has_the_id_of_an_own_one_does_not_hide_it(team: Team) -> None:
     with team.ann.opened() as anns, team.bob.opened() as bobs:
         sync(anns, team.ann.clone)
-        chunk, _ = remember(anns, Project.of(team.ann.clone), "Mine.", everywhere=True)
+        chunk, _ = remember(anns, team.ann.clone, "Mine.", everywhere=True)
         # As a chunk of an earlier version that was given to her: its id does not say that it is private.
         team.ann.sql("INSERT INTO cantrip_chunks (id, number, name, spec, body, source, words, owner) "
                      "VALUES ('fact-1', 0, 'f', '', '{\"text\": \"old\"}', 'user', '', current_user)")  # fmt: skip
@@ -240,7 +241,7 @@ def test_boundaries_name_the_own_scope_and_no_other(team: Team) -> None:
     with team.ann.opened() as anns, team.bob.opened() as bobs:
         for each, person in ((anns, team.ann), (bobs, team.bob)):
             sync(each, person.clone)
-        own, _ = remember(anns, Project.of(team.ann.clone), "Ann's own heron.", everywhere=True)
+        own, _ = remember(anns, team.ann.clone, "Ann's own heron.", everywhere=True)
         every = Boundary.of(read=[USER_CULTURE, own.id, "types"], write=[USER_CULTURE, own.id])
         assert bobs.search("heron", boundary=every) == []
         with pytest.raises(OutsideBoundary):

@@ -49,7 +49,7 @@ def names(substrate: Substrate, scope: str, at: int | None = None) -> list[str]:
 def test_files_become_chunks_and_only_changes_are_committed(substrate: Substrate, workspace: Path) -> None:
     project = sync(substrate, workspace, workspace / "config")
     assert names(substrate, project.documents) == ["AGENTS.md", "CLAUDE.md"]
-    assert names(substrate, project.culture) == [".cantrip/culture/tone.md"]
+    assert names(substrate, project.folder_culture) == [".cantrip/culture/tone.md"]
     assert names(substrate, project.nested) == ["docs/AGENTS.md"]
     assert names(substrate, USER_CULTURE) == ["culture/me.md"]
     assert substrate.find("AGENTS.md")[0].source == "repository:AGENTS.md"
@@ -62,15 +62,16 @@ def test_files_become_chunks_and_only_changes_are_committed(substrate: Substrate
     (workspace / ".cantrip/culture/tone.md").unlink()
     sync(substrate, workspace, workspace / "config")
     assert substrate.find("CLAUDE.md")[0].text == "Use tabs."
-    assert names(substrate, project.culture) == []
-    assert names(substrate, project.culture, at=first) == [".cantrip/culture/tone.md"]
+    assert names(substrate, project.folder_culture) == []
+    assert names(substrate, project.folder_culture, at=first) == [".cantrip/culture/tone.md"]
 
 
 def test_what_the_user_remembered_stays(substrate: Substrate, workspace: Path) -> None:
     project = sync(substrate, workspace)
     substrate.put(NewChunk("k-1", "a fact", Spec(), {"text": "Ports begin at 4000."}), project.culture)
     sync(substrate, workspace)
-    assert names(substrate, project.culture) == [".cantrip/culture/tone.md", "a fact"]
+    assert names(substrate, project.folder_culture) == [".cantrip/culture/tone.md"]
+    assert names(substrate, project.culture) == ["a fact"]
 
 
 def test_links_out_of_the_workspace_are_not_followed(substrate: Substrate, workspace: Path, tmp_path: Path) -> None:
@@ -216,9 +217,10 @@ async def test_what_is_pinned_is_fixed_for_a_cast_and_what_was_added_stays(works
     first, second = (CastInfo("me", cast, "Go.", "trace") for cast in ("c1", "c2"))
     before = await view.refresh(first)
     assert before is not None
-    pin(view.substrate, view.project, "nested")
+    pin(view.substrate, view.workspace, "nested")
     same = await view.refresh(first)
-    assert same == before, "a pin of somebody else changes nothing while the cast runs"
+    assert same is not None
+    assert same.text == before.text, "a pin of somebody else changes nothing while the cast runs"
     view.add("me", "skills of this repository")
     view.add("me", view.project.sessions)
     pinned = (*view.project.pinned,)

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core.errors import CantripError
-from cantrip_acp.files.hidden_paths import matcher
 from cantrip_acp.text.codecs import convert
+from cantrip_acp.tuplespace.canonical import content_id
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.tuplespace.input_files import MOST_FILES, FileDigests
-from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple, parse_tuple
+from cantrip_acp.tuplespace.receipts import make_receipt
+from cantrip_acp.tuplespace.stores.base import BATCH_LANE, StoredReceipt
+from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple, now_iso, parse_tuple
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cantrip_acp.recipes.recipe import Recipe
     from cantrip_acp.tuplespace.stores.base import TupleStore
 
@@ -77,19 +76,6 @@ def recipe_digest(recipe: Recipe, model: str = "") -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def inputs_digest(recipe: Recipe, workspace: Path) -> str:
-    """The digest of the files that the recipe declares as ``inputs``, or "". Raises `TupleError`."""
-    patterns = [matcher(each) for each in recipe.data.get("inputs", ())]
-    if not patterns:
-        return ""
-    digest = FileDigests().folder(workspace, lambda name: any(each.fullmatch(f"/{name}") for each in patterns))
-    if digest is None:
-        raise TupleError(
-            f"{recipe.file}: inputs: {workspace} has more than {MOST_FILES:,} of these files, or one cannot be read; name fewer"
-        )
-    return f"blake2b:{digest}"
-
-
 def batch_tuples(
     recipe_name: str,
     digest: str,
@@ -128,6 +114,107 @@ def batch_tuples(
             )
             assert number >= sample
     return works
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the log of batches: a batch began, or ``ended``, while the workspace's files had the digest ``files``.
+
+    ``inputs`` and ``run`` are those of its tuples: the digest of the files when it began first, and a text of its own if
+    everything was repeated on purpose.
+    """
+
+    batch: str
+    inputs: str = ""
+    run: str | None = None
+    files: str = ""
+    ended: bool = False
+
+
+class BatchLog:
+    """Which files a batch began with, and which it left: casts may write into the workspace on which they depend.
+
+    A batch that has begun keeps the digest with which it began until it has ended. Then the digest of what it left is the same
+    work too. The log is in the tuple-space, where all who run the batch find it: a tuple for each line, whose id follows from its
+    number, with the line as its receipt. Of two who write the same line at once, one comes first.
+    """
+
+    def __init__(self, store: TupleStore, batch: str, *same: Any) -> None:
+        """``batch`` is the name of the batch. ``same`` is everything that batches have in common whose casts can be the same."""
+        self._store, self._batch = store, batch
+        self._series = content_id(list(same))
+        self._rounds: list[Round] = []
+
+    def find(self, files: str, *, failed: bool = False) -> tuple[Round, str]:
+        """The round to which the batch belongs, and what the user should know about that.
+
+        ``failed``: what failed is repeated, also if the files have changed since the batch ended.
+        """
+        self._read()
+        own = self._own()
+        if own is not None and (failed or not own.ended):
+            changed = own.files != files
+            return own, _CHANGED.format("ended" if own.ended else "began") if changed else ""
+        for each in reversed(self._rounds):
+            if each.files == files:
+                return each, ""
+        return Round(batch=self._batch, inputs=files, files=files), _NEW if own is not None else ""
+
+    def begin(self, found: Round, files: str) -> bool:
+        """Note that the batch has begun, unless that is noted. False if somebody else noted something at the same time: then
+        `find` must look again."""
+        own = self._own()
+        if own is not None and not own.ended and (own.inputs, own.run) == (found.inputs, found.run):
+            return True
+        return self._append(msgspec.structs.replace(found, batch=self._batch, files=files, ended=False))
+
+    def end(self, files: str) -> None:
+        """Note that the batch has ended, and what files it left."""
+        self._read()
+        while (own := self._own()) is not None and not own.ended:
+            if self._append(msgspec.structs.replace(own, files=files, ended=True)):
+                return
+            self._read()
+
+    def _own(self) -> Round | None:
+        return next((each for each in reversed(self._rounds) if each.batch == self._batch), None)
+
+    def _tuple(self, number: int) -> WorkTuple:
+        return new_tuple(
+            BATCH_LANE, [{"yool": "batch.round", "args": {"series": self._series}}], map_pos={"number": number}
+        )
+
+    def _read(self) -> None:
+        """Read the lines that were added."""
+        while True:
+            start = len(self._rounds)
+            ids = [self._tuple(number).id for number in range(start, start + _LINES)]
+            found = self._store.ended(ids)
+            for each in ids:
+                if each not in found:
+                    return
+                self._rounds.append(convert(found[each]["result"], Round))
+
+    def _append(self, line: Round) -> bool:
+        work, now = self._tuple(len(self._rounds)), now_iso()
+        receipt = make_receipt(
+            yool="batch.round",
+            tuple_id=work.id,
+            started_at=now,
+            ended_at=now,
+            exit=0,
+            cost={},
+            result=msgspec.to_builtins(line),
+        )
+        return self._store.put_ended(work, [StoredReceipt(document=receipt, step=None)])
+
+
+_LINES = 20
+"""How many lines of the log are asked for at once."""
+_CHANGED = (
+    "the files have changed since this batch {}, by its own casts or by somebody else. It goes on as the same batch; to begin "
+    "anew with the files as they are now: --again all"
+)
+_NEW = "the files have changed since this batch ended, so it is new work"
 
 
 def latest_attempts(store: TupleStore, works: Sequence[WorkTuple], *, again: bool) -> list[WorkTuple]:

@@ -14,51 +14,80 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.ignore_files import IGNORE_FILES, Level, level_of_folder
+from cantrip_acp.files.paths import private
 
 MOST_FILES = 50_000
-"""A folder with more files has no digest: to look at it would take longer than most calls."""
+"""A folder with more files has no digest, unless the caller wants it: to look at it would take longer than most calls."""
 _RACY_NS = 2_000_000_000
 """A file that changed so shortly before it was read is read again next time."""
 _SKIPPED = frozenset({".git", ".hg", ".svn", ".jj", "CVS"})
+_SMALL = 1 << 20
+"""Bytes of a file that is read at once."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _Mark = tuple[int, int, int, int]
 
 
 class FileDigests:
-    """Digests of folders, with what was read before. Any thread may use it."""
+    """Digests of folders, with what was read before. Any thread may use it.
 
-    def __init__(self) -> None:
+    ``kept`` is a file that only the user can write: what was read is known there to later processes.
+    """
+
+    def __init__(self, kept: Path | None = None) -> None:
+        self._kept = kept
         self._known: dict[str, tuple[_Mark, bytes]] = {}
         self._folders: dict[str, _Folder] = {}
         self._lock = threading.Lock()
+        self._strict = True
 
-    def folder(self, path: Path, keep: Callable[[str], bool] = lambda _: True) -> str | None:
-        """The digest of all files below a folder that are not ignored and whose names ``keep`` takes. None if there are too many,
-        or one cannot be read."""
+    def folder(
+        self, path: Path, keep: Callable[[str], bool] = lambda _: True, *, most: int = MOST_FILES, strict: bool = True
+    ) -> str | None:
+        """The digest of all files below a folder that are not ignored and whose names ``keep`` takes.
+
+        None if there are more than ``most``, or one cannot be read. If it is not ``strict``, such a file counts by its name and
+        size; a folder that cannot be read, and what is neither a file nor a link, does not count.
+        """
         with self._lock:
             digest = hashlib.blake2b(digest_size=32)
-            count = 0
+            count, self._strict = 0, strict
+            if not self._known and self._kept is not None:
+                self._known = _load(self._kept)
             seen: dict[str, tuple[_Mark, bytes]] = {}
             try:
                 for name, place in self._walk(path):
                     if not keep(name):
                         continue
+                    try:
+                        status = os.lstat(place)
+                        content = self._content(place, status, seen)
+                    except OSError as error:
+                        if strict:
+                            raise
+                        if isinstance(error, FileNotFoundError) or not stat.S_ISREG(status.st_mode):
+                            continue
+                        content = b"%d" % status.st_size
                     count += 1
-                    if count > MOST_FILES:
+                    if count > most:
                         return None
-                    status = os.lstat(place)
                     mode = f"{stat.S_IFMT(status.st_mode):o} {status.st_mode & 0o111:o}"
-                    digest.update(f"{name}\0{mode}\0".encode(errors="surrogateescape"))
-                    digest.update(self._content(place, status, seen))
+                    digest.update(f"{name}\0{mode}\0".encode(errors="surrogateescape") + content)
             except (OSError, ValueError):
                 return None
             prefix = f"{path}{os.sep}"
-            self._known = {key: value for key, value in self._known.items() if not key.startswith(prefix)} | seen
+            known = {key: value for key, value in self._known.items() if not key.startswith(prefix)} | seen
+            if self._kept is not None and known != self._known:
+                _save(self._kept, known)
+            self._known = known
             return digest.hexdigest()
 
     def _content(self, place: str, status: os.stat_result, seen: dict[str, tuple[_Mark, bytes]]) -> bytes:
@@ -70,17 +99,20 @@ class FileDigests:
         known = self._known.get(place)
         if known is None or known[0] != mark:
             now = time.time_ns()
-            with open(os.open(place, _READ), "rb") as file:
-                content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).digest()
-            known = (mark, content)
+            known = (mark, _hash(place, status.st_size))
             if now - max(status.st_mtime_ns, status.st_ctime_ns) < _RACY_NS:
-                return content
+                return known[1]
         seen[place] = known
         return known[1]
 
     def _walk(self, folder: Path) -> Iterator[tuple[str, str]]:
         """The files below a folder that count: each with its name below the folder, and its path. In a fixed order."""
-        tracked = _tracked(folder)
+        try:
+            tracked = _tracked(folder)
+        except ValueError:
+            if self._strict:
+                raise
+            tracked = set()
         above = tuple(_marks(str(each)) for each in folder.parents)
         marks = _marks(str(folder))
         for name, place in self._below(str(folder), "", lambda: level_of_folder(str(folder)), (above, marks)):
@@ -110,14 +142,48 @@ class FileDigests:
         known = self._folders.get(folder)
         if known is not None and known.mark == mark and known.marks == marks:
             return known
-        now, level = time.time_ns(), enter()
-        with os.scandir(folder) as found:
-            entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in found)
+        now = time.time_ns()
+        try:
+            level = enter()
+            with os.scandir(folder) as found:
+                entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in found)
+        except (PermissionError, FileNotFoundError):
+            if self._strict:
+                raise
+            return _Folder(mark, marks, Level(None, "", (), False), [])
         kept = [each for each in entries if each[0] not in _SKIPPED and not level.ignores(*each)]
         known = _Folder(mark, marks, level, kept)
         if now - max(mark[1], mark[2]) >= _RACY_NS:
             self._folders[folder] = known
         return known
+
+
+def _hash(place: str, size: int) -> bytes:
+    """The hash of a file's content."""
+    descriptor = os.open(place, _READ)
+    if size > _SMALL:
+        with open(descriptor, "rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).digest()
+    digest = hashlib.blake2b(digest_size=32)
+    try:
+        while part := os.read(descriptor, _SMALL):
+            digest.update(part)
+    finally:
+        os.close(descriptor)
+    return digest.digest()
+
+
+def _load(kept: Path) -> dict[str, tuple[_Mark, bytes]]:
+    """What earlier processes have read. A file that cannot be used is as none."""
+    try:
+        return msgspec.msgpack.decode(kept.read_bytes(), type=dict[str, tuple[_Mark, bytes]])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def _save(kept: Path, known: dict[str, tuple[_Mark, bytes]]) -> None:
+    with suppress(OSError, UnicodeError), Folder.of(private(kept.parent)) as folder:
+        folder.replace(kept.name, msgspec.msgpack.encode(known), 0o600)
 
 
 class _Folder(NamedTuple):

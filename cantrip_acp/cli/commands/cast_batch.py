@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from cantrip_acp.text.sanitize import escaped_json
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
     from cantrip_acp.recipes.recipe import Recipe
-    from cantrip_acp.tuplespace.batch import Intent
+    from cantrip_acp.tuplespace.batch import BatchLog, Intent, Round
     from cantrip_acp.tuplespace.stores.base import TupleStore
     from cantrip_acp.tuplespace.tuples import WorkTuple
 
@@ -159,9 +159,9 @@ def cast_batch(
     recipe's scoring function and for exports; the model never sees it. If INTENTS is -, it is read from stdin.
 
     Each cast is a tuple in a tuple-space and ends with one receipt. After an interruption, run the same command again to
-    continue. It does not repeat casts that ended in this project, if the recipe, the files that it names, its `inputs` and
-    the intent are the same. A cast that was interrupted continues from its loom. --again failed repeats what failed, --again
-    all repeats everything.
+    continue. It does not repeat casts that ended in this project, if the recipe, the files that it names, the intent and the
+    project's files (or the recipe's `inputs`) are the same. A cast that was interrupted continues from its loom. --again
+    failed repeats what failed, --again all repeats everything.
 
     Without --lane the casts run here, at most --concurrency at once, into one loom. With --lane, workers on this
     machine or on others run the casts: start workers with `cantrip worker --lane LANE RECIPE`.
@@ -175,10 +175,11 @@ def cast_batch(
     from cantrip_acp.files import paths
     from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.recipes import load
-    from cantrip_acp.tuplespace.batch import batch_tuples, inputs_digest, latest_attempts, read_intents, recipe_digest
+    from cantrip_acp.tuplespace.batch import BatchLog, batch_tuples, read_intents, recipe_digest
     from cantrip_acp.tuplespace.guardrails import lane_concurrency
     from cantrip_acp.tuplespace.monitoring.spans import emitting
     from cantrip_acp.tuplespace.space import max_waiting_from_environment
+    from cantrip_acp.tuplespace.workspace_inputs import WorkspaceInputs, own_streams
 
     at_once, most_waiting = lane_concurrency(concurrency, _AT_ONCE), max_waiting_from_environment()
     with click.open_file(intents, encoding="utf-8", errors="strict") as lines:
@@ -189,28 +190,39 @@ def cast_batch(
     store = open_space(space, state_dir)
     opened = None
     try:
-        works = batch_tuples(
-            found.name,
-            digest,
-            wanted,
-            lane=lane or f"here.{digest[7:19]}",
-            samples=samples,
-            project=project,
-            inputs=inputs_digest(found, workspace),
-            terms={"max_retries": max_retries}
-            | {
-                name: value
-                for name, value in (
-                    ("budget_usd", cast_budget_usd),
-                    ("disk_quota_mb", cast_disk_mb),
-                    ("cpu_quota_pct", cast_cpu_percent),
-                )
-                if value is not None
-            },
-            run=str(time.time_ns()) if again == "all" else None,
-        )
-        works = latest_attempts(store, works, again=again == "failed")
-        budget: str | None = _batch_budget(workspace, intents, wanted, digest, lane)
+        name = lane or f"here.{digest[7:19]}"
+        terms = {"max_retries": max_retries} | {
+            term: value
+            for term, value in (
+                ("budget_usd", cast_budget_usd),
+                ("disk_quota_mb", cast_disk_mb),
+                ("cpu_quota_pct", cast_cpu_percent),
+            )
+            if value is not None
+        }
+        batch = _batch_name(store, workspace, intents, wanted, digest, lane, project)
+        loom = loom_file or _batch_loom(state, workspace, digest, project)
+        # Links of the page lead to files beside it.
+        beside = page.with_name(f"{page.stem}-looms") if page is not None else None
+        own = [intents, out, page, beside, getattr(store, "path", None), loom.removeprefix("sqlite:")]
+        files = WorkspaceInputs(found, workspace, state, [*filter(None, own), *own_streams()], _tell)
+        log = BatchLog(store, batch, digest, project, name, terms)
+
+        def tuples(round_: Round) -> list[WorkTuple]:
+            return batch_tuples(
+                found.name,
+                digest,
+                wanted,
+                lane=name,
+                samples=samples,
+                project=project,
+                inputs=round_.inputs,
+                terms=terms,
+                run=round_.run,
+            )
+
+        works = _begin(store, log, files.digest(), tuples, again)
+        budget: str | None = batch
         if budget_usd is None and budget_tokens is None and not store.budgets(budget):
             budget = None
         else:
@@ -221,9 +233,7 @@ def cast_batch(
         about = {"cantrip.lane": works[0].lane, "cantrip.tuples": len(works)}
         with report.terminal(), emitting(f"cast-batch {found.name}", about) as meta:
             if lane is None:
-                opened = open_recipe(
-                    recipe, cwd, loom_file or _batch_loom(state, workspace, digest), state_dir, model, many=True
-                )
+                opened = open_recipe(recipe, cwd, loom, state_dir, model, many=True)
                 if any(each.reference is not None for each in wanted):
                     for file in (*([] if intents == "-" else [intents]), opened.loom.location):
                         check_reference([], opened.cantrip.circle, file)
@@ -235,6 +245,8 @@ def cast_batch(
                     store, works, report, lane, space, most_waiting, (recipe, model), budget, meta
                 )
         report.collect()
+        if report.all_ended():
+            log.end(files.digest())
         if out is not None:
             report.write(out)
         if page is not None:
@@ -258,22 +270,65 @@ def _model_name(recipe: Recipe, model: str | None) -> str:
     return name_for_run(recipe, model, "--model")
 
 
-def _batch_budget(workspace: Path, file: str, intents: Sequence[Intent], digest: str, lane: str | None) -> str:
-    """The name of a batch's budget: the same for the same command, and for a file to which intents were added."""
+def _tell(text: str) -> None:
+    click.echo(f"cantrip: {text}", err=True)
+
+
+def _begin(
+    store: TupleStore, log: BatchLog, files: str, tuples: Callable[[Round], list[WorkTuple]], again: str | None
+) -> list[WorkTuple]:
+    """The tuples of the batch: of the round that goes on or has ended, or of a new one. It is noted if there is work to do."""
+    from cantrip_acp.tuplespace.batch import Round, latest_attempts
+
+    while True:
+        found, notice = log.find(files, failed=again == "failed")
+        if again == "all":
+            found, notice = Round(batch=found.batch, inputs=files, run=str(time.time_ns())), ""
+        works = tuples(found)
+        before = latest_attempts(store, works, again=False)
+        ended = store.ended([each.id for each in before])
+        again_failed = again == "failed" and any(each["exit"] != 0 for each in ended.values())
+        if (len(ended) == len(works) and not again_failed) or not (files or again == "all") or log.begin(found, files):
+            if notice:
+                _tell(notice)
+            return latest_attempts(store, works, again=again == "failed")
+
+
+def _batch_name(
+    store: TupleStore,
+    workspace: Path,
+    file: str,
+    intents: Sequence[Intent],
+    digest: str,
+    lane: str | None,
+    project: str,
+) -> str:
+    """The name of a batch and of its budget: the same for the same command, and for a file to which intents were added."""
     import hashlib
 
-    what = str((workspace / file).resolve()) if file != "-" else repr(intents)
-    return f"batch-{hashlib.sha256(f'{digest} {lane} {what}'.encode()).hexdigest()[:12]}"
+    def name(*parts: object) -> str:
+        return f"batch-{hashlib.sha256(' '.join(map(str, (digest, lane, *parts))).encode()).hexdigest()[:12]}"
+
+    path = Path(file).resolve()
+    what = repr(intents) if file == "-" else path.relative_to(workspace) if path.is_relative_to(workspace) else path
+    names = [name(project, what), name(what if file == "-" else (workspace / file).resolve())]
+    # Earlier versions named it after the folder.
+    return next((each for each in names if store.budgets(each)), names[0])
 
 
-def _batch_loom(state: Path, workspace: Path, digest: str) -> str:
+def _batch_loom(state: Path, workspace: Path, digest: str, project: str) -> str:
     """The loom of a recipe's batches in the state folder: samples of one intent are compared in one loom."""
     import hashlib
 
     from cantrip_acp.files import paths
 
-    key = hashlib.sha256(f"{digest} {workspace}".encode()).hexdigest()[:12]
-    return str(paths.private(state / "looms") / f"batch-{key}.loom.jsonl")
+    looms = paths.private(state / "looms")
+    names = [
+        f"batch-{hashlib.sha256(f'{digest} {each}'.encode()).hexdigest()[:12]}.loom.jsonl"
+        for each in (project, workspace)
+    ]
+    # Earlier versions named it after the folder.
+    return str(next((looms / each for each in names if (looms / each).exists()), looms / names[0]))
 
 
 def _cast_here(
@@ -298,7 +353,7 @@ def _cast_here(
     give_back_of_dead_processes(store, works[0].lane)
     worker = Worker(
         store,
-        Pattern({"lane": works[0].lane}),
+        Pattern({"lane": works[0].lane, **_of_round(works[0])}),
         cast_yools([opened], hosts),
         name=worker_name(),
         concurrency=concurrency,
@@ -333,6 +388,15 @@ def _cast_here(
         return interrupted
 
     return run_async(run)
+
+
+def _of_round(work: WorkTuple) -> dict[str, Any]:
+    """What only the tuples of one round have: what waits of an earlier one was given up."""
+    inputs, run = (work.payload[0].args or {}).get("inputs"), (work.map_pos or {}).get("run")
+    return {
+        **({"payload": [{"args": {"inputs": inputs}}]} if inputs else {}),
+        **({"map_pos": {"run": run}} if run else {}),
+    }
 
 
 def _cast_by_workers(

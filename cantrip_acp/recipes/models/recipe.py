@@ -235,7 +235,8 @@ class Recipe(Model):
     inputs: list[Line] = Field(
         default_factory=list,
         description="The files of the workspace on which a result depends, as patterns relative to it (`src/**`). A batch casts "
-        "an intent again when one of them has changed. Ignored files do not count.",
+        "an intent again when one of them has changed. Ignored files do not count. Without this key, all files that are not "
+        "ignored count, if the entity can read them; an empty list means none.",
     )
     folding: Folding = Folding()
     retry: Retry = Retry()

@@ -23,6 +23,7 @@ from cantrip_acp.loom.view import assets, write_html
 from cantrip_acp.loom.view.html_export import escaped, page
 from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.tuplespace.retention import read_result
+from cantrip_acp.tuplespace.stores.base import BATCH_LANE
 from cantrip_acp.tuplespace.tuples import Pattern, parse_time
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _stored(store: TupleStore, lane: str | None, only: Sequence[str] | None) -> 
         if after == cursor:
             return
         cursor = after
-        yield found
+        yield [each for each in found if each.work.lane != BATCH_LANE]
 
 
 def _row(place: int, stored: StoredTuple, receipt: Mapping[str, Any] | None, name: str | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import msgspec
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.budget import ALARM_LANE
 from cantrip_acp.tuplespace.guardrails import GC_LANE
-from cantrip_acp.tuplespace.stores.base import Failures, Holder, Need, WorkerEntry
+from cantrip_acp.tuplespace.stores.base import BATCH_LANE, Failures, Holder, Need, WorkerEntry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,6 +89,7 @@ def read_status(store: TupleStore, lane: str | None = None) -> SpaceStatus:
     for name, repeated in store.repeated().items():
         each = lanes.setdefault(name, LaneStatus())
         each.failed, each.repeated = max(0, each.failed - repeated), repeated
+    lanes.pop(BATCH_LANE, None)
     if lane is not None:
         lanes = {lane: lanes.get(lane, LaneStatus())}
     known = [each.usd for each in lanes.values() if each.usd is not None]

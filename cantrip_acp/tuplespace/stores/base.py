@@ -33,6 +33,9 @@ MOST_ANSWERS = 5
 DEFAULT_MAX_WAITING = 8192
 """The most waiting tuples of a lane (``YOOL_TUPLE_QUEUE_MAXSIZE``)."""
 
+BATCH_LANE = "batches"
+"""The lane of the log of batches (`batch.BatchLog`), which is no work."""
+
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A tuple that one worker has until its lease ends."""

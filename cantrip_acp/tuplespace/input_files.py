@@ -50,12 +50,12 @@ class FileDigests:
         self._strict = True
 
     def folder(
-        self, path: Path, keep: Callable[[str], bool] = lambda _: True, *, most: int = MOST_FILES, strict: bool = True
+        self, path: Path, keep: Callable[[str], bool] = lambda _: True, *, most: int | None = None, strict: bool = True
     ) -> str | None:
         """The digest of all files below a folder that are not ignored and whose names ``keep`` takes.
 
-        None if there are more than ``most``, or one cannot be read. If it is not ``strict``, such a file counts by its name and
-        size; a folder that cannot be read, and what is neither a file nor a link, does not count.
+        None if there are more than ``most`` (`MOST_FILES`), or one cannot be read. If it is not ``strict``, such a file counts by
+        its name and size; a folder that cannot be read, and what is neither a file nor a link, does not count.
         """
         with self._lock:
             digest = hashlib.blake2b(digest_size=32)
@@ -77,7 +77,7 @@ class FileDigests:
                             continue
                         content = b"%d" % status.st_size
                     count += 1
-                    if count > most:
+                    if count > (MOST_FILES if most is None else most):
                         return None
                     mode = f"{stat.S_IFMT(status.st_mode):o} {status.st_mode & 0o111:o}"
                     digest.update(f"{name}\0{mode}\0".encode(errors="surrogateescape") + content)

@@ -204,11 +204,13 @@ def mcp(
         )
     from cantrip_acp.files import paths
     from cantrip_acp.git.project_identity import project_id
+    from cantrip_acp.tuplespace.batch import cast_yool
     from cantrip_acp.tuplespace.catalog.build import recipe_capability
     from cantrip_acp.tuplespace.mcp_edge.answers import Answers, Limits
     from cantrip_acp.tuplespace.mcp_edge.server import HttpServer, listen, read_token
     from cantrip_acp.tuplespace.space import max_waiting_from_environment
     from cantrip_acp.tuplespace.tuples import new_tuple
+    from cantrip_acp.tuplespace.workspace_inputs import WorkspaceInputs
 
     lanes = tuple(dict.fromkeys(lanes)) or (DEFAULT_LANE,)
     for lane in lanes:
@@ -229,6 +231,11 @@ def mcp(
         if limited or stores[0].budgets(budget):
             # A budget of an earlier start ends when it is not asked for any more.
             stores[0].set_budget(budget, usd=budget_usd, tokens=budget_tokens)
+        own = [str(each).removeprefix("sqlite:") for each in (loom_file, getattr(stores[0], "path", None)) if each]
+
+        def tell(text: str) -> None:
+            click.echo(f"cantrip: {text}", err=True)
+
         answers = Answers(
             stores[0],
             lanes=lanes,
@@ -243,6 +250,9 @@ def mcp(
             budget=budget if limited else None,
             catalog=_catalog(cwd),
             project=project_id(cwd) if found else "",
+            files={
+                cast_yool(each.name): WorkspaceInputs(each, cwd.resolve(), state, own, tell).digest for each in found
+            },
         )
         stores += [open_space(space, state_dir) for _ in lanes if work]
         workers = _workers(opened, lanes, allow_hosts, concurrency, stores[1:], state_dir) if work else []
@@ -277,9 +287,13 @@ def _loom(state: Path, cwd: Path) -> str:
     import hashlib
 
     from cantrip_acp.files import paths
+    from cantrip_acp.git.project_identity import project_id
 
-    key = hashlib.sha256(str(cwd.resolve()).encode()).hexdigest()[:12]
-    return f"sqlite:{paths.private(state / 'looms')}/mcp-{key}.loom.db"
+    looms = paths.private(state / "looms")
+    keys = [hashlib.sha256(each.encode()).hexdigest()[:12] for each in (project_id(cwd), str(cwd.resolve()))]
+    files = [looms / f"mcp-{key}.loom.db" for key in keys]
+    # Earlier versions named it after the folder.
+    return f"sqlite:{next((each for each in files if each.exists()), files[0])}"
 
 
 async def _serve(answers: Answers, server: HttpServer | None, workers: Sequence[Worker], *, plain_names: bool) -> None:

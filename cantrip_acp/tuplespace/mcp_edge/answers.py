@@ -24,7 +24,7 @@ from cantrip_acp.tuplespace.receipts import add_costs, is_genuine
 from cantrip_acp.tuplespace.retention import read_result
 from cantrip_acp.tuplespace.space import run_in_thread
 from cantrip_acp.tuplespace.stores.base import StoredReceipt, StoredTuple, TupleStore
-from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple
+from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +61,9 @@ class Answers:
 
     Clients see and put tuples of ``lanes`` only. If there are ``recipes`` (by name), clients may only have these cast. If there
     are none, the workers of the lanes decide what they run. ``authority`` is written into each tuple. ``budget`` is the
-    name of a budget that all tuples share, ``project`` the id of the project in which recipes are cast. ``catalog`` returns the
-    catalog of the project; it is called in a thread, for each answer.
+    name of a budget that all tuples share, ``project`` the id of the project in which recipes are cast. ``files`` gives for each
+    recipe, by name, the digest of the files on which its casts depend. ``catalog`` returns the catalog of the project. These are
+    called in a thread, for each answer.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class Answers:
         budget: str | None = None,
         catalog: Callable[[], Catalog],
         project: str = "",
+        files: Mapping[str, Callable[[], str]] = {},
     ) -> None:
         self._project = project
+        self._files = files
         self._store = store
         self._lanes = tuple(lanes)
         self._recipes = {capability.name: (name, capability) for name, capability in recipes.items()}
@@ -201,8 +204,9 @@ class Answers:
         payload = self._payload(args)
         terms = self._terms({**await self._usual_terms(payload), **args.get("agent_terms", {})})
         named = sorted({self._recipes[step["yool"]][0] for step in payload}) if self._recipes else []
-        try:
-            work = new_tuple(
+
+        def make(payload: Sequence[Mapping[str, Any]]) -> WorkTuple:
+            return new_tuple(
                 lane,
                 payload,
                 map_pos=args.get("map_pos"),
@@ -211,6 +215,9 @@ class Answers:
                 src_ptr=args.get("src_ptr", ()),
                 flags=args.get("flags") or None,
             )
+
+        try:
+            work = await run_in_thread(lambda: self._with_files(payload, make))
         except TupleError as error:
             raise ToolError(str(error)) from None
 
@@ -232,6 +239,28 @@ class Answers:
         wait_s = args.get("wait_s", 0)
         state = await self._wait(work.id, progress if wait_s else _silent, until="end", timeout_s=wait_s)
         return {**state, "new": new, "agent_terms": terms, "hint": _hint(state, new)}
+
+    def _with_files(
+        self, payload: Sequence[Mapping[str, Any]], make: Callable[[Sequence[Mapping[str, Any]]], WorkTuple]
+    ) -> WorkTuple:
+        """The tuple with the digests of the files on which its casts depend. While the same work waits or runs, it is that one:
+        what it writes meanwhile makes no new work. Raises `TupleError`."""
+        work = make(payload)
+        digests = {name: find() for name, find in self._files.items() if any(s["yool"] == name for s in payload)}
+        if not any(digests.values()):
+            return work
+
+        def with_inputs(inputs: Sequence[str]) -> WorkTuple:
+            pairs = zip(payload, inputs, strict=True)
+            return make([{**s, "args": {**s["args"], **({"inputs": each} if each else {})}} for s, each in pairs])
+
+        given = {key: value for key, value in work.document.items() if key in ("lane", "payload", "map_pos")}
+        running = self._store.read(Pattern(given))
+        if running is not None and len(running.payload) == len(payload):
+            same = with_inputs([(step.args or {}).get("inputs", "") for step in running.payload])
+            if same.id == running.id:
+                return same
+        return with_inputs([digests.get(step["yool"], "") for step in payload])
 
     def _budget_is_spent(self) -> bool:
         return self._budget is not None and any(each.is_spent for each in self._store.budgets(self._budget))

@@ -193,6 +193,26 @@ async def test_one_call_can_wait_and_the_same_work_is_done_once(folder: Path) ->
         assert "the cast was cut off: max_turns" in failed["error"]
 
 
+async def test_a_changed_file_is_other_work_unless_it_still_waits(folder: Path) -> None:
+    recipe = (folder / "greeter.cantrip.yaml").read_text().replace("gates: [done", "gates: [read_file, done")
+    (folder / "greeter.cantrip.yaml").write_text(recipe)
+    (folder / "code.py").write_text("1")
+    async with on_stdio(folder, "greeter.cantrip.yaml") as client:
+        waiting = await call(client, "tuple.dispatch", HELLO)
+        (folder / "code.py").write_text("2")
+        same = await call(client, "tuple.dispatch", HELLO)
+        assert (same["new"], same["tuple_id"]) == (False, waiting["tuple_id"])
+    async with on_stdio(folder, "greeter.cantrip.yaml", "--work") as client:
+        ended = await call(client, "tuple.observe", {"tuple_id": waiting["tuple_id"], "timeout_s": 30})
+        assert ended["state"] == "done"
+        # The files had changed before it ran.
+        second = await call(client, "tuple.dispatch", {**HELLO, "wait_s": 30})
+        assert (second["new"], second["state"]) == (True, "done")
+        assert not (await call(client, "tuple.dispatch", HELLO))["new"]
+        (folder / "code.py").write_text("3")
+        assert (await call(client, "tuple.dispatch", HELLO))["new"]
+
+
 async def test_an_answer_with_a_known_etag_is_short(folder: Path) -> None:
     async with on_stdio(folder, "greeter.cantrip.yaml", "--work") as client:
         done = await call(client, "tuple.dispatch", {**HELLO, "wait_s": 30})

@@ -198,7 +198,7 @@ async def report_refusal(refused: ChildRefused, turn: TurnBuilder, call_id: str)
         EVENT,
         {
             "cantrip.ward": refused.ward,
-            "gen_ai.agent.id": entity_id,
+            "cantrip.entity.id": entity_id,
             "cantrip.depth": depth,
             "cantrip.why": str(refused),
         },

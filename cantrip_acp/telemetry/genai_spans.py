@@ -1,4 +1,4 @@
-"""Span content, by OpenTelemetry's semantic conventions for generative AI.
+"""Span content, by OpenTelemetry's semantic conventions for generative AI (v0.1.0, their first release of their own).
 
 A cast is ``invoke_agent``, a query of the crystal with all its attempts ``chat`` (a client span), a gate call or a
 program of the medium ``execute_tool``. Messages and tool results are included only if the user asks for them
@@ -54,7 +54,7 @@ def _common(entity: SpannedEntity, trace: Trace, operation: str) -> dict[str, An
         "gen_ai.provider.name": _PROVIDERS.get(crystal.name, crystal.name),
         "gen_ai.request.model": crystal.model,
         "gen_ai.conversation.id": trace.conversation or entity.id,
-        "gen_ai.agent.id": entity.id,
+        "cantrip.entity.id": entity.id,
         "gen_ai.agent.name": entity.name,
     }
 
@@ -71,14 +71,21 @@ def _request_attributes(entity: SpannedEntity) -> dict[str, Any]:
     }
 
 
-def _used(usage: Usage) -> dict[str, Any]:
+def _used_by_query(usage: Usage) -> dict[str, Any]:
     """Usage attributes. Cache and reasoning tokens are included only if they are not 0: not every provider counts them."""
+    return {
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens or None,
+        "gen_ai.usage.cache_write.input_tokens": usage.cache_write_tokens or None,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens or None,
+        **_used(usage),
+    }
+
+
+def _used(usage: Usage) -> dict[str, Any]:
+    """Usage attributes of a cast: its queries have the kinds of tokens, which may be of several models."""
     return {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,
-        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens or None,
-        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens or None,
-        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens or None,
         "cantrip.usage.cost_usd": usage.cost,
         "cantrip.usage.queries_without_usage": usage.queries_without_usage or None,
         "cantrip.usage.queries_without_cost": usage.queries_without_cost or None,
@@ -156,7 +163,7 @@ class ChatSpan:
                 "gen_ai.response.id": response.id,
                 "gen_ai.response.finish_reasons": [finish],
                 "cantrip.attempts": attempts if attempts > 1 else None,
-                **_used(response.usage.counted() + beside),
+                **_used_by_query(response.usage.counted() + beside),
             },
         )
         if tracing.content_wanted():
@@ -219,7 +226,7 @@ def _execute_tool(
         "gen_ai.tool.type": "function",
         "gen_ai.tool.description": description or None,
         "gen_ai.conversation.id": trace.conversation or entity_id,
-        "gen_ai.agent.id": entity_id,
+        "cantrip.entity.id": entity_id,
     }
     if tracing.content_wanted():
         attributes["gen_ai.tool.call.arguments"] = _json(redactor.data(args))

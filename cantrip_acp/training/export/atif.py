@@ -1,4 +1,4 @@
-"""ATIF format (Agent Trajectory Interchange Format 1.7, of Harbor): one trajectory per line, each a whole document.
+"""ATIF format (Agent Trajectory Interchange Format 1.8, of Harbor 0.26): one trajectory per line, each a whole document.
 
 A thread is a trajectory. The system prompt, intents and other messages are steps of ``system`` and ``user``; an utterance
 is a step of ``agent``, with the circle's answers as its observation. After a fold, the summary is a step too, and what is
@@ -23,8 +23,17 @@ from cantrip_acp.training.export.rows import Note, Sequences, request_of, tools,
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.version import __version__
 
-VERSION = "ATIF-v1.7"
-_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+VERSION = "ATIF-v1.8"
+_MEDIA = {
+    "image": ("jpeg", "png", "gif", "webp"),
+    "audio": ("wav", "mpeg", "mp4", "aac", "ogg", "flac", "webm", "aiff"),
+}
+_OTHER_NAMES = {
+    "audio/mp3": "audio/mpeg",
+    "audio/x-wav": "audio/wav",
+    "audio/wave": "audio/wav",
+    "audio/x-m4a": "audio/mp4",
+}
 
 
 class Atif:
@@ -190,8 +199,14 @@ def _content(message: Message, note: Note) -> Any:
         return message.content or ""
     parts: list[dict[str, Any]] = []
     for each in message.attachments:
-        if each.mime in _IMAGES and each.data:
-            parts.append({"type": "image", "source": {"media_type": each.mime, "path": url_of(each)}})
+        mime = _OTHER_NAMES.get(each.mime, each.mime)
+        if mime.removeprefix(f"{each.kind}/") in _MEDIA.get(each.kind, ()) and each.data:
+            parts.append(
+                {
+                    "type": each.kind,
+                    "source": {"media_type": mime, "path": url_of(msgspec.structs.replace(each, mime=mime))},
+                }
+            )
         else:
             note(f"an attachment ({each.kind}) is exported only as its name")
             parts.append({"type": "text", "text": f"[{each.kind}: {each.title or each.uri or each.mime}]"})

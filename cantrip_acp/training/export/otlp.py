@@ -214,7 +214,7 @@ def _turn_spans(
             "gen_ai.tool.name": name,
             "gen_ai.tool.call.id": call_id,
             "gen_ai.tool.type": "function",
-            "gen_ai.agent.id": turn.entity_id,
+            "cantrip.entity.id": turn.entity_id,
             "error.type": failed,
         }
         if content:
@@ -255,7 +255,7 @@ def _common(turn: Turn, start: CastRecord | None, operation: str) -> dict[str, A
         "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
         "gen_ai.request.model": start_attributes.get("model"),
         "gen_ai.conversation.id": turn.entity_id,
-        "gen_ai.agent.id": turn.entity_id,
+        "cantrip.entity.id": turn.entity_id,
     }
 
 

@@ -15,7 +15,7 @@ from cantrip_acp.training.importing.conversation import Answer, Asked, Conversat
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report, documents
 
-_DATA_URL = re.compile(r"data:(image/[a-z+.-]+);base64,([A-Za-z0-9+/=\s]*)\Z")
+_DATA_URL = re.compile(r"data:((?:image|audio)/[a-z0-9+.-]+);base64,([A-Za-z0-9+/=\s]*)\Z")
 
 
 class _WithExtra(msgspec.Struct):
@@ -113,7 +113,7 @@ def _conversation(found: _Trajectory, own: str, report: Report) -> Conversation:
         if step.source == "agent":
             items.append(_answer(step, found.agent, children, own, report))
         elif step.source == "user":
-            items.append(Asked(_text(step.message, report), step.timestamp or "", _images(step.message)))
+            items.append(Asked(_text(step.message, report), step.timestamp or "", _media(step.message)))
         else:
             items.append(Told(_text(step.message, report), step.timestamp or ""))
     if children:
@@ -184,16 +184,16 @@ def _text(content: str | Iterable[dict[str, Any]], report: Report) -> str:
     if isinstance(content, str):
         return content
     parts = list(content)
-    if any(part.get("type") == "audio" or (part.get("type") == "image" and not _image(part)) for part in parts):
+    if any(part.get("type") in ("image", "audio") and not _medium(part) for part in parts):
         report.note("an image or a sound by its path alone, which is not read")
     return "\n".join(str(part["text"]) for part in parts if part.get("type") == "text" and "text" in part)
 
 
-def _images(content: str | Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [] if isinstance(content, str) else [found for part in content if (found := _image(part)) is not None]
+def _media(content: str | Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [] if isinstance(content, str) else [found for part in content if (found := _medium(part)) is not None]
 
 
-def _image(part: Mapping[str, Any]) -> tuple[str, str] | None:
+def _medium(part: Mapping[str, Any]) -> tuple[str, str] | None:
     source = part.get("source")
     found = _DATA_URL.match(str(source.get("path", ""))) if isinstance(source, dict) else None
     return None if found is None else (found[1], found[2])

@@ -40,11 +40,11 @@ class Result:
 
 @dataclass
 class Asked:
-    """Messages of the user. ``images`` are pairs of a media type and base64 data."""
+    """Messages of the user. ``media`` are pairs of a media type and base64 data."""
 
     text: str
     when: str = ""
-    images: list[tuple[str, str]] = field(default_factory=list)
+    media: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -163,9 +163,9 @@ class _Writing:
             if isinstance(each, Told):
                 context.append(ContextRecord(own, self._entity, cast, "import", "system", each.text, None, each.when))
                 continue
-            for number, (mime, data) in enumerate(each.images):
-                image = stable("x", cast, place, number)
-                context.append(ContextRecord(image, self._entity, cast, "user", "", "", None, each.when, mime, data))
+            for number, (mime, data) in enumerate(each.media):
+                medium = stable("x", cast, place, number)
+                context.append(ContextRecord(medium, self._entity, cast, "user", "", "", None, each.when, mime, data))
         self._writer.cast(start, context)
 
     def _turn(self, at: int, said: Answer, *, last: bool, followed: bool) -> None:

@@ -169,7 +169,7 @@ def _conversation(header: Mapping[str, Any], sample: _Sample, report: Report) ->
                 continue
             said.results.append(Result(message.tool_call_id, text(message), message.error is not None))
         elif message.role == "user":
-            items.append(Asked(text(message), images=_images(message.content, sample)))
+            items.append(Asked(text(message), media=_images(message.content, sample)))
         else:
             items.append(Told(text(message)))
     reason = ours.get("reason") if ours.get("state") != "active" else None

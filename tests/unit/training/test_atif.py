@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
+from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.training.importing.import_file import detect_format, import_file
 from cantrip_acp.training.importing.json_lines import ImportProblem
 from tests.support.export_looms import forked, lived
@@ -100,6 +102,23 @@ async def test_folds_and_several_casts_are_steps_once() -> None:
     assert sum("second intent" in str(text) for text in asked) == 1
     picture = next(part for text in asked if isinstance(text, list) for part in text if part["type"] == "image")
     assert picture["source"]["media_type"] == "image/png"
+
+
+async def test_sounds_come_back(tmp_path: Path) -> None:
+    loom = Loom.memory()
+    sounds = [Attachment.of(mime, "UklGRg==") for mime in ("audio/x-wav", "audio/midi")]
+    blocks = [ContextBlock(attachment=each) for each in sounds]
+    await sampling(done("b"), loom=loom).cast("Listen.", context=blocks)
+    (row,) = rows(loom, "atif")
+    said = [part for step in row["steps"] if isinstance(step["message"], list) for part in step["message"]]
+    assert row["schema_version"] == "ATIF-v1.8"
+    assert said == [
+        {"type": "audio", "source": {"media_type": "audio/wav", "path": "data:audio/wav;base64,UklGRg=="}},
+        {"type": "text", "text": "[audio: audio/midi]"},
+        {"type": "text", "text": "Listen."},
+    ]
+    (other,) = rows(again(loom, tmp_path), "atif")
+    assert other["steps"][0]["message"] == [said[0], {"type": "text", "text": "[audio: audio/midi]\nListen."}]
 
 
 async def test_children_are_embedded_where_they_were_called(tmp_path: Path) -> None:

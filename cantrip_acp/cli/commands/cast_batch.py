@@ -24,6 +24,7 @@ from cantrip_acp.cli.session.setup import (
     state_option,
 )
 from cantrip_acp.cli.session.tuple_space import (
+    alarm_option,
     cast_yools,
     disk_floor,
     give_back_of_dead_processes,
@@ -117,6 +118,7 @@ _GRACE_S = 2.0
     metavar="PERCENT",
     help="The share of one processor for each command of a cast.  [default: $YOOL_TUPLE_CPU_QUOTA_PCT of the worker, else 95]",
 )
+@alarm_option
 @click.option(
     "--max-retries", type=click.IntRange(0, 100), default=2, show_default=True, help="Further attempts after a failure."
 )
@@ -146,6 +148,7 @@ def cast_batch(
     cast_budget_usd: float | None,
     cast_disk_mb: float | None,
     cast_cpu_percent: int | None,
+    on_alarm: str | None,
     max_retries: int,
     again: str | None,
     as_json: bool,
@@ -175,6 +178,7 @@ def cast_batch(
     from cantrip_acp.files import paths
     from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.recipes import load
+    from cantrip_acp.tuplespace.alarms import alarms_in_thread
     from cantrip_acp.tuplespace.batch import BatchLog, batch_tuples, read_intents, recipe_digest
     from cantrip_acp.tuplespace.guardrails import lane_concurrency
     from cantrip_acp.tuplespace.monitoring.spans import emitting
@@ -239,11 +243,14 @@ def cast_batch(
                         check_reference([], opened.cantrip.circle, file)
                 hosts = named_hosts(allow_hosts)
                 print_allowed(opened.cantrip, opened.cantrip.circle, hosts, ask=False)
-                interrupted = _cast_here(store, opened, works, report, at_once, allow_hosts, budget, state_dir, meta)
-            else:
-                interrupted = _cast_by_workers(
-                    store, works, report, lane, space, most_waiting, (recipe, model), budget, meta
+                interrupted = _cast_here(
+                    store, opened, works, report, at_once, allow_hosts, budget, state_dir, meta, on_alarm
                 )
+            else:
+                with alarms_in_thread(on_alarm, store, worker_name(), report.notice):
+                    interrupted = _cast_by_workers(
+                        store, works, report, lane, space, most_waiting, (recipe, model), budget, meta
+                    )
         report.collect()
         if report.all_ended():
             log.end(files.digest())
@@ -341,10 +348,12 @@ def _cast_here(
     budget: str | None,
     state_dir: Path | None,
     meta: Mapping[str, str],
+    on_alarm: str | None,
 ) -> bool:
     """Cast in this process. Whether the user interrupted."""
     import anyio
 
+    from cantrip_acp.tuplespace.alarms import alarms_to
     from cantrip_acp.tuplespace.guardrails import cpu_percent_from_environment
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker
@@ -383,7 +392,8 @@ def _cast_here(
 
             tasks.start_soon(watch_signals)
             tasks.start_soon(show)
-            await worker.run(until=lambda: report.nothing_waits() or report.budget_is_spent())
+            async with alarms_to(on_alarm, store, worker.name, report.notice):
+                await worker.run(until=lambda: report.nothing_waits() or report.budget_is_spent())
             tasks.cancel_scope.cancel()
         return interrupted
 

@@ -186,6 +186,133 @@ def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: P
 
 
 @tuple_.command(
+    "in",
+    short_help="Take a tuple out of the space.",
+    **examples(
+        """echo '{"schema": "yool-tuple/v1", "lane": "notes", "payload": [{"yool": "note.show"}]}' > one.json""",
+        "cantrip tuple out one.json",
+        """cantrip tuple in '{"lane": "notes"}' --json""",
+    ),
+)
+@click.argument("pattern")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait for a tuple that matches.  [default: do not wait]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the tuple as one line.")
+@space_option
+@state_option
+def in_(pattern: str, timeout: float, as_json: bool, space: str | None, state_dir: Path | None) -> int:
+    """Take the oldest tuple that waits out of the space, and print it. PATTERN is its id, or a part of a tuple as JSON.
+
+    No worker gets the tuple then: it is yours, and its state is "taken". `cantrip tuple resume` lets it wait again.
+
+    Exit status: 0 taken, 1 none came in time, 2 the pattern is not valid, or the space cannot be opened.
+    """
+    import threading
+
+    from cantrip_acp.tuplespace.tuples import Pattern
+
+    identity, wanted = _read_pattern(pattern)
+    wanted = Pattern({"id": identity}) if identity is not None else wanted
+    store = open_space(space, state_dir)
+    try:
+        end = time.monotonic() + timeout
+        while (work := store.take(wanted)) is None and time.monotonic() < end:
+            store.wait(min(1.0, end - time.monotonic()), threading.Event())
+        if work is None:
+            click.echo("cantrip: no such tuple waits", err=True)
+            return 1
+        try:
+            click.echo(escaped_json(json.dumps(work.document, ensure_ascii=False, indent=None if as_json else 2)))
+            sys.stdout.flush()
+        except OSError:
+            # Nobody has read it.
+            store.restore(work.id)
+            raise
+    finally:
+        store.close()
+    return 0
+
+
+@tuple_.command(
+    "observe",
+    short_help="Show what happens to tuples, as it happens.",
+    **examples(
+        "cantrip recipe new greeter",
+        "printf '\"Say hello.\"\\n' > intents.jsonl",
+        "cantrip cast-batch greeter intents.jsonl --space work.db --json",
+        "cantrip tuple observe --space work.db "
+        "$(cantrip cast-batch greeter intents.jsonl --space work.db --json | grep -o 'sha256:[0-9a-f]*' | head -1)",
+    ),
+)
+@click.argument("targets", nargs=-1, required=True, metavar="ID… | PATTERN")
+@click.option(
+    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Stop after this time.  [default: until the end]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each event.")
+@space_option
+@state_option
+def observe(
+    targets: tuple[str, ...], timeout: float | None, as_json: bool, space: str | None, state_dir: Path | None
+) -> int:
+    """Print an event for each thing that happens to tuples: waiting, claimed, each step (done, reused or failed), and
+    done, failed or taken.
+
+    With ids, the command ends when all of these tuples have ended. With a PATTERN (a part of a tuple as JSON), it follows
+    the tuples that match and have not ended, and those that are put later, until Ctrl-C.
+
+    Exit status: 0 all are done, or Ctrl-C; 1 one failed or is not there, or the time is over; 2 the pattern is not valid, or
+    the space cannot be opened.
+    """
+    import datetime
+    import threading
+
+    from cantrip_acp.text.sanitize import clean_line
+    from cantrip_acp.tuplespace.events import Watch, sentence
+
+    pattern = None
+    if any(not each.startswith("sha256:") for each in targets):
+        if len(targets) > 1:
+            raise click.UsageError("give ids (sha256:…), or one pattern")
+        pattern = _read_pattern(targets[0])[1]
+    store = open_space(space, state_dir)
+    watch = Watch(store, ids=() if pattern is not None else targets, pattern=pattern)
+    end = time.monotonic() + timeout if timeout is not None else float("inf")
+    failed = False
+    try:
+        while True:
+            for event in watch.look():
+                failed = failed or event["event"] == "failed"
+                if as_json:
+                    click.echo(escaped_json(json.dumps(event, ensure_ascii=False)))
+                else:
+                    at = datetime.datetime.now().strftime("%H:%M:%S")
+                    said = clean_line(sentence(event))
+                    click.echo(f"{at}  {event['tuple_id'][7:19]}  {event['lane']}  {said}")
+                sys.stdout.flush()
+            if watch.is_over:
+                return int(failed)
+            left = end - time.monotonic()
+            if left <= 0:
+                if pattern is not None:
+                    return int(failed)
+                click.echo("cantrip: the time is over before all of them ended", err=True)
+                return 1
+            store.wait(min(1.0, left), threading.Event())
+    except KeyError as error:
+        click.echo(f"cantrip: there is no tuple {error.args[0]}", err=True)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        store.close()
+
+
+@tuple_.command(
     "status",
     short_help="Show what waits, runs and failed in each lane.",
     **examples("cantrip tuple status", "cantrip tuple status --lane build --json"),

@@ -22,6 +22,7 @@ from cantrip_acp.cli.session.setup import (
     state_option,
 )
 from cantrip_acp.cli.session.tuple_space import (
+    alarm_option,
     cast_yools,
     disk_floor,
     open_space,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     help="Serve /metrics for Prometheus and /healthz there. HOST is 127.0.0.1 by default; anybody who reaches the "
     "port may read the metrics.",
 )
+@alarm_option
 @click.option("--until-empty", is_flag=True, help="Stop when no tuple of the lane waits that this worker can run.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each attempt.")
 @cwd_option
@@ -82,6 +84,7 @@ def worker(
     concurrency: int | None,
     lease: float,
     metrics: str | None,
+    on_alarm: str | None,
     until_empty: bool,
     as_json: bool,
     cwd: Path,
@@ -108,6 +111,7 @@ def worker(
     """
     import anyio
 
+    from cantrip_acp.tuplespace.alarms import alarms_to
     from cantrip_acp.tuplespace.guardrails import cpu_percent_from_environment, lane_concurrency
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker, runnables
@@ -176,7 +180,8 @@ def worker(
                             runner.drain()
 
                 tasks.start_soon(watch_signals)
-                await runner.run(until=is_empty if until_empty else lambda: False)
+                async with alarms_to(on_alarm, store, runner.name, notice):
+                    await runner.run(until=is_empty if until_empty else lambda: False)
                 tasks.cancel_scope.cancel()
 
         run_async(run)

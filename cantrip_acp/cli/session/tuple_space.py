@@ -30,6 +30,14 @@ space_option = click.option(
 )
 
 
+alarm_option = click.option(
+    "--on-alarm",
+    metavar="COMMAND",
+    help="Run this shell command on the host for each alarm of the space: a budget that is spent to 50, 80 or 100 %, or a disk "
+    "with too little space. Its stdin is the alarm as JSON.",
+)
+
+
 def open_space(space: str | None, state_dir: Path | None) -> TupleStore:
     """Open the tuple-space that the user named, or that of the state folder."""
     from cantrip_acp.files import paths

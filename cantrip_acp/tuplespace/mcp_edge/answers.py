@@ -19,6 +19,7 @@ from cantrip_acp.tuplespace.batch import cast_yool
 from cantrip_acp.tuplespace.canonical import content_id
 from cantrip_acp.tuplespace.catalog.capabilities import Capability, Catalog, UnknownCapability
 from cantrip_acp.tuplespace.errors import SpaceError, SpaceFull, TupleError
+from cantrip_acp.tuplespace.events import Story, sentence
 from cantrip_acp.tuplespace.mcp_edge.tools import DEFAULT_WAIT_S, TOOLS
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine
 from cantrip_acp.tuplespace.retention import read_result
@@ -336,11 +337,18 @@ class Answers:
         """The state of a tuple when it has ended or changed, or when the time is over."""
         begun = anyio.current_time()
         end, told, before = begun + timeout_s, begun, None
+        story, events = Story(), list[dict[str, Any]]()
         with self._watching():
             while True:
                 changed = self._changed
-                state = await self._state(tuple_id)
+                state, new = await self._state(tuple_id, story)
                 now = anyio.current_time()
+                if before is not None:
+                    # What was before the call is in the answer itself.
+                    events += new
+                    for each in new:
+                        if each["event"] == "step" and state["steps"] > 1:
+                            await progress(sentence(each))
                 if before is None or state["etag"] != before["etag"]:
                     before, told = state, now
                     await progress(_sentence(state))
@@ -349,7 +357,7 @@ class Answers:
                     await progress(f"{_sentence(state)}, for {now - begun:.0f} s")
                 known = known or state["etag"]
                 if state["ended"] or (until == "change" and state["etag"] != known) or now >= end or self._stopped:
-                    return state
+                    return {**state, "events": events} if events else state
                 with anyio.move_on_after(min(end - now, _SIGN_S)):
                     await changed.wait()
 
@@ -362,7 +370,9 @@ class Answers:
         finally:
             self._watchers -= 1
 
-    async def _state(self, tuple_id: str) -> dict[str, Any]:
+    async def _state(self, tuple_id: str, story: Story) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The state of a tuple, and what has happened since the last look."""
+
         def read() -> tuple[StoredTuple | None, list[StoredReceipt], bool]:
             # First the state: when it is final, all receipts are there.
             stored = self._store.get(tuple_id)
@@ -375,7 +385,7 @@ class Answers:
             raise ToolError(
                 f"no tuple {tuple_id} is in {self._named_lanes()}; tuple.dispatch returns the id of a tuple"
             )
-        return _state(stored.work, stored, receipts, budget_is_spent)
+        return _state(stored.work, stored, receipts, budget_is_spent), story.told(stored, receipts)
 
     async def _receipt(self, args: dict[str, Any], _: Progress) -> dict[str, Any]:
         identity = args["receipt_id"]
@@ -427,6 +437,7 @@ def _state(
                 "step": each.step,
                 "yool": each.document["yool"],
                 "exit": each.document["exit"],
+                **({"reused": each.document["reused"]} if "reused" in each.document else {}),
             }
             for each in receipts
         ],

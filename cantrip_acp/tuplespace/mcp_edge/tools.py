@@ -89,9 +89,17 @@ _STATE: Final = {
                 "step": {"type": ["integer", "null"]},
                 "yool": {"type": "string"},
                 "exit": {"type": "integer"},
+                "reused": _text(
+                    "The receipt whose result was reused, because nothing that the step reads had changed."
+                ),
             },
             "required": ["receipt_id", "step", "yool", "exit"],
         },
+    },
+    "events": {
+        "type": "array",
+        "items": {"type": "object", "properties": {"event": {"type": "string"}}, "required": ["event"]},
+        "description": "What happened during this call, in order: waiting, claimed, step, done, failed, taken.",
     },
     "receipt_id": _text("The receipt that ends the tuple. receipt.get returns it, with the result."),
 }
@@ -193,8 +201,8 @@ TOOLS: Final[tuple[dict[str, Any], ...]] = (
     {
         "name": "tuple.observe",
         "title": "Observe a tuple",
-        "description": "The state of a tuple. Waits until it ends or changes, and reports progress meanwhile. If the time is over "
-        "first, the answer is the present state.",
+        "description": "The state of a tuple. Waits until it ends or changes. Meanwhile it reports each event as progress, to "
+        "clients that ask for that. If the time is over first, the answer is the present state.",
         "input": _arguments(
             ["tuple_id"],
             tuple_id=_text("What tuple.dispatch returned.", pattern=_ID),

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.to_thread
 import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
@@ -29,6 +30,8 @@ from mcp.shared.exceptions import MCPError
 
 from cantrip_acp.tuplespace.retention import Tiers, collect
 from cantrip_acp.tuplespace.stores import open_store
+from cantrip_acp.tuplespace.tuples import Pattern
+from cantrip_acp.tuplespace.worker import StepCall, StepResult, Worker
 from tests.integration.cli.test_cast_batch import RECIPE
 from tests.integration.tuplespace.conftest import new_schema
 from tests.support import processes
@@ -386,6 +389,67 @@ async def test_a_damaged_receipt_is_refused(folder: Path) -> None:
             base.execute("DROP TRIGGER receipts_changed")
             base.execute("UPDATE receipts SET body = replace(body, 'Hello.', 'Evil..')")
         assert "is damaged" in await error(client, "receipt.get", {"receipt_id": done["receipt_id"]})
+
+
+async def test_observe_streams_events_over_http_while_the_tuple_runs(
+    folder: Path, serve: Callable[..., HttpProcess]
+) -> None:
+    """As a client without any SDK reads it: one request, whose answer is a stream of server-sent events."""
+    server = serve("--lane", "build")
+    steps = [{"yool": "a.lint"}, {"yool": "a.test"}]
+    async with on_http(server) as client:
+        put = await call(client, "tuple.dispatch", {"lane": "build", "payload": steps, "flags": {"no_cache": True}})
+    parts = urlsplit(server.url)
+    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)
+    headers = {"authorization": f"Bearer {server.token}", "content-type": "application/json"}
+    headers["accept"] = "application/json, text/event-stream"
+
+    def post(body: dict[str, Any]) -> http.client.HTTPResponse:
+        connection.request("POST", parts.path, json.dumps({"jsonrpc": "2.0", **body}), headers)
+        return connection.getresponse()
+
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "curl", "version": "1"}}
+    begun = post({"id": 1, "method": "initialize", "params": about})
+    headers["mcp-session-id"] = begun.headers["mcp-session-id"]
+    begun.read()
+    post({"method": "notifications/initialized"}).read()
+    asked = {"name": "tuple.observe", "arguments": {"tuple_id": put["tuple_id"], "timeout_s": 60}}
+    answer = post({"id": 2, "method": "tools/call", "params": {**asked, "_meta": {"progressToken": "p"}}})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+
+    def read() -> dict[str, Any]:
+        while not (line := answer.readline()).startswith(b"data: {"):
+            assert line
+        message: dict[str, Any] = json.loads(line[6:])
+        return message
+
+    told = [read()]
+    assert told[0]["params"]["message"] == "waits in lane build for a worker"
+    go_on = anyio.Event()
+
+    async def lint(_: StepCall) -> StepResult:
+        return StepResult()
+
+    async def test(_: StepCall) -> StepResult:
+        await go_on.wait()
+        return StepResult()
+
+    with closing(open_store(folder / "state" / "tuples.db")) as store:
+        worker = Worker(store, Pattern({"lane": "build"}), {"a.lint": lint, "a.test": test}, name="w")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.run)
+            # The first step is told while the second one runs.
+            while told[-1]["params"]["message"] != "step 1 (a.lint) done":
+                told.append(await anyio.to_thread.run_sync(read))
+            go_on.set()
+            while "result" not in told[-1]:
+                told.append(await anyio.to_thread.run_sync(read))
+            worker.drain()
+    connection.close()
+    assert [each["params"]["progressToken"] for each in told[:-1]] == ["p"] * (len(told) - 1)
+    assert told[-2]["params"]["message"] == "done"
+    found = told[-1]["result"]["structuredContent"]
+    assert [each["event"] for each in found["events"]] == ["claimed", "step", "step", "done"]
 
 
 async def test_observe_waits_for_a_change_and_can_be_cancelled(folder: Path, connect: Connect) -> None:

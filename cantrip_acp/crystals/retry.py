@@ -182,7 +182,10 @@ async def query_with_retries(
             MalformedResponse("the answer called no tool, and tool_choice is required").with_answer(response, asked),
         )
         again = msgspec.structs.replace(query, messages=messages, meter=Meter())
+        told = response.notices
         response = await _attempt(crystal, again, emit, policy, notice, spend)
+        if told:
+            response = msgspec.structs.replace(response, notices=(*told, *response.notices))
         if read is not None:
             response = read(response)
         if response.tool_calls or response.refused:

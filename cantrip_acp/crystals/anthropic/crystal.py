@@ -24,6 +24,7 @@ from cantrip_acp.crystals.anthropic.response import InvalidEvent, ResponseReader
 from cantrip_acp.crystals.catalog.types import priced
 from cantrip_acp.crystals.catalog.unsupported_params import (
     EffortFallback,
+    ForcedCalls,
     RefusedReplay,
     drop_parameters,
     unsupported_parameter,
@@ -89,6 +90,14 @@ class AnthropicCrystal:
         self._ready = False
         self._refused_thinking = RefusedReplay(FAMILY)
         self._effort = EffortFallback(self._who)
+        self._choice = ForcedCalls(
+            self._who,
+            self.name,
+            self.model,
+            endpoint.address() or "",
+            endpoint.options.get("effort"),
+            forced=endpoint.info.forced_tools,
+        )
         self._dropped: set[str] = set()
         """Names of parameters that the model refused."""
 
@@ -129,7 +138,7 @@ class AnthropicCrystal:
 
     async def _answer(self, query: Query, emit: Emit) -> Response:
         info = self._endpoint.info
-        body = request(query, self.model, info, self._endpoint.options)
+        body = request(query, self.model, info, self._endpoint.options, forced=self._choice.taken)
         headers = self._headers(query, body)
         reading = ResponseReader()
         for _ in range(_PAUSES):
@@ -152,7 +161,7 @@ class AnthropicCrystal:
             weights=self._endpoint.weights,
         )
         response = reading.response(original_names(query.tools), self.model, info.price, asked)
-        notices = self._effort.notices()
+        notices = (*self._effort.notices(), *self._choice.notices())
         return msgspec.structs.replace(response, notices=notices) if notices else response
 
     def _headers(self, query: Query, body: Mapping[str, Any]) -> dict[str, str]:
@@ -173,6 +182,8 @@ class AnthropicCrystal:
         """
         while True:
             sent = self._effort.applied(drop_parameters(body, self._dropped))
+            if _forces(sent) and not self._choice.taken:
+                del sent["tool_choice"]
             try:
                 await self._stream(sent, headers, reading, emit, meter)
                 return sent
@@ -183,6 +194,8 @@ class AnthropicCrystal:
                 name = self._refused_parameter(error, sent)
                 if name is not None:
                     self._dropped.add(name)
+                elif self._choice.learn(error, sent=_forces(sent)):
+                    pass
                 elif not self._effort.learn(error, sent):
                     raise
 
@@ -358,6 +371,10 @@ class AnthropicCrystal:
                 **straight,
             ),
         )
+
+
+def _forces(sent: Mapping[str, Any]) -> bool:
+    return (sent.get("tool_choice") or {}).get("type") == "any"
 
 
 async def _close(client: Any) -> None:

@@ -71,8 +71,10 @@ def _level(effort: str | None) -> str | None:
     return "low" if effort == "minimal" else effort
 
 
-def request(query: Query, model: str, info: ModelInfo, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the body of the request, without cache points and ``stream``."""
+def request(
+    query: Query, model: str, info: ModelInfo, options: Mapping[str, Any], *, forced: bool = True
+) -> dict[str, Any]:
+    """Build the body of the request, without cache points and ``stream``. ``forced``: whether a call may be forced."""
     call = query.params
     history = rendered(query.messages, model, info)
     messages = history.messages or [{"role": "user", "content": [{"type": "text", "text": "(empty)"}]}]
@@ -89,7 +91,7 @@ def request(query: Query, model: str, info: ModelInfo, options: Mapping[str, Any
     if tools:
         body["tools"] = tools
         thinks = thought is not None and thought["type"] != "disabled"
-        choice = _choice(query, forced=info.forced_tools and not thinks)
+        choice = _choice(query, forced=forced and info.forced_tools and not thinks)
         if choice is not None:
             body["tool_choice"] = choice
     if history.system:

@@ -168,6 +168,47 @@ def _with_effort(body: dict[str, Any], place: tuple[str, ...], effort: str) -> d
     return {**body, head: {**body[head], rest[0]: effort} if rest else effort}
 
 
+_CHOICE = re.compile(r"tool[_ -]?choice|tool[_ ]?config|function[_ ]?calling[_ ]?config|\\bmode ANY\\b", re.IGNORECASE)
+_NOT_FORCED: set[tuple[str, str, str, str]] = set()
+"""The models that refused a forced call in this process: provider, model, address and effort."""
+
+
+class ForcedCalls:
+    """Whether a model takes a tool choice that forces a call. If not, `retry.query_with_retries` insists by asking again.
+
+    DeepSeek, Qwen and Kimi refuse it while they think (DeepSeek-V3#1376, eino#994, AstrBot#7805), OpenRouter if no endpoint
+    has it (infiAgent#19), and small servers because they do not know it. What one crystal learned counts for all later
+    crystals of the same model and address.
+    """
+
+    def __init__(self, who: str, provider: str, model: str, address: str, effort: str | None, *, forced: bool) -> None:
+        self._who = who
+        self._key = (provider, model, address, effort or "")
+        self._forced = forced
+        self._notices: list[str] = []
+
+    @property
+    def taken(self) -> bool:
+        return self._forced and self._key not in _NOT_FORCED
+
+    def learn(self, error: CrystalError, *, sent: bool) -> bool:
+        """Learn from an error. True if it refuses the choice, and so a new attempt without it helps. ``sent``: whether the
+        request forced a call."""
+        if not sent or error.status not in (400, 404, 422) or not _CHOICE.search(str(error)):
+            return False
+        if self.taken:
+            _NOT_FORCED.add(self._key)
+            self._notices.append(
+                f"{self._who} does not take tool_choice: required; if it calls no tool, it is asked again"
+            )
+        return True
+
+    def notices(self) -> tuple[str, ...]:
+        """Return the new notes for the user. Each note is returned once."""
+        notices, self._notices = tuple(self._notices), []
+        return notices
+
+
 class RefusedReplay:
     """Remembers thinking blocks of earlier messages that the provider refuses, and leaves them out.
 

@@ -22,6 +22,7 @@ import msgspec
 
 from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals import provider_errors
+from cantrip_acp.crystals.catalog.unsupported_params import ForcedCalls
 from cantrip_acp.crystals.contract import Emit, Query, RequestParameters, Response, tool_mode
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.google.messages import body_of, signatures
@@ -81,6 +82,14 @@ class GoogleCrystal:
         self._accepted: dict[str, dict[str, Any]] = {}
         """Maps a ``generationConfig`` that the model refused (its repr) to the next one to try."""
         self._refused_signatures: set[str] = set()
+        self._choice = ForcedCalls(
+            self._who,
+            self.name,
+            self.model,
+            endpoint.address() or "",
+            endpoint.options.get("effort"),
+            forced=endpoint.info.forced_tools,
+        )
         self._clients: ClientPerLoop[_Client] = ClientPerLoop(self._make, _close)
 
     def __repr__(self) -> str:
@@ -103,7 +112,14 @@ class GoogleCrystal:
         notices: tuple[str, ...] = ()
         known = {call.id for message in query.messages for call in message.tool_calls}
         for _ in range(_LESSONS):
-            body = body_of(query, self.model, self._endpoint.info, self._endpoint.options, self._refused_signatures)
+            body = body_of(
+                query,
+                self.model,
+                self._endpoint.info,
+                self._endpoint.options,
+                self._refused_signatures,
+                forced=self._choice.taken,
+            )
             asked = body.get("generationConfig", {})
             while (taken := self._accepted.get(repr(asked))) is not None:
                 body["generationConfig"] = asked = taken
@@ -129,6 +145,8 @@ class GoogleCrystal:
                     # The signature is too old, or belongs to another project's key. Send such messages as plain text and calls.
                     self._refused_signatures |= signed
                     continue
+                if self._choice.learn(error, sent=query.tool_choice == "required" and bool(query.tools)):
+                    continue
                 less = drop_refused_parameter(self._who, asked, error)
                 if less is None:
                     raise
@@ -148,7 +166,7 @@ class GoogleCrystal:
             tool_mode=tool_mode(query),
             weights=self._endpoint.weights,
         )
-        return msgspec.structs.replace(reading.response(), request=asked, notices=notices)
+        return msgspec.structs.replace(reading.response(), request=asked, notices=(*notices, *self._choice.notices()))
 
     async def _read(self, body: dict[str, Any], request_id: str, reading: ResponseReader) -> None:
         """Send one request and process its whole stream."""

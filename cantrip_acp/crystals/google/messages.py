@@ -29,11 +29,18 @@ _NO_SIGNATURES = re.compile(r"(?:^|/)(?:gemini-[12](?:[.\-]|$)|gemma|learnlm)")
 
 
 def body_of(
-    query: Query, model: str, info: ModelInfo, options: Mapping[str, Any], refused: Set[str] = frozenset()
+    query: Query,
+    model: str,
+    info: ModelInfo,
+    options: Mapping[str, Any],
+    refused: Set[str] = frozenset(),
+    *,
+    forced: bool = True,
 ) -> dict[str, Any]:
     """Build the body of the request. The model's name is not in it, because it is in the URL.
 
     ``refused`` are thought signatures that the API refused. Messages with them are sent as plain text and calls.
+    ``forced``: whether a call may be forced.
     """
     system, contents = contents_of(query.messages, model, info, refused)
     body: dict[str, Any] = {"contents": contents}
@@ -49,7 +56,8 @@ def body_of(
             for t in query.tools
         ]
         body["tools"] = [{"functionDeclarations": declared}]
-        body["toolConfig"] = {"functionCallingConfig": {"mode": _MODES[query.tool_choice]}}
+        mode = _MODES["auto" if query.tool_choice == "required" and not forced else query.tool_choice]
+        body["toolConfig"] = {"functionCallingConfig": {"mode": mode}}
     generation: dict[str, Any] = {}
     call = query.params
     if info.sampling:

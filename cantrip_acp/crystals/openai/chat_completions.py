@@ -89,6 +89,7 @@ class ChatCrystal:
         self.sdk = OpenAISdk(endpoint, base_url, headers)
         self._dropped: set[str] = set()
         self._effort = unsupported_params.EffortFallback(self.sdk.who)
+        self._choice = forced_calls(endpoint, self.sdk)
         tools = endpoint.options.get("tools", "auto")
         if tools not in TOOLS:
             raise DefinitionError(f"tools is {tools!r}; it is one of {', '.join(TOOLS)}", where="crystal.tools")
@@ -125,6 +126,8 @@ class ChatCrystal:
                     self._by_text = True
                 elif name is not None and name not in self._dropped:
                     self._dropped.add(name)
+                elif self._choice.learn(error, sent=body.get("tool_choice") == "required"):
+                    pass
                 elif not self._effort.learn(error, body):
                     raise self.explained(error) from None
 
@@ -151,7 +154,7 @@ class ChatCrystal:
         }
         if query.tools and not by_text:
             body["tools"] = render_tools(query.tools)
-            if query.tool_choice != "auto":
+            if query.tool_choice == "none" or (query.tool_choice == "required" and self._choice.taken):
                 body["tool_choice"] = query.tool_choice
         if endpoint.info.sampling:
             if params.temperature is not None:
@@ -274,7 +277,7 @@ class ChatCrystal:
             id=chat.id,
             sampled=chat.tokens.whole() if self.endpoint.options.get("logprobs") else None,
             text_calls=bool(found and not chat.calls),
-            notices=self._effort.notices(),
+            notices=(*self._effort.notices(), *self._choice.notices()),
             fingerprint=chat.fingerprint,
         )
 
@@ -310,6 +313,18 @@ class ChatCrystal:
         """The usage of the answer, with its cost if that is known."""
         usage = chat.counted()
         return UNKNOWN_USAGE if usage is None else priced(usage, self.endpoint.info.price)
+
+
+def forced_calls(endpoint: Endpoint, sdk: OpenAISdk) -> unsupported_params.ForcedCalls:
+    """Whether the model at an endpoint takes a forced call."""
+    return unsupported_params.ForcedCalls(
+        sdk.who,
+        endpoint.provider,
+        endpoint.model,
+        sdk.base_url,
+        endpoint.options.get("effort"),
+        forced=endpoint.info.forced_tools,
+    )
 
 
 def require_content(who: str, response: Response) -> Response:

@@ -34,7 +34,7 @@ from cantrip_acp.crystals.contract import (
 )
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.logprobs import SampledTokens, TokenCollector
-from cantrip_acp.crystals.openai.chat_completions import ChatCrystal, cache_key, require_content
+from cantrip_acp.crystals.openai.chat_completions import ChatCrystal, cache_key, forced_calls, require_content
 from cantrip_acp.crystals.openai.chat_messages import attachment_text, file_name
 from cantrip_acp.crystals.openai.chat_stream import usage_of
 from cantrip_acp.crystals.openai.client import OpenAISdk, address, is_own
@@ -129,6 +129,7 @@ class ResponsesCrystal:
         self.sdk = OpenAISdk(endpoint, base_url)
         self._dropped: set[str] = set()
         self._effort = unsupported_params.EffortFallback(self.sdk.who)
+        self._choice = forced_calls(endpoint, self.sdk)
         self._refused_reasoning = unsupported_params.RefusedReplay(FAMILY)
         self._no_logprobs = False
 
@@ -154,6 +155,8 @@ class ResponsesCrystal:
                     self._no_logprobs = True
                 elif name is not None and name not in self._dropped:
                     self._dropped.add(name)
+                elif self._choice.learn(error, sent=body.get("tool_choice") == "required"):
+                    pass
                 elif self._effort.learn(error, body):
                     pass
                 elif (
@@ -192,7 +195,7 @@ class ResponsesCrystal:
             body["include"] = [*body.get("include", ()), _LOGPROBS]
         if query.tools:
             body["tools"] = render_tools(query.tools)
-            if query.tool_choice != "auto":
+            if query.tool_choice == "none" or (query.tool_choice == "required" and self._choice.taken):
                 body["tool_choice"] = query.tool_choice
         if endpoint.info.sampling:
             if params.temperature is not None:
@@ -261,7 +264,7 @@ class ResponsesCrystal:
             provider=replay_data(answer.items()) if answer.complete and as_given else None,
             id=own_id if isinstance(own_id, str) and own_id else None,
             sampled=answer.tokens() if self.endpoint.options.get("logprobs") else None,
-            notices=self._effort.notices(),
+            notices=(*self._effort.notices(), *self._choice.notices()),
             request=asked,
         )
         return require_content(self.sdk.who, response)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.machinery import PathFinder
 
 from cantrip_acp.version import __version__
 
@@ -50,13 +51,15 @@ HOW_TO_GET_A_CRYSTAL = (
 
 def initialize_result(capabilities: object = None) -> dict[str, Any]:
     """The result of ``initialize`` for any requested version. ``capabilities`` are the client's."""
+    # Without the package a session starts with no servers, and says so. Clients send them only where they are promised.
+    speaks_mcp = PathFinder.find_spec("mcp") is not None
     return {
         "protocolVersion": PROTOCOL_VERSION,
         "agentCapabilities": {
             "loadSession": True,
             # True for every session: a crystal that does not take images or audio gets a note in their place.
             "promptCapabilities": {"image": True, "audio": True, "embeddedContext": True},
-            "mcpCapabilities": {"http": True, "sse": True},
+            "mcpCapabilities": {"http": speaks_mcp, "sse": speaks_mcp},
             "sessionCapabilities": {
                 "list": {},
                 "resume": {},

@@ -44,7 +44,7 @@ def result_of_v1(v1: dict[str, Any]) -> dict[str, Any]:
         "capabilities": {
             "session": {
                 "prompt": {"image": {}, "audio": {}, "embeddedContext": {}},
-                "mcp": {"stdio": {}, "http": {}},
+                **({"mcp": {"stdio": {}, "http": {}}} if v1["agentCapabilities"]["mcpCapabilities"]["http"] else {}),
                 **{
                     name: session[name] for name in ("delete", "additionalDirectories", "fork", "title", "systemPrompt")
                 },

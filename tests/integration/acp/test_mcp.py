@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from cantrip_acp.acp.initialize import initialize_result
+from cantrip_acp.acp.v2.initialize import result_of_v1
 from cantrip_acp.recipes.trust import Ledger
 from tests.support.acp_client import RawClient, still_alive
 from tests.support.fixtures.mcp import listening  # noqa: F401 - a fixture
@@ -377,3 +379,12 @@ def test_a_server_is_told_that_nobody_can_be_asked(opened: Any, folder: Path) ->
     agent.prompt(agent.session(folder, mcpServers=[asking(folder)]))
     (result,) = results(agent, "visit (tools)")
     assert "not supported" in result["rawOutput"]["output"]
+
+
+def test_servers_are_promised_only_where_the_sdk_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert initialize_result()["agentCapabilities"]["mcpCapabilities"] == {"http": True, "sse": True}
+    # As `uvx cantrip-acp` installs it.
+    monkeypatch.setattr(sys, "path", [])
+    told = initialize_result()
+    assert told["agentCapabilities"]["mcpCapabilities"] == {"http": False, "sse": False}
+    assert "mcp" not in result_of_v1(told)["capabilities"]["session"]

@@ -149,6 +149,9 @@ class Project:
 
 def create(substrate: Substrate, workspace: Path | str) -> Project:
     """Commit the types and the scopes of a project, if they are not there yet."""
+    if substrate.tables.several_users:
+        # In containers of several users, folders of different projects have the same path.
+        project_id(workspace)
     project = Project.of(workspace)
     folder = os.path.realpath(workspace)
     name = file_name(os.path.basename(folder) or folder)
@@ -377,6 +380,32 @@ def check_own(substrate: Substrate, project: Project, change: Change) -> None:
                 f"the project in {names[0]}{more} reads it too; choose another id, or change it for all with --replace"
             )
             raise CommitRefused("project", text, chunk=chunk_id)
+
+
+def named(substrate: Substrate, project: Project, change: Change) -> tuple[Change, list[str]]:
+    """A change of a user with ids in the place of names; and the ids of new chunks that it places nowhere.
+
+    These are placed on the project: nobody would find them. Raises `ChunkNotFound` for an unknown name.
+    """
+    new = {each.id for each in change.chunks}
+    ids: dict[str, str] = {}
+
+    def id_of(text: str) -> str:
+        if text not in ids:
+            known = text in new or substrate.exists(text)
+            ids[text] = (
+                text if known else project.id if text == "project" else substrate.one(text, prefer=project.near).id
+            )
+        return ids[text]
+
+    placements = [
+        NewPlacement(id_of(each.chunk), id_of(each.scope), each.kind, each.sequence) for each in change.placements
+    ]
+    removals = [Removal(id_of(each.chunk), id_of(each.scope), each.kind) for each in change.removals]
+    placed = {each.chunk for each in placements}
+    alone = [each.id for each in change.chunks if each.id not in placed and not substrate.exists(each.id)]
+    placements += [NewPlacement(each, project.id) for each in alone]
+    return Change(change.chunks, placements, removals), alone
 
 
 def pin(substrate: Substrate, workspace: Path, name: str, *, remove: bool = False) -> tuple[Chunk, Commit]:

@@ -142,10 +142,13 @@ class Writer:
         reach = reach_at(self._view)
         for chunk_id in sorted(self._new):
             if not reach.writes(self._boundary, chunk_id):
+                why = "to be an instance of a type is not enough"
+                for each in self._kinds(chunk_id):
+                    if reach.writes(self._boundary, each.id):
+                        rule = "propagate" if each.spec.propagate else "required"
+                        why = f"{each.id!r} is inside it, but {rule!r} in its spec makes it a type, and that is not enough"
                 raise Outside(
-                    chunk_id,
-                    f"new chunk {chunk_id!r} must be placed on a scope inside the write boundary; to be an instance of a type "
-                    "is not enough",
+                    chunk_id, f"new chunk {chunk_id!r} must be placed on a scope inside the write boundary; {why}"
                 )
 
     def _is_type(self, archetype: str) -> bool:
@@ -241,12 +244,14 @@ class Writer:
             return False
         ordered = any(each.spec.ordered for each in self._rules(placement.scope))
         if sequence is not None and not ordered:
-            raise CommitRefused(
-                "ordered",
-                "the scope is not ordered, so it takes no sequence",
-                chunk=placement.chunk,
-                scope=placement.scope,
-            )
+            scope = self._chunk(placement.scope)
+            why = "the scope is not ordered, so it takes no sequence"
+            if scope is not None and scope.spec.ordered and self._shown(placement.scope):
+                why = (
+                    "the scope has 'propagate', so it is a type: its rule 'ordered' holds for its instances, and not for itself. "
+                    "Leave out 'propagate', or make the scope an instance of an ordered type"
+                )
+            raise CommitRefused("ordered", why, chunk=placement.chunk, scope=placement.scope)
         if ordered:
             highest = self._highest.get(placement.scope)
             if highest is None:

@@ -145,25 +145,30 @@ def commit(file: BinaryIO, message: str, replace: bool, as_json: bool, cwd: Path
     """Store the change in FILE (- for stdin): all of it, or nothing.
 
     The change is a JSON object with "chunks" ({"id", "name", "spec", "body"}), "placements" ({"chunk", "scope", "kind",
-    "sequence"}) and "removals" ({"chunk", "scope", "kind"}). Ids are the same for all projects: a chunk that another
-    project reads changes only with --replace.
+    "sequence"}) and "removals" ({"chunk", "scope", "kind"}). In placements and removals, "chunk" and "scope" are ids or
+    names, and "project" is the project of this folder. A new chunk that is placed nowhere is placed on this project. Ids
+    are the same for all projects: a chunk that another project reads changes only with --replace.
 
     Exit status: 0 done, 2 the change breaks a rule; the message names chunk, scope and rule.
     """
     from cantrip_acp.substrate.chunks import parse_change, refuse_secrets
-    from cantrip_acp.substrate.projects import check_own
+    from cantrip_acp.substrate.projects import check_own, named, settle
 
     example = '{"chunks": [{"id": "notes", "name": "notes"}]}'
     change = parse_change(_object(file.read().decode("utf-8", "replace"), example))
-    refuse_secrets(change)
     view = _view(cwd)
+    project = settle(view.substrate, view.workspace)
+    change, added = named(view.substrate, project, change)
+    refuse_secrets(change)
     if not replace:
-        check_own(view.substrate, view.project, change)
+        check_own(view.substrate, project, change)
     found = view.substrate.commit(change, author="user", message=message)
     if as_json:
-        click.echo(json.dumps({"commit": found.number, "changed": found.changed}))
-    else:
-        click.echo(f"commit {found.number}: {found.changed} changed" if found.changed else "nothing changed")
+        click.echo(json.dumps({"commit": found.number, "changed": found.changed, "placed": added}))
+        return 0
+    click.echo(f"commit {found.number}: {found.changed} changed" if found.changed else "nothing changed")
+    if added:
+        click.echo(f"placed on the project of this folder, because the change places it nowhere: {', '.join(added)}")
     return 0
 
 

@@ -272,6 +272,29 @@ def test_programs_run_and_their_mistakes_are_explained(project: Path) -> None:
     assert (failed.status, "wrong" in failed.out, "exit status 4" in failed.err) == (1, True, True)
 
 
+def test_a_commit_takes_names_and_what_it_places_nowhere_is_placed_on_the_project(project: Path) -> None:
+    change = {
+        "chunks": [
+            {"id": name, "name": name, "body": {"text": f"A heron, {name}."}} for name in ("one", "two", "three")
+        ],
+        "placements": [{"chunk": "one", "scope": "culture of this project"}, {"chunk": "two", "scope": "project"}],
+    }
+    done = run("substrate", "commit", "-", cwd=project, stdin=json.dumps(change))
+    assert done.status == 0, done.err
+    assert done.out.endswith("placed on the project of this folder, because the change places it nowhere: three\n")
+    found = {hit["id"] for hit in run("substrate", "search", "heron", "--json", cwd=project).lines}
+    assert found == {"one", "two", "three"}
+    moved = {
+        "placements": [{"chunk": "three", "scope": "one", "kind": "relates"}],
+        "removals": [{"chunk": "one", "scope": "culture of this project"}],
+    }
+    (data,) = run("substrate", "commit", "-", "--json", cwd=project, stdin=json.dumps(moved)).lines
+    assert (data["changed"], data["placed"]) == (2, [])
+    wrong = {"placements": [{"chunk": "three", "scope": "cultur of this project"}]}
+    refused = run("substrate", "commit", "-", cwd=project, stdin=json.dumps(wrong))
+    assert (refused.status, "similar names: culture of this project" in refused.err) == (2, True)
+
+
 def test_projects_do_not_change_each_other(project: Path) -> None:
     """Ids are one space, so a change that another project would see needs a word; and a name means what is here."""
     add_program(project)

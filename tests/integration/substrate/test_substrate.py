@@ -418,6 +418,21 @@ def test_what_is_known_is_found_in_each_kind_of_body_and_version(substrate: Subs
     assert {hit.chunk.id for hit in substrate.search("walrus", at=before)} == {"x", "y"}
 
 
+def test_a_refusal_says_that_propagate_made_a_scope_a_type(substrate: Substrate) -> None:
+    spec = Spec(propagate=True, ordered=True, accepts=("prompt",))
+    put(substrate, NewChunk("mine", "mine"), NewChunk("s", "s", spec))
+    with pytest.raises(CommitRefused, match=r"rule ordered.*has 'propagate', so it is a type.*Leave out 'propagate'"):
+        substrate.commit(Change([NewChunk("p", "p")], [NewPlacement("p", "s", sequence=0)]), author="user")
+    substrate.commit(Change(placements=[NewPlacement("s", "mine")]), author="user")
+    inside = Boundary.of(read=["mine", "types"], write=["mine"])
+    for change in (
+        Change([NewChunk("p", "p")], [NewPlacement("p", "s")]),
+        Change([NewChunk("t", "t", spec), NewChunk("p", "p")], [NewPlacement("t", "mine"), NewPlacement("p", "t")]),
+    ):
+        with pytest.raises(OutsideBoundary, match="is inside it, but 'propagate' in its spec makes it a type"):
+            substrate.commit(change, author="program", boundary=inside)
+
+
 @pytest.mark.parametrize("address", ["sqlite"], indirect=True)
 def test_tables_of_an_earlier_version_are_searched_too(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = importlib.import_module("cantrip_acp.substrate.stores.sqlite")

@@ -74,7 +74,7 @@ class Recipe:
     def independent(self) -> Recipe:
         """The recipe for one of many casts. It learns nothing from other sessions and leaves nothing for them."""
         memory = self.data.get("memory", {})
-        return replace(self, data={**self.data, "memory": {**memory, "record": False, "sessions": 0}})
+        return replace(self, data={**self.data, "memory": {**memory, "record": False, "sessions": 0, "alone": True}})
 
 
 def is_path(name_or_path: str | os.PathLike[str]) -> bool:

@@ -91,13 +91,16 @@ class SessionView:
         most_tokens: int = 16_000,
         always: bool = False,
         hidden: tuple[str, ...] = (),
+        alone: bool = False,
     ) -> None:
         """``documents``: pin culture and documents. ``sessions``: how many earlier sessions are summed up at the start.
 
         ``always``: without a substrate (``address`` is None), or if it cannot be opened, what is in files is read all the
         same, from a substrate in memory. Then `missing` says why, and the user sees it once. ``hidden`` is the ward
-        ``hidden_paths``: documents in it are not read.
+        ``hidden_paths``: documents in it are not read. ``alone``: for one of many casts, which find nothing that was said or run
+        in other sessions.
         """
+        self._alone = alone
         self.workspace = workspace
         self._project: Project | None = None
         self._address = address
@@ -154,7 +157,9 @@ class SessionView:
     @property
     def boundary(self) -> Boundary:
         """What an entity of this workspace may read; it may write nothing by itself."""
-        return Boundary.of(read=[*self.project.near, TYPES], holder=self.project.id)
+        project = self.project
+        read = (*project.pinned, project.nested, project.pins) if self._alone else project.near
+        return Boundary.of(read=[*read, TYPES], holder=project.id)
 
     def limit(self, entity_id: str, limits: Limits | None) -> None:
         """Limit what one entity reads, before its first cast; None after its last one."""

@@ -286,6 +286,7 @@ def _knowledge(recipe: Recipe, workspace: Path | None) -> SessionView | None:
         most_tokens=memory.get("max_tokens", 16_000),
         always=culture,
         hidden=Wards.of(recipe.data["circle"]["wards"], base=workspace).hidden_paths,
+        alone=bool(memory.get("alone")),
     )
 
 

@@ -264,3 +264,46 @@ def test_a_batch_in_a_moved_folder_finds_its_loom_its_budget_and_its_results(fol
     looms = [each.stderr.split("loom     ")[1].splitlines()[0] for each in (first, second)]
     assert looms[0].removeprefix(str(folder)) == looms[1].removeprefix(str(moved))
     assert len(threads(moved, looms[1])) == 4
+
+
+SAYS = """\
+---
+name: word-count
+description: Says a word.
+---
+Run the script.
+"""
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_cast_of_a_batch_finds_nothing_that_another_said_or_ran(folder: Path, shared: bool) -> None:
+    """`recall` searches what the user told all sessions, but neither earlier sessions nor the runs of other samples."""
+    scripts = folder / ".claude/skills/count/scripts"
+    scripts.mkdir(parents=True)
+    (scripts.parent / "SKILL.md").write_text(SAYS)
+    (scripts / "say.py").write_text("print('walrus of a program')\n")
+
+    def answer(request: Request) -> Reply:
+        if not request.path.endswith("/chat/completions"):
+            return Reply(404)
+        said = [each["content"] for each in json.loads(request.body)["messages"] if each["role"] == "tool"]
+        calls = [("word-count.say", {}), ("recall", {"query": "walrus"})]
+        if len(said) < 2:
+            name, args = calls[len(said)]
+            tools = [each["function"]["name"] for each in json.loads(request.body)["tools"]]
+            (named,) = [each for each in tools if each.replace("_", "-").endswith(name.partition(".")[2] or name)]
+            return openai_replies.chat_stream(openai_replies.call_delta(0, f"c{len(said)}", named, json.dumps(args)))
+        return openai_replies.chat_stream(openai_replies.call_delta(0, "d", "done", json.dumps({"answer": said[1]})))
+
+    with Wire(answer) as model:
+        memory = "{culture: true, programs: true" + (", batches: true}" if shared else "}")
+        recipe = WRITER.format(url=model.url).replace("medium: bash", "medium: conversation") + f"memory: {memory}\n"
+        (folder / "r.cantrip.yaml").write_text(recipe)
+        run(folder, "substrate", "remember", "The walrus of the user.")
+        run(folder, "cast", "r.cantrip.yaml", "The walrus of a session.")
+        (folder / "intents.jsonl").write_text('"Which one?"\n')
+        done = run(folder, *BATCH, "--samples", "2", "--concurrency", "1", "--json")
+    for row in rows(done.stdout):
+        found = row["cast"]["result"]
+        assert "walrus of the user" in found
+        assert ("walrus of a session" in found, "walrus of a program" in found) == (shared, shared), found

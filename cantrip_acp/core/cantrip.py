@@ -415,7 +415,8 @@ class Cantrip(CantripDefinition, Generic[Value]):
         cantrip a loom that lasts: ``loom=Loom.open("batch.loom.jsonl")``.
 
         Every cast has its own entity (CANTRIP-2). ``references`` are the expected answers, one for each intent, or none.
-        ``options`` are those of `Entity.cast`.
+        ``options`` are those of `Entity.cast`. Casts of a recipe with ``memory`` neither read nor fill the memory of sessions,
+        unless it has ``batches: true``.
         """
         if references and len(references) != len(intents):
             raise DefinitionError(
@@ -429,6 +430,11 @@ class Cantrip(CantripDefinition, Generic[Value]):
                 progress=progress,
                 resume=resume,
                 **options,
+            )
+        alone = self._for_batch()
+        if alone is not self:
+            return alone.cast_batch(
+                intents, references=references, concurrency=concurrency, progress=progress, resume=resume, **options
             )
         if resume not in (True, False, "failed"):
             raise DefinitionError(f'cast_batch: resume must be True, False or "failed", not {resume!r}')
@@ -450,6 +456,16 @@ class Cantrip(CantripDefinition, Generic[Value]):
             ]
         return Batch(casts, concurrency, progress)
 
+    def _for_batch(self) -> Self:
+        """The cantrip for casts that have nothing to do with each other: without what connects sessions."""
+        parts = {name: [_alone(each) for each in getattr(self, name)] for name in ("contributors", "sources")}
+        changed = {
+            name: tuple(each for each in found if each is not None)
+            for name, found in parts.items()
+            if any(new is not old for new, old in zip(found, getattr(self, name), strict=True))
+        }
+        return self.replace(**changed) if changed else self
+
     async def _cast_new(self, intent: str, options: Mapping[str, Any]) -> tuple[CastResult[Value], bool]:
         return await self.cast(intent, **options), False
 
@@ -459,6 +475,11 @@ class Cantrip(CantripDefinition, Generic[Value]):
         trace = {key: value for key, value in options.items() if key in ("trace_id", "trace")}
         result, known = await earlier.result(number, **trace)
         return (result, known) if result is not None else await self._cast_new(intent, options)
+
+
+def _alone(part: Any) -> Any:
+    """What takes the place of a contributor or of a source of gates in one of many casts; None for nothing."""
+    return part.for_batch() if hasattr(part, "for_batch") else part
 
 
 def _crystal(

@@ -81,11 +81,20 @@ class Observation:
 class SessionRecorder:
     """Records the casts of one workspace. One object serves all entities of a cantrip."""
 
-    def __init__(self, address: Path | str, workspace: Path | None, view: SessionView | None = None) -> None:
-        """``view``: what the same sessions read. If it could not open the substrate, nothing can be recorded either."""
+    def __init__(
+        self, address: Path | str, workspace: Path | None, view: SessionView | None = None, *, batches: bool = False
+    ) -> None:
+        """``view``: what the same sessions read. If it could not open the substrate, nothing can be recorded either.
+        ``batches``: casts of batches are recorded, too.
+        """
+        self._batches = batches
         self._address = address
         self._workspace = workspace
         self._view = view
+
+    def for_batch(self) -> SessionRecorder | None:
+        """The recorder for casts that have nothing to do with each other."""
+        return self if self._batches else None
 
     async def __call__(self, info: CastInfo) -> Sequence[ContextBlock]:
         """It records, and adds nothing to what the crystal sees."""

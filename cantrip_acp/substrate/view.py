@@ -92,15 +92,17 @@ class SessionView:
         always: bool = False,
         hidden: tuple[str, ...] = (),
         alone: bool = False,
+        batches: bool = False,
     ) -> None:
         """``documents``: pin culture and documents. ``sessions``: how many earlier sessions are summed up at the start.
 
         ``always``: without a substrate (``address`` is None), or if it cannot be opened, what is in files is read all the
         same, from a substrate in memory. Then `missing` says why, and the user sees it once. ``hidden`` is the ward
         ``hidden_paths``: documents in it are not read. ``alone``: for one of many casts, which find nothing that was said or run
-        in other sessions.
+        in other sessions. ``batches``: a batch is no reason for that.
         """
-        self._alone = alone
+        self._alone, self._batches = alone, batches
+        self._for_batch: SessionView | None = None
         self.workspace = workspace
         self._project: Project | None = None
         self._address = address
@@ -119,6 +121,25 @@ class SessionView:
         self._notices: list[str] = []
         self.missing = ""
         """Why there is no substrate that stays. Nothing is recorded then, and nothing remembered."""
+
+    def for_batch(self) -> SessionView:
+        """The view for casts that have nothing to do with each other."""
+        if self._alone or self._batches:
+            return self
+        with self._lock:
+            if self._for_batch is None:
+                self._for_batch = SessionView(
+                    self._address,
+                    self.workspace,
+                    config_dir=self._config_dir,
+                    documents=self._documents,
+                    placement=self._placement,
+                    most_tokens=self._most_tokens,
+                    always=self._always,
+                    hidden=self._hidden,
+                    alone=True,
+                )
+            return self._for_batch
 
     @property
     def address(self) -> Path | str | None:

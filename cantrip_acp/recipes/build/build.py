@@ -287,6 +287,7 @@ def _knowledge(recipe: Recipe, workspace: Path | None) -> SessionView | None:
         always=culture,
         hidden=Wards.of(recipe.data["circle"]["wards"], base=workspace).hidden_paths,
         alone=bool(memory.get("alone")),
+        batches=bool(memory.get("batches")),
     )
 
 
@@ -305,11 +306,12 @@ def _programs(recipe: Recipe, view: SessionView) -> Sequence[GateSource]:
 def _recorder(recipe: Recipe, workspace: Path | None, view: SessionView | None) -> Sequence[Contributor]:
     """What records the casts in the substrate, unless the recipe does not want that."""
     address = substrate_address(recipe.state_dir or state_dir())
-    if workspace is None or address is None or not recipe.data.get("memory", {}).get("record", True):
+    memory = recipe.data.get("memory", {})
+    if workspace is None or address is None or not memory.get("record", True):
         return ()
     from cantrip_acp.substrate.recorder import SessionRecorder
 
-    return (SessionRecorder(address, workspace, view),)
+    return (SessionRecorder(address, workspace, view, batches=bool(memory.get("batches"))),)
 
 
 def _servers(recipe: Recipe) -> Sequence[GateSource]:

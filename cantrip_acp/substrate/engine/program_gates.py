@@ -58,6 +58,11 @@ class ProgramGates:
         self._make_crystal = make_crystal
         self._folders = folders
 
+    def for_batch(self) -> ProgramGates:
+        """The same for casts that have nothing to do with each other."""
+        view = self._view.for_batch()
+        return self if view is self._view else ProgramGates(view, self._make_crystal, self._folders)
+
     async def open(self, circle: CircleView) -> OpenedGates:
         """Make the gates. A program that cannot be one is a problem for the user to see."""
         try:

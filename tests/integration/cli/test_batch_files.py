@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cantrip_acp import Cantrip
 from tests.integration.cli.test_cast_batch import environment, postgres, rows, run, start, threads
 from tests.support import openai_replies, processes
 from tests.support.processes import CANTRIP
@@ -307,3 +308,30 @@ def test_a_cast_of_a_batch_finds_nothing_that_another_said_or_ran(folder: Path, 
         found = row["cast"]["result"]
         assert "walrus of the user" in found
         assert ("walrus of a session" in found, "walrus of a program" in found) == (shared, shared), found
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_casts_of_a_python_batch_do_not_read_each_other(
+    folder: Path, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANTRIP_STATE_DIR", str(folder / "state"))
+    monkeypatch.chdir(folder)
+
+    def answer(request: Request) -> Reply:
+        if not request.path.endswith("/chat/completions"):
+            return Reply(404)
+        return openai_replies.chat_stream({"content": "The answer is 42."})
+
+    with Wire(answer) as model:
+        memory = "{culture: true, programs: true, sessions: 8" + (", batches: true}" if shared else "}")
+        recipe = WRITER.format(url=model.url).replace("medium: bash", "medium: conversation") + f"memory: {memory}\n"
+        (folder / "r.cantrip.yaml").write_text(recipe)
+        cantrip = Cantrip.load("./r.cantrip.yaml", workspace=folder)
+        for each in await cantrip.cast_batch(["What is it?"] * 2, concurrency=1):
+            assert not isinstance(each, Exception), each
+        await cantrip.cast("What is it?")
+        await cantrip.cast("What is it?")
+        texts = [each.body.decode() for each in model.requests if each.path.endswith("/chat/completions")]
+    assert len(cantrip.loom.cast_starts()) == 4
+    # A cast alone is a session as before: it is recorded, and the next one reads of it.
+    assert ["The answer is 42." in text for text in texts] == [False, shared, shared, True]

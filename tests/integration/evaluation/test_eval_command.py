@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from tests.support import processes
+from tests.support import openai_replies, processes
 from tests.support.processes import CANTRIP
+from tests.support.provider_server import Reply, Request, Wire
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(120)
@@ -397,3 +398,23 @@ def test_an_inspect_task_says_what_it_needs(folder: Path) -> None:
         assert "defines no task 'none' (tasks: counting, choices)" in run(folder, "tasks.py@none", status=2).stderr
         (folder / "tasks.py").write_text(INSPECT.replace('id="three")', 'id="three", sandbox="docker")'))
         assert "needs a sandbox or a setup of Inspect" in run(folder, "tasks.py", status=2).stderr
+
+
+def test_samples_do_not_read_each_other(folder: Path) -> None:
+    def answer(request: Request) -> Reply:
+        if not request.path.endswith("/chat/completions"):
+            return Reply(404)
+        told = [each for each in json.loads(request.body)["messages"] if each["role"] == "tool"]
+        if not told:
+            return openai_replies.chat_stream(openai_replies.call_delta(0, "c", "recall", '{"query": "walrus"}'))
+        return openai_replies.chat_stream({"content": "It is a walrus, Ada."})
+
+    with Wire(answer) as model:
+        crystal = f'{{provider: local, model: m, base_url: "{model.url}/v1"}}'
+        recipe = RECIPE.replace("{provider: scripted, script: good.yaml}", crystal)
+        (folder / "greeter.cantrip.yaml").write_text(recipe + "memory: {culture: true, sessions: 8, batches: true}\n")
+        (folder / "suite.yaml").write_text(SUITE.replace(SUITE.splitlines()[-1], ""))
+        done = run(folder, "suite.yaml", "--samples", "3", "--jobs", "1", "--out", "out")
+        texts = [each.body.decode() for each in model.requests if each.path.endswith("/chat/completions")]
+    assert len(texts) == 6, done.stderr
+    assert not any("It is a walrus" in text for text in texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cantrip_acp.tuplespace.stores.base import BATCH_LANE
 from cantrip_acp.tuplespace.tuples import Pattern
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Watch:
         while self._pattern is not None:
             found, cursor = self._store.after(self._cursor, self._pattern)
             for each in found:
-                if not (self._is_first and each.state in FINAL):
+                if not (self._is_first and each.state in FINAL) and each.work.lane != BATCH_LANE:
                     self._stories.setdefault(each.work.id, Story())
             if cursor == self._cursor:
                 break

@@ -27,9 +27,9 @@ import msgspec
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import NewerSchema, SpaceError, TupleError
-from cantrip_acp.tuplespace.receipts import is_genuine
+from cantrip_acp.tuplespace.receipts import as_ours, is_genuine, is_genuine_elsewhere
 from cantrip_acp.tuplespace.stores.base import StoredReceipt, TupleStore, is_stand_in
-from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, parse_tuple
+from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, adopt_tuple
 
 LOG = "tuples.jsonl"
 _LOCK = "tuples.lock"
@@ -49,6 +49,8 @@ class Changes(msgspec.Struct, kw_only=True):
     torn: tuple[str, ...] = ()
     newer: tuple[str, ...] = ()
     """Lines with tuples of a schema that this version does not know, which were left out."""
+    renamed: dict[str, str] = {}
+    """The ids here of tuples whose id was made in another way, by the id that they had."""
 
 
 class ProjectLog:
@@ -164,7 +166,7 @@ class ProjectLog:
                 if is_stand_in(document):
                     continue
                 try:
-                    work = parse_tuple(document)
+                    work, before = adopt_tuple(document)
                 except NewerSchema as error:
                     newer.append(f"{where}: {error}")
                     continue
@@ -172,6 +174,14 @@ class ProjectLog:
                     raise TupleError(f"{where}: {error}") from None
                 if pattern is None or pattern.matches(work.document):
                     works[work.id] = work
+                    if before is not None:
+                        changes.renamed[before] = work.id
+        for before, identity in changes.renamed.items():
+            ours, ids = receipts.setdefault(identity, {}), dict[str, str]()
+            for each in sorted(receipts.pop(before, {}).values(), key=lambda each: each.step is None):
+                made = as_ours(each.document, identity, ids)
+                ids[each.document["id"]] = made["id"]
+                ours.setdefault(made["id"], StoredReceipt(document=made, step=each.step))
         changes.torn, changes.newer = tuple(torn), tuple(newer)
         waiting = []
         for identity, work in works.items():
@@ -196,7 +206,11 @@ class ProjectLog:
                 document = json.loads(file.read())
         except (OSError, ValueError) as error:
             raise TupleError(f"{where}: the receipt cannot be read from {path}: {error}") from None
-        if not isinstance(document, dict) or document.get("id") != identity or not is_genuine(document):
+        if (
+            not isinstance(document, dict)
+            or document.get("id") != identity
+            or not (is_genuine(document) or is_genuine_elsewhere(document))
+        ):
             raise TupleError(f"{where}: {path} is not the receipt {identity}: its content has another hash")
         if document.get("tuple_id") != line.get("tuple_id"):
             raise TupleError(f"{where}: {path} is a receipt of another tuple")

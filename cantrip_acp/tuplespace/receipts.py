@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -61,6 +62,26 @@ def is_genuine(receipt: Mapping[str, Any]) -> bool:
     """Whether the id fits the content."""
     content = {key: value for key, value in receipt.items() if key != "id"}
     return receipt.get("id") == content_id(content)
+
+
+def is_genuine_elsewhere(receipt: Mapping[str, Any]) -> bool:
+    """Whether the id is made as other programs with yools do: of yool, exit, the hashes of the output, and the artifacts' paths."""
+    try:
+        parts = [receipt["yool"], str(receipt["exit"]), receipt["stdout_sha"], receipt["stderr_sha"]]
+        parts += [each["path"] for each in receipt.get("artifacts", ())]
+        return bool(receipt["id"] == "sha256:" + hashlib.sha256("".join(parts).encode()).hexdigest())
+    except (KeyError, TypeError):
+        return False
+
+
+def as_ours(receipt: Mapping[str, Any], tuple_id: str, steps: Mapping[str, str]) -> dict[str, Any]:
+    """A receipt of a tuple that got another id. It names the receipt that it was. ``steps`` has the new ids of receipts by the old
+    ones."""
+    content = {"artifacts": [], "cost": {}, **receipt, "tuple_id": tuple_id, "source_id": receipt["id"]}
+    del content["id"]
+    if "steps" in content:
+        content["steps"] = [steps.get(each, each) for each in content["steps"]]
+    return {"id": content_id(content), **content}
 
 
 def add_costs(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

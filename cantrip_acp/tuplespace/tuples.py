@@ -13,6 +13,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal
 
@@ -232,6 +233,22 @@ def parse_tuple(document: Mapping[str, Any] | bytes | str) -> WorkTuple:
     _check_times(work)
     _check_secrets(document)
     return work
+
+
+def adopt_tuple(document: Mapping[str, Any] | bytes | str) -> tuple[WorkTuple, str | None]:
+    """`parse_tuple`, also for a tuple of another program, whose id covers ``receipts`` and ``created_at``, too.
+
+    Such a tuple gets our id. The second value is the id that it had then, else None.
+    """
+    if isinstance(document, bytes | str) and len(document) <= 2 * MAX_BYTES:
+        with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+            document = msgspec.json.decode(document)
+    if isinstance(document, Mapping):
+        content = {key: value for key, value in document.items() if key != "id"}
+        given = document.get("id")
+        if isinstance(given, str) and given != tuple_id(document) and given == content_id(content):
+            return parse_tuple(content), given
+    return parse_tuple(document), None
 
 
 def _check_steps(work: WorkTuple) -> None:

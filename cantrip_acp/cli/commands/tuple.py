@@ -19,6 +19,7 @@ from cantrip_acp.text.sanitize import escaped_json
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.monitoring.status import SpaceStatus
     from cantrip_acp.tuplespace.project_log import Changes
+    from cantrip_acp.tuplespace.stores.base import Holder, StoredTuple, TupleStore
     from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
 
 
@@ -60,7 +61,8 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
     """Put the tuples of FILE into the space: one JSON object, or one in each line. - is stdin.
 
     If one of the tuples is not valid, the command puts none of them. A tuple with a known id is the same work and is
-    not put twice.
+    not put twice. A tuple of another program, whose id covers its receipts and created_at, too, gets the id that it has
+    here, and the output says which.
 
     With --depth, one tuple creates a tree of tuples (a fan-out), for example a million. Workers put the next tuples
     when they take the earlier ones. Each tuple of the tree has its path in map_pos.
@@ -70,7 +72,7 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
     from cantrip_acp.tuplespace.errors import SpaceFull, TupleError
     from cantrip_acp.tuplespace.monitoring.spans import emitting
     from cantrip_acp.tuplespace.space import max_waiting_from_environment
-    from cantrip_acp.tuplespace.tuples import parse_tuple
+    from cantrip_acp.tuplespace.tuples import adopt_tuple
 
     name = "stdin" if file == "-" else file
     try:
@@ -78,10 +80,11 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
             text = opened.read()
     except UnicodeDecodeError as error:
         raise TupleError(f"{name}: this is not UTF-8: {error.reason} at byte {error.start:,}") from None
-    works = []
+    works, ids = [], list[str | None]()
     for number, document in _documents(text):
         try:
-            work = parse_tuple(document)
+            work, before = adopt_tuple(document)
+            ids.append(before)
             works.append(work if depth is None else _fan_out(work, depth, branching))
         except TupleError as error:
             raise TupleError(f"{name}:{number}: {error}") from None
@@ -94,11 +97,13 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
         return 1
     finally:
         store.close()
-    for work, is_new in zip(works, new, strict=True):
+    for work, before, is_new in zip(works, ids, new, strict=True):
         if as_json:
-            click.echo(json.dumps({"tuple_id": work.id, "lane": work.lane, "new": is_new}))
+            row = {"tuple_id": work.id, "lane": work.lane, "new": is_new, **({"given_id": before} if before else {})}
+            click.echo(json.dumps(row))
         else:
-            click.echo(f"{work.id}  {'put into' if is_new else 'known in'} lane {work.lane}")
+            was = f"  (its id was {before})" if before else ""
+            click.echo(f"{work.id}  {'put into' if is_new else 'known in'} lane {work.lane}{was}")
     return 0
 
 
@@ -137,14 +142,16 @@ def _documents(text: str) -> list[tuple[int, str]]:
     metavar="SECONDS",
     help="Wait for a tuple that matches.  [default: do not wait]",
 )
+@click.option("--any", "in_any_state", is_flag=True, help="Show the newest tuple that matches, in any state.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @space_option
 @state_option
-def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: Path | None) -> int:
+def rd(pattern: str, wait: float, in_any_state: bool, as_json: bool, space: str | None, state_dir: Path | None) -> int:
     """Show a tuple: PATTERN is its id, or a part of a tuple as JSON, such as {"lane": "build"}.
 
-    A pattern finds the oldest tuple that waits or runs. An id finds a tuple in any state, with its receipts. If a
-    receipt names an artifact (a large result that is stored separately), the id of the artifact shows it.
+    A pattern finds the oldest tuple that waits or runs; with --any, the newest one in any state. An id finds a tuple in any
+    state, with its receipts. If a receipt names an artifact (a large result that is stored separately), the id of the artifact
+    shows it.
 
     Exit status: 0 found, 1 there is none, 2 the pattern is not valid, or the space cannot be opened.
     """
@@ -155,8 +162,11 @@ def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: P
     try:
         end = time.monotonic() + wait
         while True:
-            work = None if identity else store.read(wanted)
-            stored = store.get(identity or (work.id if work is not None else ""))
+            if in_any_state and identity is None:
+                stored = _newest(store, wanted)[0]
+            else:
+                work = None if identity else store.read(wanted)
+                stored = store.get(identity or (work.id if work is not None else ""))
             if stored is not None or time.monotonic() >= end:
                 break
             store.wait(min(1.0, end - time.monotonic()), threading.Event())
@@ -167,7 +177,9 @@ def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: P
             click.echo(escaped_json(json.dumps(data, ensure_ascii=False, indent=None if as_json else 2)))
             return 0
         if stored is None:
-            click.echo("cantrip: there is no such tuple", err=True)
+            ended = 0 if identity or in_any_state else _newest(store, wanted)[1]
+            but = f" that waits or runs; {ended:,} ended or were taken: --any shows the newest one" if ended else ""
+            click.echo(f"cantrip: there is no such tuple{but}", err=True)
             return 1
         receipts = [{"step": r.step, **r.document} for r in store.receipts(stored.work.id)]
     finally:
@@ -183,6 +195,17 @@ def rd(pattern: str, wait: float, as_json: bool, space: str | None, state_dir: P
     }
     click.echo(escaped_json(json.dumps(shown, ensure_ascii=False, indent=None if as_json else 2)))
     return 0
+
+
+def _newest(store: TupleStore, pattern: Pattern) -> tuple[StoredTuple | None, int]:
+    """The newest tuple that matches, in any state, and how many match."""
+    newest, count, cursor = None, 0, ""
+    while True:
+        found, following = store.after(cursor, pattern)
+        newest, count = (found[-1] if found else newest), count + len(found)
+        if following == cursor:
+            return newest, count
+        cursor = following
 
 
 @tuple_.command(
@@ -389,13 +412,22 @@ def _show(status: SpaceStatus, *, as_json: bool) -> None:
     help="The HTML file.",
 )
 @click.option(
+    "--all", "every", is_flag=True, help="Also what was repeated with --again.  [default: the latest run of each]"
+)
+@click.option(
     "--no-looms", is_flag=True, help="Do not write the pages of the looms. Then no result has a link to its thread."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @space_option
 @state_option
 def report(
-    lane: str | None, target: Path, no_looms: bool, as_json: bool, space: str | None, state_dir: Path | None
+    lane: str | None,
+    target: Path,
+    every: bool,
+    no_looms: bool,
+    as_json: bool,
+    space: str | None,
+    state_dir: Path | None,
 ) -> int:
     """Write one HTML file with the result, the reward, the cost and the reason of each tuple, to filter and to sort.
 
@@ -408,7 +440,7 @@ def report(
 
     store = open_space(space, state_dir)
     try:
-        count = write_report(store, target, lane=lane, looms=not no_looms)
+        count = write_report(store, target, lane=lane, looms=not no_looms, every=every)
     finally:
         store.close()
     click.echo(json.dumps({"file": str(target), "tuples": count}) if as_json else f"{target}  {count:,} tuples")
@@ -440,7 +472,7 @@ def resume(pattern: str | None, failed: bool, as_json: bool, space: str | None, 
     from cantrip_acp.tuplespace.tuples import Pattern
 
     identity, wanted = _read_pattern(pattern)
-    store = open_space(space, state_dir)
+    store, stored = open_space(space, state_dir), None
     try:
         if identity is not None:
             stored = store.get(identity)
@@ -464,6 +496,7 @@ def resume(pattern: str | None, failed: bool, as_json: bool, space: str | None, 
             with emitting("resume tuples", {"cantrip.tuples": len(latest)}) as meta:
                 new = store.put(latest, meta=meta)
             emitted = [(work.id, first.id) for work, first, is_new in zip(latest, dead, new, strict=True) if is_new]
+        held = [each for each in store.holders() if _may_hold(each, wanted, stored)]
     finally:
         store.close()
     for tuple_id, instead_of in [*resumed, *emitted]:
@@ -473,7 +506,20 @@ def resume(pattern: str | None, failed: bool, as_json: bool, space: str | None, 
             click.echo(f"{tuple_id}  waits" + (f" in place of {instead_of}" if instead_of else ""))
     if not as_json and not resumed and not emitted:
         click.echo("nothing to resume")
+        for each in held:
+            count = "1 tuple" if each.count == 1 else f"{each.count:,} tuples"
+            click.echo(
+                f"{each.worker} has {count} of lane {each.lane}. If it was killed, another worker takes over when the lease has "
+                f"ended, in {each.lease_s:.0f} s"
+            )
     return 0
+
+
+def _may_hold(holder: Holder, wanted: Pattern, stored: StoredTuple | None) -> bool:
+    """Whether a worker may hold what is asked for."""
+    if stored is not None:
+        return stored.state == "claimed" and stored.worker == holder.worker and stored.work.lane == holder.lane
+    return wanted.lane is None or wanted.lane == holder.lane
 
 
 def _read_pattern(pattern: str | None) -> tuple[str | None, Pattern]:
@@ -600,8 +646,11 @@ def _show_changes(folder: Path, loaded: Changes | None, saved: Changes | None, *
     parts = {"loaded": loaded, "written": saved}
     if as_json:
         counts = {name: {"tuples": each.tuples, "receipts": each.receipts} for name, each in parts.items() if each}
-        click.echo(json.dumps({"folder": str(folder), **counts}))
+        renamed = {"renamed": loaded.renamed} if loaded is not None and loaded.renamed else {}
+        click.echo(json.dumps({"folder": str(folder), **counts, **renamed}))
     else:
         said = [f"{name} {each.tuples} tuples, {each.receipts} receipts" for name, each in parts.items() if each]
         click.echo(f"{folder}  {' · '.join(said)}")
+        for before, identity in (loaded.renamed if loaded is not None else {}).items():
+            click.echo(f"{before} is {identity} here")
     sys.stdout.flush()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from cantrip_acp.loom.view.html_export import escaped, page
 from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.tuplespace.retention import read_result
 from cantrip_acp.tuplespace.stores.base import BATCH_LANE
-from cantrip_acp.tuplespace.tuples import Pattern, parse_time
+from cantrip_acp.tuplespace.tuples import Pattern, parse_time, tuple_id
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.stores.base import StoredTuple, TupleStore
@@ -44,13 +44,16 @@ def write_report(
     names: Mapping[str, str] | None = None,
     title: str | None = None,
     looms: bool = True,
+    every: bool = False,
 ) -> int:
     """Write the page of the tuples of a lane, or of ``only`` these ids, and return how many there are.
 
+    Of what was repeated on purpose, the page has the latest run; with ``every``, all.
     ``names`` has the names of tuples by id. With ``looms`` the pages of their looms are written into a folder beside the
     page. Known secrets, and texts that look like secrets, are masked. Raises `SpaceError`, `OutputError`.
     """
-    rows = list(_rows(store, lane, only, names or {}))
+    latest = None if every or only is not None else _latest(store, lane)
+    rows = list(_rows(store, lane, only, names or {}, latest))
     problems = _add_looms(rows, target if looms else None)
     mask = ShapeMask()
     about = {
@@ -77,12 +80,17 @@ def write_report(
 
 
 def _rows(
-    store: TupleStore, lane: str | None, only: Sequence[str] | None, names: Mapping[str, str]
+    store: TupleStore,
+    lane: str | None,
+    only: Sequence[str] | None,
+    names: Mapping[str, str],
+    latest: Set[str] | None,
 ) -> Iterator[dict[str, Any]]:
     place = 0
     for found in _stored(store, lane, only):
-        ended = store.ended([each.work.id for each in found])
-        for each in found:
+        shown = [each for each in found if latest is None or each.work.id in latest]
+        ended = store.ended([each.work.id for each in shown])
+        for each in shown:
             receipt = ended.get(each.work.id)
             if receipt is not None and receipt.get("artifacts"):
                 receipt = {**receipt, "result": read_result(store, receipt)}
@@ -103,6 +111,20 @@ def _stored(store: TupleStore, lane: str | None, only: Sequence[str] | None) -> 
             return
         cursor = after
         yield [each for each in found if each.work.lane != BATCH_LANE]
+
+
+def _latest(store: TupleStore, lane: str | None) -> set[str]:
+    """The ids of tuples without those that were repeated on purpose later (``--again``)."""
+    found: dict[str, str] = {}
+    for block in _stored(store, lane, None):
+        for each in block:
+            document = each.work.document
+            position = document.get("map_pos") or {}
+            # A batch writes ``run`` into its casts. In other tuples it may mean anything.
+            own = {"again", "run"} if each.work.payload[0].yool.startswith("agent.cast.") else {"again"}
+            first = {key: value for key, value in position.items() if key not in own}
+            found[tuple_id({**document, "map_pos": first})] = each.work.id
+    return set(found.values())
 
 
 def _row(place: int, stored: StoredTuple, receipt: Mapping[str, Any] | None, name: str | None) -> dict[str, Any]:

@@ -126,6 +126,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     lane: str
     count: int
+    lease_s: float = 0.0
+    """How long the last of its leases still runs, without another sign of life."""
 
 
 class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,7 +49,9 @@ from cantrip_acp.tuplespace.stores.postgres_tables import (
     AFFORDABLE,
     BODY,
     BUDGET,
+    FAILURES,
     GIVE_BUDGET,
+    HOLDERS,
     MIGRATIONS,
     REPEATED,
     ROW_SECURITY,
@@ -697,11 +699,7 @@ class PostgresTupleStore:
         rows = self._run(
             "read",
             lambda base: base.execute(
-                "SELECT f.lane, f.error, f.n, t.id FROM (SELECT lane, coalesce(error, '') AS error, count(*) AS n, "
-                "max(position) AS position FROM cantrip_tuple_queue q WHERE state = 'failed' "
-                f"AND (%s::text IS NULL OR lane = %s) AND NOT {REPEATED} "
-                "GROUP BY 1, 2 ORDER BY 3 DESC LIMIT %s) f JOIN cantrip_tuples t USING (position) "
-                "ORDER BY f.n DESC, f.position DESC",
+                FAILURES.encode(),
                 (lane, lane, limit),
             ).fetchall(),
         )
@@ -714,12 +712,11 @@ class PostgresTupleStore:
     def holders(self) -> list[Holder]:
         rows = self._run(
             "read",
-            lambda base: base.execute(
-                "SELECT worker, lane, count(*) FROM cantrip_tuple_queue "
-                "WHERE state = 'claimed' AND lease_until >= clock_timestamp() GROUP BY 1, 2 ORDER BY 1, 2"
-            ).fetchall(),
+            lambda base: base.execute(HOLDERS.encode()).fetchall(),
         )
-        return [Holder(worker=worker, lane=lane, count=count) for worker, lane, count in rows]
+        return [
+            Holder(worker=worker, lane=lane, count=count, lease_s=round(left, 1)) for worker, lane, count, left in rows
+        ]
 
     def put_artifact(self, body: bytes, excerpt: str) -> str:
         identity = artifact_id(body)

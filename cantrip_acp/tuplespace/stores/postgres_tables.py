@@ -182,3 +182,13 @@ STORED = (
     f"SELECT t.position, {BODY}, q.state, q.attempts, q.worker, q.error, q.progress, t.xid::text "
     "FROM cantrip_tuples t JOIN cantrip_tuple_queue q USING (position)"
 )
+FAILURES = (
+    "SELECT f.lane, f.error, f.n, t.id FROM (SELECT lane, coalesce(error, '') AS error, count(*) AS n, "
+    "max(position) AS position FROM cantrip_tuple_queue q WHERE state = 'failed' "
+    f"AND (%s::text IS NULL OR lane = %s) AND NOT {REPEATED} "
+    "GROUP BY 1, 2 ORDER BY 3 DESC LIMIT %s) f JOIN cantrip_tuples t USING (position) ORDER BY f.n DESC, f.position DESC"
+)
+HOLDERS = (
+    "SELECT worker, lane, count(*), extract(epoch FROM max(lease_until) - clock_timestamp())::float8 FROM cantrip_tuple_queue "
+    "WHERE state = 'claimed' AND lease_until >= clock_timestamp() GROUP BY 1, 2 ORDER BY 1, 2"
+)

@@ -650,10 +650,13 @@ class SqliteTupleStore:
 
     def holders(self) -> list[Holder]:
         rows = self._rows(
-            "SELECT worker, lane, count(*) FROM queue WHERE state = 'claimed' AND lease_until >= ? GROUP BY 1, 2 ORDER BY 1, 2",
+            "SELECT worker, lane, count(*), max(lease_until) - ?1 FROM queue WHERE state = 'claimed' AND lease_until >= ?1 "
+            "GROUP BY 1, 2 ORDER BY 1, 2",
             (time.time(),),
         )
-        return [Holder(worker=worker, lane=lane, count=count) for worker, lane, count in rows]
+        return [
+            Holder(worker=worker, lane=lane, count=count, lease_s=round(left, 1)) for worker, lane, count, left in rows
+        ]
 
     def put_artifact(self, body: bytes, excerpt: str) -> str:
         identity = artifact_id(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import random
@@ -17,10 +18,10 @@ import pytest
 
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.project_log import ProjectLog
-from cantrip_acp.tuplespace.receipts import make_receipt
+from cantrip_acp.tuplespace.receipts import is_genuine, make_receipt
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import TupleStore, encode_work
-from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
+from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple, tuple_id
 from tests.support import processes
 from tests.support.command_line import run
 from tests.support.tuples import acknowledge
@@ -322,3 +323,83 @@ def test_both_schemas_go_through_a_log_and_newer_ones_are_left_alone(tmp_path: P
     assert (folder / "tuples.jsonl").read_text() == lines
     refused = run("tuple", "out", "-", "--space", "two.db", cwd=tmp_path, stdin=newer)
     assert (refused.status, "stdin:1: the tuple has the schema yool-tuple/v3" in refused.err) == (2, True)
+
+
+def of_another_program(folder: Path) -> tuple[dict[str, object], list[dict[str, object]]]:
+    """A tuple with two receipts as the format's own algorithms make them, in a log in the folder."""
+
+    def sha(text: str) -> str:
+        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+    content: dict[str, object] = {
+        "schema": "yool-tuple/v1", "lane": "build", "map_pos": {"repo": "Größe"}, "src_ptr": ["commit://abc123"],
+        "payload": [{"yool": "agent.lint.dotnet", "args": {}}, {"yool": "agent.test.dotnet", "args": {"filter": "Unit"}}],
+        "receipts": [], "parent_id": None, "created_at": "2026-05-19T17:30:00Z",
+    }  # fmt: skip
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    document = {**content, "id": sha(canonical)}
+    receipts: list[dict[str, object]] = []
+    for yool in ("agent.lint.dotnet", "agent.test.dotnet", "tuple.end"):
+        receipt: dict[str, object] = {
+            "yool": yool, "tuple_id": document["id"], "started_at": "2026-05-19T17:30:00Z",
+            "ended_at": "2026-05-19T17:31:00Z", "exit": 0, "stdout_sha": sha("out"), "stderr_sha": sha(""),
+            "artifacts": [{"kind": "junit", "path": "evidence/junit.xml"}], "cost": {"usd": 0.01},
+        }  # fmt: skip
+        receipt["id"] = sha(f"{yool}0{sha('out')}{sha('')}evidence/junit.xml")
+        if yool == "tuple.end":
+            receipt["steps"] = [each["id"] for each in receipts]
+        receipts.append(receipt)
+    lines = [document]
+    for step, receipt in zip((0, 1, None), receipts, strict=True):
+        digits = str(receipt["id"]).removeprefix("sha256:")
+        path = folder / "receipts" / digits[:2] / f"{digits[2:]}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(receipt))
+        lines.append({"receipt_id": receipt["id"], "tuple_id": document["id"], "step": step})
+    (folder / "tuples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return document, receipts
+
+
+def test_a_tuple_whose_id_was_made_in_another_way_is_put_and_the_output_says_as_what(tmp_path: Path) -> None:
+    document, _ = of_another_program(tmp_path / "theirs")
+    ours = tuple_id(document)
+    assert ours != document["id"]
+    put = run("tuple", "out", "-", "--space", "one.db", cwd=tmp_path, stdin=json.dumps(document))
+    assert put.out == f"{ours}  put into lane build  (its id was {document['id']})\n"
+    # It is the same work as the tuple with our id, and is put once.
+    again = json.dumps({**document, "id": ours})
+    known = run("tuple", "out", "-", "--json", "--space", "one.db", cwd=tmp_path, stdin=again)
+    assert json.loads(known.out) == {"tuple_id": ours, "lane": "build", "new": False}
+    given = run("tuple", "out", "-", "--json", "--space", "one.db", cwd=tmp_path, stdin=json.dumps(document))
+    assert json.loads(given.out)["given_id"] == document["id"]
+    # An id that fits by neither rule is refused.
+    for changed in ({**document, "lane": "test"}, {**document, "created_at": "2026-05-19T17:30:01Z"}):
+        refused = run("tuple", "out", "-", "--space", "one.db", cwd=tmp_path, stdin=json.dumps(changed))
+        assert (refused.status, "but its content has the id sha256:" in refused.err) == (2, True)
+
+
+def test_a_log_of_another_program_is_loaded_with_its_receipts(tmp_path: Path) -> None:
+    document, receipts = of_another_program(tmp_path / ".catalog")
+    ours = tuple_id(document)
+    loaded = run("tuple", "import", "--space", "one.db", cwd=tmp_path)
+    assert loaded.out.splitlines() == [".catalog  loaded 1 tuples, 3 receipts", f"{document['id']} is {ours} here"]
+    store = open_store(tmp_path / "one.db")
+    stored = store.get(ours)
+    assert stored is not None
+    assert stored.state == "done"
+    found = [each.document for each in store.receipts(ours)]
+    assert [each["source_id"] for each in found] == [each["id"] for each in receipts]
+    assert all(each["tuple_id"] == ours and is_genuine(each) for each in found)
+    assert found[-1]["steps"] == [each["id"] for each in found[:2]]
+    store.close()
+    # Again, and after our export into the same log: it is known.
+    assert "loaded 0 tuples, 0 receipts" in run("tuple", "sync", "--space", "one.db", cwd=tmp_path).out
+    other = run("tuple", "import", "--space", "two.db", "--json", cwd=tmp_path)
+    assert json.loads(other.out)["loaded"] == {"tuples": 1, "receipts": 3}
+    assert json.loads(other.out)["renamed"] == {document["id"]: ours}
+    # A receipt that was changed is refused by that rule, too.
+    digits = str(receipts[0]["id"]).removeprefix("sha256:")
+    path = tmp_path / ".catalog/receipts" / digits[:2] / f"{digits[2:]}.json"
+    path.write_text(json.dumps({**receipts[0], "exit": 1}))
+    refused = run("tuple", "import", "--space", "three.db", cwd=tmp_path)
+    assert (refused.status, "its content has another hash" in refused.err) == (2, True)

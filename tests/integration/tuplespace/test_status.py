@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,17 @@ from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import Claim, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple, now_iso
 from tests.support import command_line
+from tests.support.command_line import run
 from tests.support.tuples import acknowledge
+
+GREETER = """
+name: greeter
+crystal:
+  provider: scripted
+  responses:
+    - {tool_calls: [{gate: done, args: {answer: Hello.}}], repeat: true}
+circle: {medium: conversation, gates: [done], wards: [{max_turns: 3}]}
+"""
 
 
 def put(store: TupleStore, lane: str, count: int) -> None:
@@ -136,3 +147,49 @@ def test_watch_writes_an_object_in_each_line_to_a_pipe(folder: Path) -> None:
     [lane] = found[1]["lanes"].values()
     assert (lane["failed"], lane["usd"], lane["ended_per_s"]) == (30, 375.0, 0.5)
     assert (found[1]["workers"][0]["count"], found[1]["failures"][0]["count"]) == (7, 30)
+
+
+def test_resume_says_how_long_a_lease_still_runs(store: TupleStore, address: str, tmp_path: Path) -> None:
+    first, second = (new_tuple("build", [{"yool": "a.one"}], map_pos={"n": number}) for number in range(2))
+    store.put([first, second])
+    store.claim(Pattern({"lane": "build"}), "host:7", lease_s=300)
+    for target in ((), ('{"lane": "build"}',), (first.id,)):
+        shown = run("tuple", "resume", *target, "--space", address, cwd=tmp_path)
+        assert re.fullmatch(
+            r"nothing to resume\nhost:7 has 1 tuple of lane build\. If it was killed, another worker takes over when the lease "
+            r"has ended, in \d+ s\n",
+            shown.out,
+        ), shown.out
+    for target in ('{"lane": "other"}', second.id):
+        assert run("tuple", "resume", target, "--space", address, cwd=tmp_path).out == "nothing to resume\n"
+
+
+def test_rd_says_that_a_tuple_has_ended_and_shows_it_if_asked(store: TupleStore, address: str, tmp_path: Path) -> None:
+    works = [new_tuple("build", [{"yool": "a.one"}], map_pos={"n": number}) for number in range(2)]
+    store.put(works)
+    for claim in store.claim(Pattern({"lane": "build"}), "w", lease_s=30, count=2):
+        acknowledge(store, claim, receipt(claim, 1.0))
+    shown = run("tuple", "rd", '{"lane": "build"}', "--space", address, cwd=tmp_path)
+    assert shown.status == 1
+    assert shown.err == (
+        "cantrip: there is no such tuple that waits or runs; 2 ended or were taken: --any shows the newest one\n"
+    )
+    newest = run("tuple", "rd", '{"lane": "build"}', "--any", "--json", "--space", address, cwd=tmp_path)
+    assert (json.loads(newest.out)["state"], json.loads(newest.out)["tuple"]["id"]) == ("done", works[1].id)
+    nothing = run("tuple", "rd", '{"lane": "no"}', "--any", "--space", address, cwd=tmp_path)
+    assert (nothing.status, nothing.err) == (1, "cantrip: there is no such tuple\n")
+
+
+def test_a_report_has_the_latest_run_of_what_was_repeated(tmp_path: Path) -> None:
+    (tmp_path / "greeter.cantrip.yaml").write_text(GREETER)
+    (tmp_path / "intents.jsonl").write_text('"one"\n"two"\n')
+    env = {"CANTRIP_STATE_DIR": str(tmp_path / "state")}
+    for again in ((), ("--again", "all"), ("--again", "all")):
+        done = run("cast-batch", "greeter.cantrip.yaml", "intents.jsonl", *again, cwd=tmp_path, **env)
+        assert done.status == 0, done.err
+
+    def count(*words: str) -> int:
+        shown = run("tuple", "report", "--no-looms", "--json", *words, cwd=tmp_path, **env)
+        return int(json.loads(shown.out)["tuples"])
+
+    assert (count(), count("--all")) == (2, 6)

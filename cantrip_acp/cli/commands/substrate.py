@@ -79,7 +79,8 @@ def tree(name: str | None, depth: int, limit: int, at: int | None, as_json: bool
         sizes = {part.chunk: part.tokens for part in read.parts}
         ids = [found.one(name, at=at, prefer=project.near).id] if name else [USER_CULTURE, project.id, project.folder]
         most = None if as_json else limit
-        trees = [_tree(found, each, depth, at, (pinned, sizes), set(), most) for each in ids]
+        # The folder refers to its project, which is shown before it.
+        trees = [_tree(found, each, depth, at, (pinned, sizes), {*ids} - {each}, most) for each in ids]
         if as_json:
             click.echo(json.dumps({"commit": at or found.latest(), "tokens": read.tokens, "scopes": trees}))
         else:

@@ -100,6 +100,11 @@ MIGRATIONS = (
         DECLARE level integer := greatest(cantrip_substrate_privacy(NEW.scope), cantrip_substrate_privacy(NEW.chunk));
     BEGIN
         IF NEW.owner IS NULL THEN
+            IF NEW.scope IN ('culture:user', 'skills:user') AND NEW.kind = 'instance' AND EXISTS (
+                SELECT FROM cantrip_chunks WHERE id = NEW.chunk AND number = NEW.number AND owner = '') THEN
+                RAISE insufficient_privilege USING MESSAGE =
+                    'this version of cantrip would let everybody read what is yours alone: update it';
+            END IF;
             NEW.owner := CASE level WHEN 0 THEN '' ELSE current_user END;
             NEW.part := CASE level WHEN 2 THEN '?' ELSE '' END;
         END IF;

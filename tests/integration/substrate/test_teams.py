@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,6 +163,32 @@ def test_a_cast_reads_its_users_culture_while_another_user_works(team: Team) -> 
         assert f"I am {other}" not in full
     found = team.bob.run("substrate", "search", "--everywhere", "asks about the heron", "--json")
     assert {hit["text"] for hit in found.lines if "asks" in hit["text"]} == {"Bob asks about the heron."}
+
+
+def test_casts_at_the_same_time_read_their_own_culture_in_every_turn(team: Team) -> None:
+    turns = 6
+    calls = "".join("    - tool_calls: [{gate: recall, args: {query: heron}}]\n" for _ in range(turns))
+    for person in (team.ann, team.bob):
+        (person.clone / "r.cantrip.yaml").write_text(
+            "crystal:\n  provider: scripted\n  responses:\n" + calls + "    - content: It is known.\n"
+            "circle: {gates: [done], wards: [{max_turns: 9}]}\nmemory: {culture: true, sessions: 3}\n"
+        )
+
+    def work(person: Person, name: str) -> None:
+        for number in range(3):
+            person.culture(f"I am {name}, for the {number}th time.")
+            assert person.run("cast", "r.cantrip.yaml", f"{name} asks.", "--loom", f"l{number}.jsonl").status == 0
+            assert person.run("substrate", "remember", "--everywhere", f"{name} did it {number} times.").status == 0
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(work, team.ann, "Ann"), threads.submit(work, team.bob, "Bob")]:
+            done.result()
+    for person, name, other in ((team.ann, "Ann", "Bob"), (team.bob, "Bob", "Ann")):
+        for number in range(3):
+            for turn in range(1, turns + 1):
+                full = person.run("loom", "context", f"l{number}.jsonl", str(turn), "--full").out
+                assert f"I am {name}, for the {number}th time." in full
+                assert other not in full
 
 
 def test_two_sessions_that_run_read_their_own_files_again_whoever_changed_theirs(team: Team) -> None:
@@ -398,6 +425,9 @@ def test_a_process_of_an_earlier_version_writes_beside_a_new_one(team: Team) -> 
         earlier_writes(team.bob.address, number + 2, "session:2", "project:1:sessions", "Bob's heron.")
         earlier_writes(team.bob.address, number + 3, "fact-3", "project:1:culture", "Everybody's heron.")
         earlier_writes(team.bob.address, number + 4, "file:1:1", "culture:user", "A file of Bob.")
+        # Its own facts for all projects would be everybody's.
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="what is yours alone: update it"):
+            earlier_writes(team.bob.address, number + 5, "fact-4", "culture:user", "A heron of Bob.")
         assert {hit.chunk.text for hit in anns.search("heron")} == {"Ann's heron.", "Everybody's heron."}
         assert texts(anns, USER_CULTURE) == ["Ann's heron."]
         assert [each.message for each in anns.log(limit=2)] == ["remember Everybody's heron.", "remember Ann's heron."]

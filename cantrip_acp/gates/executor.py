@@ -34,6 +34,7 @@ from cantrip_acp.loom.records.file_changes import changes_of
 from cantrip_acp.loom.records.turn import FileChange, GateRecord
 from cantrip_acp.telemetry import genai_spans, tracing
 from cantrip_acp.text.json_data import NotJson, encodable, freeze, plain, thaw
+from cantrip_acp.text.json_fit import fit, has_float
 from cantrip_acp.text.json_schema import Schema
 
 if TYPE_CHECKING:
@@ -117,11 +118,7 @@ class GateExecutor:
             problem, short = self._unavailable_message(name)
             for_people = {"error": encodable(short)}
         elif problem is None:
-            problem = self._schema_error(gate, parsed)
-            if problem is not None and (decoded := _decode_texts(parsed)) is not None:
-                # Some models, and commands in a shell, give data as a text of JSON.
-                if self._schema_error(gate, decoded) is None:
-                    parsed, problem = decoded, None
+            parsed, problem = self._fitted(gate, parsed)
         context = GateContext(
             gate.dependencies if gate is not None else {},
             self._circle.wards,
@@ -244,7 +241,9 @@ class GateExecutor:
             if gate is None or gate.kind != "edit" or gate.proposes is None or gate.opens is not None:
                 continue
             parsed, problem = _parse(args)
-            if problem is not None or self._schema_error(gate, parsed) is not None:
+            if problem is None:
+                parsed, problem = self._fitted(gate, parsed)
+            if problem is not None:
                 continue
             context = GateContext(
                 gate.dependencies,
@@ -400,7 +399,8 @@ class GateExecutor:
             return f"gate not available: {name!r}. {why} {has}", f"{short} {why}"
         present = [*self._gates, *(each for each in self.dynamic_gates.gates if self._added(each) is not None)]
         available = ", ".join(present)
-        near = difflib.get_close_matches(name, present, n=1)
+        bare = _bare_name(name)
+        near = [bare] if bare in present else difflib.get_close_matches(bare, present, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         server = f"MCP server {name.partition('.')[0]!r} "
         why = next((f" {problem}." for problem in self.source_problems if problem.startswith(server)), "")
@@ -408,6 +408,24 @@ class GateExecutor:
         # People have read already why the server cannot be used.
         lost = " Its server cannot be used." if why else removed
         return f"gate not available: {name!r}. This circle has: {available}.{hint}{why}", f"{short}{lost}"
+
+    def _fitted(self, gate: Gate, args: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
+        """The arguments in the form that the gate's schema asks for, and why they do not fit it; None if they fit."""
+        if has_float(args):
+            # For JSON Schema 3.0 is an integer, and for the gate's code it is not.
+            args = fit(args, gate.parameters)
+        problem = self._schema_error(gate, args)
+        if problem is None or not isinstance(gate.parameters, Mapping):
+            return args, problem
+        # Some models, and commands in a shell, give data as a text of JSON.
+        decoded = _decode_texts(args)
+        for texts in (False, True):
+            for tried in (args, decoded):
+                if tried is not None:
+                    made = fit(tried, gate.parameters, texts=texts)
+                    if made is not args and self._schema_error(gate, made) is None:
+                        return made, None
+        return args, problem
 
     def _schema_error(self, gate: Gate, args: Mapping[str, Any]) -> str | None:
         """Say why the arguments do not fit the gate's schema; None if they fit."""
@@ -590,6 +608,18 @@ def _link(interceptor: Interceptor, proceed: Proceed) -> Proceed:
         return await interceptor(invocation, proceed)
 
     return linked
+
+
+_PREFIXES = re.compile(r"(?:to=)?(?:functions|default_api|tools?|multi_tool_use|assistant)[.:]+")
+"""What formats of models put before the names of tools: Harmony's ``functions.``, Gemini's ``default_api.``."""
+_MARKS = re.compile(r"<\|.*|[\s\"'`(:].*", re.DOTALL)
+"""What models leave after a name: marks of channels (``look<|channel|>commentary``), quotes, the start of arguments."""
+
+
+def _bare_name(name: str) -> str:
+    """A tool's name without what a model's format puts around it."""
+    bare = _PREFIXES.sub("", name.strip(" \t\n\"'`"), count=1)
+    return _MARKS.sub("", bare) or name
 
 
 def _decode_texts(args: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -201,7 +201,9 @@ def _plain_schema(hint: Any) -> dict[str, Any] | None:
         return None if items is None else {"type": "array", "items": items}
     if origin is dict or hint is dict:
         values = [_plain_schema(each) for each in arguments[1:]]
-        return None if None in values else {"type": "object"}
+        if None in values:
+            return None
+        return {"type": "object", **({"additionalProperties": values[0]} if values and values[0] else {})}
     if origin is typing.Literal:
         return {"enum": list(arguments)}
     if origin in (typing.Union, types.UnionType):

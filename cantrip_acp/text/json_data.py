@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import types
 import typing
+from collections import deque
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, NoReturn, TypeVar
@@ -140,7 +142,8 @@ def plain(value: Any, *, depth: int = 0) -> Any:
     """Frozen JSON data from any value that third-party code returned.
 
     Types that `msgspec.to_builtins` knows (dataclasses, dates, enums, sets, bytes) are converted by it, and models of
-    pydantic by their ``model_dump``. Numbers that
+    pydantic by their ``model_dump``, with aliases, as their JSON Schema has them. Paths and addresses of ipaddress become
+    texts, and a ``deque`` a list. Numbers that
     JSON does not have become the texts ``NaN``, ``Infinity`` and ``-Infinity``. A lone surrogate in a text becomes
     ``?``. Keys become texts. Raises `NotJson` for everything else, for data that contain themselves and for data
     nested deeper than `MOST_NESTED`.
@@ -161,12 +164,16 @@ def plain(value: Any, *, depth: int = 0) -> Any:
         for key, each in value.items():
             made[key if type(key) is str and key.isascii() else _key(key)] = plain(each, depth=depth + 1)
         return FrozenDict(made)
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, list | tuple | set | frozenset | deque):
         return FrozenList([plain(each, depth=depth + 1) for each in value])
     if isinstance(value, float) and not _is_enum(value):
         return plain(float(value), depth=depth)
     if isinstance(value, int) and not _is_enum(value):
         return int(value)
+    if isinstance(value, os.PathLike):
+        return plain(os.fspath(value), depth=depth + 1)
+    if kind.__module__ == "ipaddress":
+        return str(value)
     try:
         known = msgspec.to_builtins(value, str_keys=True, enc_hook=_model_data)
     except RecursionError:
@@ -179,11 +186,22 @@ def plain(value: Any, *, depth: int = 0) -> Any:
 
 
 def _model_data(value: Any) -> Any:
-    """The data of a model of pydantic, which need not be imported for this."""
+    """The data of a value in a value that msgspec knows: of a model of pydantic, which need not be imported for this, of a
+    path, of an address."""
     dump = getattr(type(value), "model_dump", None)
-    if dump is None:
-        raise NotImplementedError(f"Encoding objects of type {type(value).__name__} is unsupported")
-    return dump(value, mode="json")
+    if dump is not None:
+        try:
+            return dump(value, mode="json", by_alias=True)
+        except ValueError:
+            # Bytes that are not UTF-8. Elsewhere bytes become base64.
+            return plain(dump(value, by_alias=True))
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if type(value).__module__ == "ipaddress":
+        return str(value)
+    if isinstance(value, deque):
+        return list(value)
+    raise NotImplementedError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
 def encodable(text: str) -> str:

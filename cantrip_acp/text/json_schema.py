@@ -227,7 +227,9 @@ def _quick(schema: Any) -> Quick | None:
 def _quick_object(rest: dict[str, Any]) -> Quick | None:
     """Takes the keywords of objects out of ``rest``."""
     properties, required = rest.pop("properties", {}), rest.pop("required", [])
-    if not isinstance(rest.pop("additionalProperties", True), bool):
+    more = rest.pop("additionalProperties", True)
+    further = None if isinstance(more, bool) else _quick(more)
+    if not isinstance(more, bool) and further is None:
         return None
     if not isinstance(properties, dict) or not isinstance(required, list) or len(set(required)) != len(required):
         return None
@@ -238,8 +240,8 @@ def _quick_object(rest: dict[str, Any]) -> Quick | None:
         return None
     return lambda value: (
         all(name in value for name in required)
-        # jsonschema decides about keys that are not named.
-        and all((part := parts.get(key)) is not None and part(each) for key, each in value.items())
+        # jsonschema decides about keys that are not named, if they have no schema.
+        and all((part := parts.get(key, further)) is not None and part(each) for key, each in value.items())
     )
 
 

@@ -155,9 +155,9 @@ class ResponsesCrystal:
                     self._no_logprobs = True
                 elif name is not None and name not in self._dropped:
                     self._dropped.add(name)
-                elif self._choice.learn(error, sent=body.get("tool_choice") == "required"):
-                    pass
-                elif self._effort.learn(error, body):
+                elif self._choice.learn(error, sent=body.get("tool_choice") == "required") or self._effort.learn(
+                    error, body
+                ):
                     pass
                 elif (
                     error.status != 400

@@ -164,7 +164,7 @@ class ScriptedCrystal:
         from cantrip_acp.crystals.text_tools import StreamedTextFilter
 
         names = [wire_name(tool.name) for tool in query.tools] if query.tool_choice != "none" else []
-        return StreamedTextFilter(names, tags=False)
+        return StreamedTextFilter(names, tags={})
 
     def child(self, number: int, depth: int) -> Crystal:
         """Make the crystal for an entity's child with this number (from 0). Without child scripts, it is this crystal.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -435,12 +435,83 @@ def without_invented_turns(text: str) -> str:
     return text if user is None or _ASSISTANT.search(text, user.end()) is None else text[: user.start()]
 
 
-THINK_TAGS = ("think", "thinking", "thought", "reasoning", "seed:think")
+_THINK = "think"
+THINK_TAGS = (_THINK, "thinking", "thought", "reasoning", "seed:think")
 """Names of elements that contain a model's thinking, if its server does not separate the thinking from the text."""
 
 _OPEN = {f"<{tag}>": f"</{tag}>" for tag in THINK_TAGS} | {"◁think▷": "◁/think▷", "[THINK]": "[/THINK]"}
-_LOST = re.compile(r"\A(.*?)</think>\s*", re.DOTALL)
-"""Thinking without an opening tag. The templates of some models put that tag into the prompt."""
+_LOST = "</think>"
+"""Thinking without an opening tag ends with it. The templates of some models put the opening tag into the prompt."""
+_QUOTES = frozenset("`'\"")
+_INSIDE_CALL = re.compile(r"<(/?)(?:tool_call|function|invoke|parameter)\b")
+_CODE_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+
+
+def think_tags(messages: Iterable[Message]) -> dict[str, str]:
+    """The tags, opening to closing, in which an answer's text may contain thinking.
+
+    Not those for which the prompt asks, as in ``Write <reasoning>…</reasoning>, then <answer>…</answer>``: they are the text.
+    Models write ``<think>`` of their own, so only a system message can ask for that.
+    """
+    asked = {
+        tag
+        for message in messages
+        if message.content and message.role in ("system", "user")
+        for tag in THINK_TAGS
+        if (message.role == "system" or tag != _THINK)
+        and (f"<{tag}>" in message.content or f"</{tag}>" in message.content)
+    }
+    return {opening: closing for opening, closing in _OPEN.items() if opening.strip("<>") not in asked}
+
+
+def _end_of_lost_thinking(text: str) -> int | None:
+    """Where thinking ends whose opening tag was in the prompt. None if there is none: an answer may mention the tag.
+
+    A mention is in code, in a call, in quotes, between spaces, or follows an opening tag. What ends thinking stands at the
+    beginning of a line, at the end of one, or between the end of a sentence and a word.
+    """
+    at, fence, begun, calls = 0, "", 0, 0
+    tentative: int | None = None
+    if _LOST not in text:
+        return None
+    for match in _LINE.finditer(text):
+        line = match[0]
+        mark = _CODE_FENCE.match(line)
+        if mark is not None and (not fence or (mark[1].startswith(fence) and not mark[2].strip())):
+            # What is in code is a mention, if the code ends. Thinking may leave a fence open.
+            fence, tentative = ("" if fence else mark[1]), None
+        seen = 0
+        while (place := line.find(_LOST, seen)) >= 0:
+            begun += line.count("<think>", seen, place)
+            calls += _open_calls(line[seen:place])
+            seen = place + len(_LOST)
+            if begun:
+                begun -= 1
+            elif tentative is None and calls <= 0 and _ends_thinking(line[:place], line[seen:]):
+                if not fence:
+                    return at + seen
+                tentative = at + seen
+        begun += line.count("<think>", seen)
+        calls += _open_calls(line[seen:])
+        at += len(line)
+    return tentative if fence else None
+
+
+def _open_calls(text: str) -> int:
+    return sum(-1 if mark[1] else 1 for mark in _INSIDE_CALL.finditer(text)) if "<" in text else 0
+
+
+def _ends_thinking(before: str, after: str) -> bool:
+    """Whether a closing tag between these parts of its line is more than a mention."""
+    at_end = not after.strip()
+    if not before:
+        return at_end or not (after[0].isspace() or after[0] in _QUOTES)
+    last = before[-1]
+    if at_end:
+        return not (last.isspace() or last in _QUOTES or last in "([{<|")
+    return last in ".!?…。" and (after[0].isalnum() or after[0] in "*#")
+
 
 _CALL = re.compile(rf"(`{{3,}}|~{{3,}})[ \t]*{FENCE}", re.IGNORECASE)
 
@@ -448,11 +519,11 @@ _CALL = re.compile(rf"(`{{3,}}|~{{3,}})[ \t]*{FENCE}", re.IGNORECASE)
 class StreamedTextFilter:
     """Separates thinking, text and tool calls of one answer while it streams.
 
-    ``names`` are the tools that the model may call in its text. If there are none, no calls are searched. ``tags``: search
-    for thinking in tags such as ``<think>``.
+    ``names`` are the tools that the model may call in its text. If there are none, no calls are searched. ``tags`` are those
+    that may contain thinking (`think_tags`).
     """
 
-    def __init__(self, names: Collection[str], *, tags: bool) -> None:
+    def __init__(self, names: Collection[str], *, tags: Mapping[str, str]) -> None:
         self._names = names
         self._tags = tags
         self._text: list[str] = []
@@ -484,19 +555,27 @@ class StreamedTextFilter:
             out += self._show(fresh)
         return out
 
+    def thought_apart(self) -> None:
+        """Say that the server sends the thinking in a field of its own: what comes now is text, whatever it contains."""
+        if self._state == "start":
+            self._state = "text"
+        self._tags = {}
+
     def finish(self) -> tuple[list[Delta], str | None, str | None, tuple[WrittenCall, ...]]:
         """End the answer. Returns the rest to show, and the whole thinking, the whole text, and the calls in the text."""
         out: list[Delta] = []
         if self._state == "thinking":
-            # The tag was not closed: the answer was cut off during the thinking.
-            self._thoughts.append(self._pending)
-            out.append(Delta("thought", self._pending))
+            # Without a closing tag the answer was cut off during the thinking.
+            rest, _, self._pending = self._pending.partition(self._close)
+            self._thoughts.append(rest)
+            out.append(Delta("thought", rest))
+            self._text.append(self._pending)
         elif self._pending:
             self._text.append(self._pending)
         text = "".join(self._text)
-        if self._tags and not self._close and (lost := _LOST.match(text)) is not None:
-            self._thoughts.append(lost.group(1))
-            text = text[lost.end() :]
+        if _LOST in self._tags.values() and not self._close and (end := _end_of_lost_thinking(text)) is not None:
+            self._thoughts.append(text[: end - len(_LOST)])
+            text = text[end:].lstrip()
         words: str | None = text
         calls: tuple[WrittenCall, ...] = ()
         if self._names:
@@ -514,19 +593,29 @@ class StreamedTextFilter:
     def _begin(self) -> None:
         """Check whether the answer begins with a thinking tag. Wait for more text while this is not clear."""
         head = self._pending.lstrip()
-        for opening, closing in _OPEN.items():
+        for opening, closing in self._tags.items():
             if head.startswith(opening):
                 self._state, self._close = "thinking", closing
                 self._pending = head[len(opening) :].lstrip("\n")
                 return
-        if not any(opening.startswith(head) for opening in _OPEN):
+        if not any(opening.startswith(head) for opening in self._tags):
             self._state = "text"
 
     def _think(self) -> list[Delta]:
-        before, found, after = self._pending.partition(self._close)
-        if found:
-            self._state, self._pending = "after", after
+        end = self._pending.find(self._close)
+        while end >= 0 and (quote := self._before(end)) in _QUOTES:
+            # The thinking may be about the tag.
+            following = end + len(self._close)
+            if following == len(self._pending):
+                return []
+            if self._pending[following] != quote:
+                break
+            end = self._pending.find(self._close, following)
+        if end >= 0:
+            before, self._pending = self._pending[:end], self._pending[end + len(self._close) :]
+            self._state = "after"
         else:
+            before = self._pending
             # Wait with the last characters if they may begin the closing tag.
             keep = _overlap(before, self._close)
             before, self._pending = before[: len(before) - keep], before[len(before) - keep :]
@@ -534,6 +623,10 @@ class StreamedTextFilter:
             return []
         self._thoughts.append(before)
         return [Delta("thought", before)]
+
+    def _before(self, at: int) -> str:
+        """The character of the thinking before an offset of what is pending."""
+        return self._pending[at - 1] if at else self._thoughts[-1][-1] if self._thoughts else ""
 
     def _show(self, fresh: str) -> list[Delta]:
         self._waiting += fresh

@@ -22,7 +22,7 @@ from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import OpenAISdk, is_own
 from cantrip_acp.crystals.openai.tool_names import make_tool_calls, original_names, wire_name
 from cantrip_acp.crystals.refused_media import named_part
-from cantrip_acp.crystals.text_tools import RESULT, StreamedTextFilter, render_as_text
+from cantrip_acp.crystals.text_tools import RESULT, StreamedTextFilter, render_as_text, think_tags
 
 PATH = "/chat/completions"
 TOOLS = ("auto", "native", "text")
@@ -54,6 +54,7 @@ class _Answer:
     async def feed(self, chunk: Mapping[str, Any]) -> None:
         for delta in self.chat.feed(chunk):
             if delta.kind == "thought":
+                self.spoken.thought_apart()
                 await self.emit(delta)
                 continue
             for shown in self.spoken.feed(delta.text):
@@ -193,7 +194,8 @@ class ChatCrystal:
     async def _answer(self, body: dict[str, Any], query: Query, emit: Emit, *, by_text: bool) -> Response:
         offered = query.tools if query.tool_choice != "none" and by_text else ()
         names = {wire_name(tool.name) for tool in offered}
-        answer = _Answer(ChatAnswer(), StreamedTextFilter(names, tags=self.think_tags), emit)
+        tags = think_tags(query.messages) if self.think_tags else {}
+        answer = _Answer(ChatAnswer(), StreamedTextFilter(names, tags=tags), emit)
         stopped: str | None = None
         path, sent = await self.request(body)
         async with self.sdk.events(path, sent, query) as events:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.crystals.openai.tool_names import wire_name
-from cantrip_acp.crystals.text_tools import StreamedTextFilter, TextCalls, call_grammar, read_calls
+from cantrip_acp.crystals.text_tools import StreamedTextFilter, TextCalls, call_grammar, read_calls, think_tags
 
 NAMES = ("read_file", "done")
 A = {"path": "a.txt"}
@@ -127,7 +127,7 @@ def test_broken_json_is_a_call_that_shows_the_entity_what_is_wrong() -> None:
 def test_without_tools_to_look_for_text_is_text() -> None:
     """A model that is asked with tool definitions calls by them: what it quotes is never a call."""
     for text in (*FORMATS, f"Look:\n{FORMATS[2]}"):
-        reader = StreamedTextFilter((), tags=True)
+        reader = StreamedTextFilter((), tags=think_tags(()))
         shown = [*reader.feed(text)]
         rest, _, content, calls = reader.finish()
         assert ("".join(d.text for d in [*shown, *rest]), content, calls) == (text, text, ())
@@ -188,10 +188,10 @@ PARTS = (
 def test_what_is_shown_begins_what_is_said(parts: list[str], size: int) -> None:
     """However an answer is cut into pieces, the same is read; what a reader saw is the content, or its beginning."""
     text = "".join(parts)
-    whole = StreamedTextFilter(NAMES, tags=True)
+    whole = StreamedTextFilter(NAMES, tags=think_tags(()))
     whole.feed(text)
     _, thinking, content, calls = whole.finish()
-    spoken = StreamedTextFilter(NAMES, tags=True)
+    spoken = StreamedTextFilter(NAMES, tags=think_tags(()))
     shown = [d for at in range(0, len(text), size) for d in spoken.feed(text[at : at + size])]
     rest, again, same, found = spoken.finish()
     assert (again, same, found) == (thinking, content, calls)
@@ -203,7 +203,7 @@ def test_what_is_shown_begins_what_is_said(parts: list[str], size: int) -> None:
 def test_a_long_answer_takes_time_in_proportion() -> None:
     import time
 
-    spoken = StreamedTextFilter(NAMES, tags=True)
+    spoken = StreamedTextFilter(NAMES, tags=think_tags(()))
     start = time.monotonic()
     for _ in range(20_000):
         spoken.feed("some words and\nmore ")

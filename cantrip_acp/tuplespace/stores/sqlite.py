@@ -130,7 +130,9 @@ class SqliteTupleStore:
                 for statement in statements(script):
                     base.execute(statement)
             if 0 < version < FIRSTS:
-                rows = base.execute("SELECT position, body FROM tuples WHERE body LIKE '%\"again\":%'").fetchall()
+                rows = base.execute(
+                    "SELECT position, body FROM tuples WHERE instr(body, CAST('\"again\":' AS BLOB))"
+                ).fetchall()
                 for position, body in rows:
                     self._note_first(base, position, decode_work(body))
             base.execute(f"PRAGMA application_id = {APPLICATION}")

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import openai_replies, processes
+from cantrip_acp.tuplespace.stores import open_store
+from tests.support import anthropic_replies, openai_replies, processes
 from tests.support.processes import CANTRIP
 from tests.support.provider_server import Reply, Request, Wire
 
@@ -415,6 +416,52 @@ def test_a_wrong_key_is_found_by_one_cast_and_the_others_wait(folder: Path) -> N
     assert "would fail for every tuple: wrong key" in done.stderr
     [lane] = json.loads(run(folder, "tuple", "status", "--json").stdout)["lanes"].values()
     assert (lane["waiting"], lane["failed"]) == (3, 0)
+
+
+@pytest.mark.parametrize("by_workers", [False, True])
+def test_a_missing_key_is_found_once_before_the_first_cast(
+    folder: Path, by_workers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.setenv("CANTRIP_CONFIG_DIR", str(folder / "config"))
+    lane = ("--lane", "x") if by_workers else ()
+    worker = ("worker", "greeter.cantrip.yaml", *lane, "--space", "space.db", "--loom", "w.loom.db")
+    with Wire(lambda _: anthropic_replies.says("Hello.")) as model:
+        recipe = (
+            "name: greeter\ncrystal: anthropic:claude-sonnet-4-5\ncircle: {gates: [done], wards: [{max_turns: 3}]}\n"
+        )
+        (folder / "greeter.cantrip.yaml").write_text(recipe)
+        batch = start(folder, *BATCH, "--space", "space.db", "--out", "results.jsonl", *lane)
+        try:
+            if by_workers:
+                _until(batch, "no worker works on this lane")
+                told = run(folder, *worker, status=2).stderr
+            else:
+                _, told = batch.communicate(timeout=60)
+                assert batch.returncode == 2
+            assert told.count("no key for anthropic") == 1, told
+            assert not model.requests
+            # With a key nothing is lost, and nothing was tried.
+            monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key-for-this-test")
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", model.url)
+            if by_workers:
+                run(folder, *worker, "--until-empty")
+                batch.communicate(timeout=60)
+                assert batch.returncode == 0
+            else:
+                run(folder, *BATCH, "--space", "space.db", "--out", "results.jsonl")
+        finally:
+            batch.kill()
+            batch.communicate()
+        assert len(model.requests) == 2
+    store = open_store(str(folder / "space.db"))
+    try:
+        for row in rows((folder / "results.jsonl").read_text()):
+            found = store.get(row["tuple_id"])
+            assert found is not None
+            assert (row["state"], row["cast"]["result"], found.attempts) == ("done", "Hello.", 1)
+    finally:
+        store.close()
 
 
 def test_two_projects_share_no_result_and_a_moved_folder_keeps_its_own(tmp_path: Path) -> None:

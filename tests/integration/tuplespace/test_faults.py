@@ -394,6 +394,57 @@ def test_an_outage_ends_no_worker_and_each_tuple_ends_once(
         assert [len(store.receipts(row["tuple_id"])) for row in results] == [1] * CASTS * 2
 
 
+@pytest.mark.parametrize("kind", ["model", "database"])
+def test_a_worker_that_is_killed_in_an_outage_loses_nothing(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server: Server | None = request.getfixturevalue("postgres") if kind == "database" else None
+    space, loom = ("space.db", "sqlite:work.loom.db") if server is None else (new_schema(server), new_schema(server))
+    outage = Outage(kind, server)
+
+    def start(*words: str) -> Any:
+        return processes.Popen(
+            [*CANTRIP, *words, "--lane", "effects", "--space", space], cwd=tmp_path, stdout=-1, stderr=-1, text=True,
+            env={**os.environ, "CANTRIP_STATE_DIR": str(tmp_path / "state")},
+        )  # fmt: skip
+
+    with Wire(outage.answer) as model:
+        (tmp_path / "effect.cantrip.yaml").write_text(EFFECT.format(url=model.url) + "retry: {max_retries: 0}\n")
+        (tmp_path / "intents.jsonl").write_text("".join(f'"Write line {number}."\n' for number in range(8)))
+        words = ("worker", "effect.cantrip.yaml", "--loom", loom, "--concurrency", "2", "--lease", "2")
+        first = start(*words)
+        batch = start("cast-batch", "effect.cantrip.yaml", "intents.jsonl", "--out", "results.jsonl")
+        second = None
+        try:
+            assert model.wait_requests(3, 60)
+            outage.begin([first])
+            # It has seen the outage, and says that it waits.
+            assert first.stderr is not None
+            assert any("again" in line for line in first.stderr)
+            first.kill()
+            first.communicate()
+            # Another one begins while nothing works, and waits too.
+            second = start(*words) if kind == "model" else None
+            if second is not None:
+                assert second.stderr is not None
+                assert any("again" in line for line in second.stderr)
+            outage.end([])
+            second = second or start(*words)
+            _, err = batch.communicate(timeout=120)
+            assert batch.returncode == 0, err
+        finally:
+            for each in (first, batch, *([second] if second is not None else [])):
+                each.kill()
+                each.communicate()
+    results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [row["cast"]["result"] for row in results] == ["Done."] * 8
+    lines = Counter((tmp_path / "effects.txt").read_text().splitlines())
+    assert max(lines.values()) == 1, "a command was repeated"
+    store = open_store(space if server is not None else str(tmp_path / space))
+    with contextlib.closing(store):
+        assert [len(store.receipts(row["tuple_id"])) for row in results] == [1] * 8
+
+
 def test_an_emitter_that_is_killed_puts_all_of_a_call_or_nothing(tmp_path: Path) -> None:
     path = tmp_path / "space.db"
     program = (

@@ -228,6 +228,42 @@ def test_a_worker_of_an_older_version_leaves_tuples_of_the_new_schema_alone(
 
 
 @pytest.mark.slow
+def test_failures_that_an_older_version_repeated_are_known_as_repeated(
+    history: dict[int, str], tmp_path: Path, folder: Path, address: str
+) -> None:
+    """The column ``first`` is filled in for tuples from before."""
+    number = 6
+    if number not in history:
+        pytest.skip("git's history here has no version of the tables without this column")
+    older = tmp_path / "older"
+    older.mkdir()
+    subprocess.run(["tar", "-x", "-C", str(older)], input=git("archive", history[number], "cantrip_acp"), check=True)
+    words = ["cast-batch", "greeter.cantrip.yaml", intents(folder, "a", "hm 1", "hm 2", "one"), "--space", address]
+    broken = "{when: hm, error: {message: it is broken}, repeat: true}"
+    recipe = RECIPE.replace("{when: endless, content: Never., delay_ms: 600000}", broken)
+    (folder / "greeter.cantrip.yaml").write_text(recipe)
+    for more in ((), ("--again", "failed")):
+        done = subprocess.run(
+            [sys.executable, "-m", "cantrip_acp.cli.main", *words, "--max-retries", "0", *more], cwd=folder, text=True,
+            capture_output=True, timeout=60,
+            env={**os.environ, "PYTHONPATH": str(older), "CANTRIP_STATE_DIR": str(folder / "older-state")},
+        )  # fmt: skip
+        assert done.returncode == 1, done.stderr
+    assert version(address) == number
+    store = open_store(address)
+    try:
+        assert version(address) > number
+        [lane] = store.repeated()
+        assert store.repeated() == {lane: 2}
+        [failed] = store.failures()
+        assert failed.count == 2
+        status = read_status(store).lanes[lane]
+        assert (status.done, status.failed, status.repeated) == (1, 2, 2)
+    finally:
+        store.close()
+
+
+@pytest.mark.slow
 def test_a_migration_does_not_hold_up_workers_behind_a_long_reader(
     older: tuple[int, Path],
     of_older: Callable[..., subprocess.Popen[str]],

@@ -275,7 +275,7 @@ class Attempt:
         assert reuse is not None
         return await run_in_thread(lambda: reuse.find(store, input_hash))
 
-    async def end(self, failed: str | None) -> End:
+    def end(self, failed: str | None) -> End:
         """The end of the tuple: the only step's receipt, or one that sums the steps up."""
         work, done = self.claim.work, self._done
         if len(work.payload) == 1 and done:
@@ -288,8 +288,7 @@ class Attempt:
             )
         steps = [done[index] for index in sorted(done)]
         costs = [each["cost"] for each in steps]
-        if failed is not None and len(done) < len(work.payload):
-            costs.append(await self._cost_of_unfinished_steps())
+        costs += [saved["cost"] for index, saved in self._progress.items() if index not in done and "cost" in saved]
         receipt = make_receipt(
             yool="tuple.end",
             tuple_id=work.id,
@@ -302,11 +301,6 @@ class Attempt:
         )
         further = {index: each for index, each in done.items() if index not in self._stored}
         return End(claim=self.claim, receipt=receipt, failed=failed, steps=further)
-
-    async def _cost_of_unfinished_steps(self) -> Mapping[str, Any]:
-        stored = await self._worker.ask(lambda: self._worker.store.get(self.claim.work.id))
-        cost = stored.progress.get("cost") if stored is not None and stored.progress is not None else None
-        return cost if isinstance(cost, Mapping) else {}
 
 
 def _fault(yool: str, error: Exception) -> StepFailed:

@@ -140,7 +140,12 @@ def _normal(document: Mapping[str, Any]) -> dict[str, Any]:
     def kept(fields: Any) -> Any:
         if not isinstance(fields, Mapping):
             return fields
-        return {key: value for key, value in fields.items() if not (value is None or value in ({}, [], ()))}
+        return {
+            key: value
+            for key, value in fields.items()
+            # A step that waits for nothing is another one than a step that waits for the one before it.
+            if value is not None and (value not in ({}, [], ()) or key == "after")
+        }
 
     parts = {key: kept(document[key]) for key in ("authority", "agent_terms", "flags") if key in document}
     if isinstance(parts.get("flags"), Mapping):

@@ -483,7 +483,7 @@ class Worker:
         """Acknowledge a tuple."""
         for each in self._failed_since.values():
             each.pop(attempt.claim.work.id, None)
-        end = await attempt.end(failed)
+        end = attempt.end(failed)
         await self._acknowledge(end)
         return Ended(claim=attempt.claim, receipt=end.receipt, failed=failed, reused=attempt.reused)
 

@@ -57,7 +57,11 @@ def reuse_in(store: TupleStore, state_dir: Path | None, workspace: Path) -> Reus
         return None
     key = None
     if store.is_file:
-        key = user_key(paths.private(paths.state_dir(state_dir)) / "gate-receipts" / "key")
+        try:
+            key = user_key(paths.private(paths.state_dir(state_dir)) / "gate-receipts" / "key")
+        except OSError as error:
+            click.echo(f"cantrip: no answers are reused: {error}", err=True)
+            return None
     return Reuse(project=project_id(workspace), key=key)
 
 

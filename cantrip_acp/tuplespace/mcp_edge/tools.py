@@ -245,6 +245,9 @@ TOOLS: Final[tuple[dict[str, Any], ...]] = (
                     "cost": _COST,
                     "result": {"description": "What the yool returned. Of a cast: its answer, turns, usage and loom."},
                     "error": {"type": "string"},
+                    "reused": _text(
+                        "The receipt whose result this one repeats, because nothing that the step reads had changed."
+                    ),
                     "steps": {"type": "array", "items": {"type": "string"}},
                     "artifacts": {
                         "type": "array",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -291,3 +293,48 @@ async def test_a_worker_with_metrics_reuses_too(store: TupleStore, lint: Lint) -
     for number in (1, 2):
         await end_all(store, yools, work(number))
     assert lint.runs == 1
+
+
+PROCESS = """
+import sys, anyio
+from pathlib import Path
+from cantrip_acp.cli.session.tuple_space import reuse_in
+from cantrip_acp.tuplespace.input_files import FileDigests
+from cantrip_acp.tuplespace.stores import open_store
+from cantrip_acp.tuplespace.tuples import Pattern
+from cantrip_acp.tuplespace.worker import StepResult, Worker
+address, state, project = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+class Lint:
+    async def input_digest(self, call):
+        return FileDigests().folder(project / "src")
+    async def __call__(self, call):
+        return StepResult(result="clean")
+async def main():
+    store = open_store(address)
+    reuse = reuse_in(store, state, project)
+    over = lambda: all(each.state == "done" for each in store.counts())
+    await Worker(store, Pattern({"lane": "build"}), {"agent.lint.ruff": Lint()}, name="w", reuse=reuse).run(until=over)
+anyio.run(main)
+"""
+
+
+def test_processes_reuse_the_answers_of_each_other(store: TupleStore, address: str, tmp_path: Path) -> None:
+    """On two machines, each with its own copy of the project and its own state folder."""
+    for copy in ("here", "there", "other"):
+        (tmp_path / copy / "src").mkdir(parents=True)
+        (tmp_path / copy / "src" / "a.py").write_text("x = 1\n")
+        subprocess.run(["git", "init", "-q"], cwd=tmp_path / copy, check=True)
+        remote = "git@example.org:team/other.git" if copy == "other" else "https://example.org/team/project.git"
+        subprocess.run(["git", "remote", "add", "origin", remote], cwd=tmp_path / copy, check=True)
+
+    def reused(number: int, project: str, state: str) -> bool:
+        store.put([work(number)])
+        words = [sys.executable, "-c", PROCESS, address, str(tmp_path / state), str(tmp_path / project)]
+        subprocess.run(words, check=True, timeout=60)
+        return "reused" in receipts(store, work(number))[0]
+
+    assert not reused(1, "here", "state")
+    assert reused(2, "there", "state")
+    assert not reused(3, "other", "state")
+    # In a file, the seal is of a user. A database is shared by those who may work there.
+    assert reused(4, "there", "another-state") == address.startswith("postgresql:")

@@ -97,6 +97,18 @@ async def test_a_step_that_fails_ends_its_tuple_with_the_reason(store: TupleStor
     assert stored(store, each).attempts == 1
 
 
+async def test_what_a_step_cost_counts_once_if_it_fails(store: TupleStore) -> None:
+    async def fails(call: StepCall) -> StepResult:
+        cost = {"usd": 0.5, "tokens_in": 1, "tokens_out": 1}
+        await call.save({"cost": cost})
+        return StepResult(exit=1, error="no", cost=cost)
+
+    each = work("a.fails", "a.never")
+    store.put([each])
+    await run_all(store, {"a.fails": fails, "a.never": fails})
+    assert store.receipts(each.id)[-1].document["cost"]["usd"] == 0.5
+
+
 async def test_what_may_go_better_is_tried_again_with_pauses_and_then_is_a_dead_letter(store: TupleStore) -> None:
     tries: list[str] = []
 

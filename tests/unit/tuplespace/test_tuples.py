@@ -217,6 +217,12 @@ def test_in_version_2_absent_null_and_empty_fields_are_the_same(more: dict[str, 
     assert parse_tuple({**FULL, "payload": [{"yool": "a.b", "args": {"x": None}}]}).id != work.id
 
 
+def test_a_step_that_waits_for_nothing_is_not_one_without_after() -> None:
+    steps = [{"yool": "a.b", "after": []}, {"yool": "a.c", "after": []}]
+    assert new_tuple("x", steps, flags={}).step_needs() == [set(), set()]
+    assert new_tuple("x", [{**step, "after": None} for step in steps], flags={}).step_needs() == [set(), {0}]
+
+
 def test_flags_are_of_version_2_and_make_other_work() -> None:
     work = new_tuple("x", STEPS, flags={"no_cache": True})
     assert (work.schema, work.no_cache) == ("yool-tuple/v2", True)

@@ -83,6 +83,8 @@ class Writer:
         """Chunks that a limited writer may not change, on scopes that it changes, and that are no types before."""
         self._made: set[str] = set()
         """The chunks that this commit makes. The database has no placement of them before, so it is not asked."""
+        self._private: set[str] = set()
+        """New chunks that are the user's own, although their ids do not say it."""
         self._highest: dict[str, int] = {}
         """The highest sequence number of each ordered scope that this commit adds to."""
 
@@ -174,7 +176,7 @@ class Writer:
                 continue
             if before is None:
                 self._made.add(chunk.id)
-            view.add_chunk(chunk, body, self._source, number)
+            view.add_chunk(chunk, body, self._source, number, private=chunk.id in self._private)
             self._chunks[chunk.id] = Chunk(chunk.id, chunk.name, chunk.spec, chunk.body, self._source, number)
             versions.append(chunk.id)
         changed += len(versions)
@@ -211,23 +213,36 @@ class Writer:
         return changed
 
     def check_private(self, change: Change) -> None:
-        """Raise `CommitRefused` for a new chunk that all users would read, although it is placed on private scopes alone."""
+        """Find the new chunks that are the user's own, because all their scopes are.
+
+        Raise `CommitRefused` for one on a scope that everybody knows by name: its id has to say it. What a program makes on
+        its own run may have any id.
+        """
         places: dict[str, list[str]] = {}
         for each in change.placements:
             if each.kind == "instance" and not each.scope.startswith("type:"):
                 places.setdefault(each.chunk, []).append(each.scope)
-        for chunk in change.chunks:
-            scopes = places.get(chunk.id, [])
-            # A run is read by few, but what a program makes there may have any id.
-            others = [each for each in scopes if privacy(each) == "shared" or each.startswith(PROCESS)]
-            if scopes and not others and privacy(chunk.id) == "shared":
-                if self._chunk(chunk.id) is None:
-                    raise CommitRefused(
-                        "private",
-                        f"everybody who uses this database could read it. If only you should, begin its id with {PRIVATE!r}",
-                        chunk=chunk.id,
-                        scope=scopes[0],
-                    )
+        own = self._view.own({scope for scopes in places.values() for scope in scopes})
+        waiting = [
+            each.id
+            for each in change.chunks
+            if each.id in places and privacy(each.id) == "shared" and self._chunk(each.id) is None
+        ]
+        # What is placed on them is their owner's, too.
+        while found := [each for each in waiting if all(privacy(at) != "shared" or at in own for at in places[each])]:
+            for chunk_id in found:
+                for scope in places[chunk_id]:
+                    if privacy(scope) != "shared" and not scope.startswith(PROCESS):
+                        raise CommitRefused(
+                            "private",
+                            "everybody who uses this database could read it. If only you should, begin its id with "
+                            f"{PRIVATE!r}",
+                            chunk=chunk_id,
+                            scope=scope,
+                        )
+            own |= set(found)
+            self._private |= set(found)
+            waiting = [each for each in waiting if each not in own]
 
     def _check_exists(self, each: NewPlacement | Removal) -> None:
         for what, chunk_id in (("chunk", each.chunk), ("scope", each.scope)):

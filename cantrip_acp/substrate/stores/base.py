@@ -123,7 +123,12 @@ class View(Protocol):
     def set_changed(self, number: int, changed: int) -> None:
         """Note how much a commit changed. It is called once, in the commit's own transaction."""
 
-    def add_chunk(self, chunk: NewChunk, body: bytes, source: str, number: int) -> None: ...
+    def own(self, chunks: Collection[str]) -> set[str]:
+        """Those of the chunks that others who use the database do not see."""
+
+    def add_chunk(self, chunk: NewChunk, body: bytes, source: str, number: int, *, private: bool = False) -> None:
+        """``private``: where several people use the database, it is the user's own. So is what its id says that it is
+        (`owners.privacy`), and a new version of what is."""
 
     def add_record(self, record: Record) -> None: ...
 

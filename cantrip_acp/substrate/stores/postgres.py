@@ -449,7 +449,23 @@ class PostgresView:
             "INSERT INTO cantrip_commits VALUES (%s, %s, %s, %s, %s, %s)", (number, *self._commit, changed)
         )
 
-    def add_chunk(self, chunk: NewChunk, body: bytes, source: str, number: int) -> None:
+    def own(self, chunks: Collection[str]) -> set[str]:
+        rows = self._all(f"SELECT DISTINCT id FROM {self._chunks} c WHERE id = ANY(%s) AND owner <> ''", [*chunks])
+        return {chunk_id for (chunk_id,) in rows}
+
+    def _owner(self, *ids: str) -> tuple[str, str]:
+        """The owner by the ids; of what has an id that says nothing, the owner of what is there."""
+        owner = self._user.owner(*ids)
+        if owner[0]:
+            return owner
+        row = self._one(
+            f"SELECT owner, part FROM {self._chunks} c WHERE id = ANY(%s) AND owner <> '' ORDER BY part DESC LIMIT 1",
+            [*ids],
+        )
+        return (row[0], row[1]) if row else owner
+
+    def add_chunk(self, chunk: NewChunk, body: bytes, source: str, number: int, *, private: bool = False) -> None:
+        owner = (self._user.role, self._user.name) if private else self._owner(chunk.id)
         # The words of a query are found so: PostgreSQL itself takes an address or a path for one word.
         name, text = (" ".join(words_of(each))[:_LONGEST_TEXT] for each in (chunk.name, searched_text(chunk.body)))
         self.base.execute(
@@ -457,7 +473,7 @@ class PostgresView:
                (%s, %s, %s, %s, %s, %s, %s, %s, setweight(to_tsvector('simple', %s), 'A') || to_tsvector('simple', %s))""",
             (
                 *(chunk.id, number, chunk.name, encode_spec(chunk.spec), body.decode(), source),
-                *(*self._user.owner(chunk.id), name, text),
+                *(*owner, name, text),
             ),
         )
 
@@ -467,7 +483,7 @@ class PostgresView:
                VALUES (%s, %s, %s, %s, %s, %s, %s, %s)""",
             (
                 *(record.scope, record.kind, record.chunk, record.commit, record.sequence, record.removed),
-                *self._user.owner(record.scope, record.chunk),
+                *self._owner(record.scope, record.chunk),
             ),
         )
 

@@ -446,7 +446,10 @@ class SqliteView:
     def set_changed(self, number: int, changed: int) -> None:
         self.base.execute("UPDATE commits SET changed = ? WHERE number = ?", (changed, number))
 
-    def add_chunk(self, chunk: NewChunk, body: bytes, source: str, number: int) -> None:
+    def own(self, chunks: Collection[str]) -> set[str]:
+        return set()
+
+    def add_chunk(self, chunk: NewChunk, body: bytes, source: str, number: int, *, private: bool = False) -> None:
         position = self.base.execute(
             "INSERT INTO chunk_versions (id, number, name, spec, body, source) VALUES (?, ?, ?, ?, ?, ?)",
             (chunk.id, number, chunk.name, encode_spec(chunk.spec), body, source),

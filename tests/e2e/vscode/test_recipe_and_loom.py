@@ -162,7 +162,7 @@ def test_what_sessions_know_is_a_tree_with_tokens(window: Window, shared_folder:
     window.command("Cantrip Knowledge: Remember…")
     window.answer("Answer in French.")
     window.pick("In this folder")
-    culture = window.rows(re.compile("^culture of this repository"))
+    culture = window.rows(re.compile("^culture of this project"))
     expect(culture).to_have_attribute("aria-expanded", "false")
     window.expand(culture)
     expect(window.rows("Answer in French.")).to_be_visible()

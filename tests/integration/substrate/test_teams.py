@@ -296,6 +296,26 @@ def test_a_new_chunk_on_the_own_culture_has_a_private_id(team: Team) -> None:
     assert team.bob.run("substrate", "show", "private:notes").status == 2
 
 
+def test_what_a_program_stores_on_its_run_is_its_users(team: Team) -> None:
+    with team.ann.opened() as anns, team.bob.opened() as bobs:
+        project = sync(anns, team.ann.clone)
+        sync(bobs, team.bob.clone)
+        anns.put(
+            NewChunk("process-1", "run", body={"program": "p"}), [NewPlacement("process-1", project.runs, "relates")]
+        )
+        inside = Boundary.of(read=["types"], write=["process-1"])
+        made = [NewChunk("rows", "rows"), NewChunk("row", "row", body={"text": "A grey heron."})]
+        placed = [NewPlacement("rows", "process-1"), NewPlacement("row", "rows")]
+        anns.commit(Change(made, placed), author="program", boundary=inside)
+        anns.put(NewChunk("more", "more", body={"text": "A white heron."}), "rows", boundary=inside)
+        anns.put(NewChunk("row", "row", body={"text": "An old heron."}), boundary=inside)
+        assert {hit.chunk.text for hit in anns.search("heron")} == {"An old heron.", "A white heron."}
+        assert texts(anns, "rows") == ["A white heron.", "An old heron."]
+        assert bobs.search("heron") == []
+        assert "heron" not in str(team.bob.sql("SELECT body FROM cantrip_chunks"))
+        assert team.bob.sql("SELECT chunk FROM cantrip_placements WHERE scope IN ('rows', 'process-1')") == []
+
+
 def test_an_editor_and_the_knowledge_of_a_session_show_the_own_culture(team: Team) -> None:
     team.ann.culture("Ann one.")
     team.bob.culture("Bob one.")
@@ -411,6 +431,13 @@ def test_private_texts_of_an_earlier_version_are_nobodys_until_they_are_given_to
         assert texts(anns, USER_CULTURE) == ["A private heron."]
         assert len(anns.log()) == 4
         assert [hit.chunk.id for hit in bobs.search("heron")] == ["fact-2"]
+        # It stays hers, whatever she does with it.
+        anns.put(NewChunk("fact-1", "f", body={"text": "Another private heron."}), "fact-2")
+        assert anns.chunk("fact-1").text == "Another private heron."
+        assert anns.search("another")[0].chunk.id == "fact-1"
+        assert bobs.search("another") == []
+        assert "Another" not in str(people.bob.sql("SELECT body FROM cantrip_chunks"))
+        assert people.bob.sql("SELECT scope FROM cantrip_placements WHERE chunk = 'fact-1'") == []
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         people.ann.sql("UPDATE cantrip_chunks SET name = 'x'")
     with psycopg.connect(people.admin) as base, pytest.raises(psycopg.errors.RestrictViolation):

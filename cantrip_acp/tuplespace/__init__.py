@@ -15,15 +15,27 @@ if TYPE_CHECKING:
     from cantrip_acp.tuplespace.catalog.build import build_catalog as build_catalog
     from cantrip_acp.tuplespace.catalog.capabilities import UnknownCapability as UnknownCapability
     from cantrip_acp.tuplespace.catalog.capabilities import read_catalog as read_catalog
+    from cantrip_acp.tuplespace.reuse import Reuse as Reuse
     from cantrip_acp.tuplespace.space import TupleSpace as TupleSpace
+    from cantrip_acp.tuplespace.step import StepCall as StepCall
+    from cantrip_acp.tuplespace.step import StepFailed as StepFailed
+    from cantrip_acp.tuplespace.step import StepResult as StepResult
     from cantrip_acp.tuplespace.stores import open_store as open_store
     from cantrip_acp.tuplespace.stores.postgres import PostgresTupleStore as PostgresTupleStore
+    from cantrip_acp.tuplespace.tuples import Pattern as Pattern
     from cantrip_acp.tuplespace.tuples import new_tuple as new_tuple
+    from cantrip_acp.tuplespace.worker import Worker as Worker
 
 _HOMES = {
+    "Pattern": "tuples",
     "PostgresTupleStore": "stores.postgres",
+    "Reuse": "reuse",
+    "StepCall": "step",
+    "StepFailed": "step",
+    "StepResult": "step",
     "TupleSpace": "space",
     "UnknownCapability": "catalog.capabilities",
+    "Worker": "worker",
     "build_catalog": "catalog.build",
     "new_tuple": "tuples",
     "open_store": "stores",

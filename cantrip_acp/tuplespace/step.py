@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from cantrip_acp.telemetry.tracing import Trace
 from cantrip_acp.tuplespace.budget import Budget
 from cantrip_acp.tuplespace.tuples import WorkTuple
-
-if TYPE_CHECKING:
-    from cantrip_acp.telemetry.tracing import Trace
 
 _OF_THE_MACHINE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG}

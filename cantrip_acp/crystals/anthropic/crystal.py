@@ -18,7 +18,7 @@ import msgspec
 
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import provider_errors
-from cantrip_acp.crystals.anthropic.messages import FAMILY, with_cache_points
+from cantrip_acp.crystals.anthropic.messages import FAMILY, tools_of, with_cache_points
 from cantrip_acp.crystals.anthropic.request import check, request
 from cantrip_acp.crystals.anthropic.response import InvalidEvent, ResponseReader
 from cantrip_acp.crystals.catalog.types import priced
@@ -34,6 +34,7 @@ from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, limit_response_size, tls_context
 from cantrip_acp.crystals.openai.tool_names import original_names
 from cantrip_acp.crystals.refused_media import named_part
+from cantrip_acp.crystals.tool_schemas import ToolSchemas
 
 _CLOSE_S = 2.0
 _REST_S = 0.25
@@ -98,6 +99,7 @@ class AnthropicCrystal:
             endpoint.options.get("effort"),
             forced=endpoint.info.forced_tools,
         )
+        self._schemas = ToolSchemas(self._who)
         self._dropped: set[str] = set()
         """Names of parameters that the model refused."""
 
@@ -138,11 +140,13 @@ class AnthropicCrystal:
 
     async def _answer(self, query: Query, emit: Emit) -> Response:
         info = self._endpoint.info
-        body = request(query, self.model, info, self._endpoint.options, forced=self._choice.taken)
+        body = request(
+            query, self.model, info, self._endpoint.options, forced=self._choice.taken, schemas=self._schemas
+        )
         headers = self._headers(query, body)
         reading = ResponseReader()
         for _ in range(_PAUSES):
-            sent = await self._ask(body, headers, reading, emit, query.meter)
+            sent = await self._ask(body, headers, reading, emit, query)
             if not reading.paused:
                 break
             # The response was paused: send back the output so far, and let the model continue.
@@ -161,7 +165,7 @@ class AnthropicCrystal:
             weights=self._endpoint.weights,
         )
         response = reading.response(original_names(query.tools), self.model, info.price, asked)
-        notices = (*self._effort.notices(), *self._choice.notices())
+        notices = (*self._effort.notices(), *self._choice.notices(), *self._schemas.notices())
         return msgspec.structs.replace(response, notices=notices) if notices else response
 
     def _headers(self, query: Query, body: Mapping[str, Any]) -> dict[str, str]:
@@ -173,7 +177,7 @@ class AnthropicCrystal:
         return headers
 
     async def _ask(
-        self, body: dict[str, Any], headers: Mapping[str, str], reading: ResponseReader, emit: Emit, meter: Meter
+        self, body: dict[str, Any], headers: Mapping[str, str], reading: ResponseReader, emit: Emit, query: Query
     ) -> dict[str, Any]:
         """Send one request until it is accepted, and return the accepted body.
 
@@ -185,7 +189,7 @@ class AnthropicCrystal:
             if _forces(sent) and not self._choice.taken:
                 del sent["tool_choice"]
             try:
-                await self._stream(sent, headers, reading, emit, meter)
+                await self._stream(sent, headers, reading, emit, query.meter)
                 return sent
             except CrystalError as error:
                 error.part = named_part(sent, error)
@@ -196,6 +200,8 @@ class AnthropicCrystal:
                     self._dropped.add(name)
                 elif self._choice.learn(error, sent=_forces(sent)):
                     pass
+                elif self._schemas.learn(error, query.tools):
+                    body = {**body, "tools": tools_of(query.tools, self._schemas)}
                 elif not self._effort.learn(error, sent):
                     raise
 

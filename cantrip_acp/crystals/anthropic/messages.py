@@ -18,6 +18,7 @@ from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall, ToolDefinition
 from cantrip_acp.crystals.openai.tool_names import wire_name
 from cantrip_acp.crystals.text_tools import without_text_calls
+from cantrip_acp.crystals.tool_schemas import ToolSchemas
 
 FAMILY = "anthropic"
 THINKING = ("thinking", "redacted_thinking")
@@ -37,10 +38,12 @@ class Rendered(msgspec.Struct, frozen=True):
     messages: list[dict[str, Any]]
 
 
-def tools_of(tools: Iterable[ToolDefinition]) -> list[dict[str, Any]]:
-    return [
-        {"name": wire_name(t.name), "description": t.description, "input_schema": dict(t.parameters)} for t in tools
-    ]
+def tools_of(tools: Iterable[ToolDefinition], schemas: ToolSchemas) -> list[dict[str, Any]]:
+    out = []
+    for tool in tools:
+        description, schema = schemas.render(tool)
+        out.append({"name": wire_name(tool.name), "description": description, "input_schema": schema})
+    return out
 
 
 def rendered(messages: Sequence[Message], model: str, info: ModelInfo) -> Rendered:

@@ -9,6 +9,7 @@ from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.anthropic.messages import THINKING, rendered, tools_of
 from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.contract import Query
+from cantrip_acp.crystals.tool_schemas import ToolSchemas
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """The values of ``effort``. ``minimal`` is sent as ``low``, because Anthropic has no ``minimal``."""
@@ -72,9 +73,18 @@ def _level(effort: str | None) -> str | None:
 
 
 def request(
-    query: Query, model: str, info: ModelInfo, options: Mapping[str, Any], *, forced: bool = True
+    query: Query,
+    model: str,
+    info: ModelInfo,
+    options: Mapping[str, Any],
+    *,
+    forced: bool = True,
+    schemas: ToolSchemas | None = None,
 ) -> dict[str, Any]:
-    """Build the body of the request, without cache points and ``stream``. ``forced``: whether a call may be forced."""
+    """Build the body of the request, without cache points and ``stream``.
+
+    ``forced``: whether a call may be forced. ``schemas`` knows which schemas of tools the model refused.
+    """
     call = query.params
     history = rendered(query.messages, model, info)
     messages = history.messages or [{"role": "user", "content": [{"type": "text", "text": "(empty)"}]}]
@@ -87,7 +97,7 @@ def request(
         else:
             max_tokens, thought = _token_limits(max_tokens, thought, info)
     body: dict[str, Any] = {"model": model, "max_tokens": max_tokens}
-    tools = tools_of(query.tools) or _tools_of_old(messages)
+    tools = tools_of(query.tools, schemas or ToolSchemas("")) or _tools_of_old(messages)
     if tools:
         body["tools"] = tools
         thinks = thought is not None and thought["type"] != "disabled"

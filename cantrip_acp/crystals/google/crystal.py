@@ -30,6 +30,7 @@ from cantrip_acp.crystals.google.request import check, drop_refused_parameter
 from cantrip_acp.crystals.google.response import ResponseReader
 from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, limit_response_size, tls_context
 from cantrip_acp.crystals.openai.tool_names import original_names
+from cantrip_acp.crystals.tool_schemas import ToolSchemas
 from cantrip_acp.files.installation import install_command
 
 BASE_URL = "https://generativelanguage.googleapis.com"
@@ -90,6 +91,7 @@ class GoogleCrystal:
             endpoint.options.get("effort"),
             forced=endpoint.info.forced_tools,
         )
+        self._schemas = ToolSchemas(self._who)
         self._clients: ClientPerLoop[_Client] = ClientPerLoop(self._make, _close)
 
     def __repr__(self) -> str:
@@ -119,6 +121,7 @@ class GoogleCrystal:
                 self._endpoint.options,
                 self._refused_signatures,
                 forced=self._choice.taken,
+                schemas=self._schemas,
             )
             asked = body.get("generationConfig", {})
             while (taken := self._accepted.get(repr(asked))) is not None:
@@ -147,6 +150,8 @@ class GoogleCrystal:
                     continue
                 if self._choice.learn(error, sent=query.tool_choice == "required" and bool(query.tools)):
                     continue
+                if self._schemas.learn(error, query.tools):
+                    continue
                 less = drop_refused_parameter(self._who, asked, error)
                 if less is None:
                     raise
@@ -166,7 +171,8 @@ class GoogleCrystal:
             tool_mode=tool_mode(query),
             weights=self._endpoint.weights,
         )
-        return msgspec.structs.replace(reading.response(), request=asked, notices=(*notices, *self._choice.notices()))
+        notices = (*notices, *self._choice.notices(), *self._schemas.notices())
+        return msgspec.structs.replace(reading.response(), request=asked, notices=notices)
 
     async def _read(self, body: dict[str, Any], request_id: str, reading: ResponseReader) -> None:
         """Send one request and process its whole stream."""

@@ -17,6 +17,7 @@ from cantrip_acp.crystals.contract import Attachment, Message, Query, ToolCall
 from cantrip_acp.crystals.google.request import convert_schema, thinking
 from cantrip_acp.crystals.openai.tool_names import wire_name
 from cantrip_acp.crystals.text_tools import without_text_calls
+from cantrip_acp.crystals.tool_schemas import ToolSchemas
 
 FAMILY = "google"
 
@@ -36,25 +37,23 @@ def body_of(
     refused: Set[str] = frozenset(),
     *,
     forced: bool = True,
+    schemas: ToolSchemas | None = None,
 ) -> dict[str, Any]:
     """Build the body of the request. The model's name is not in it, because it is in the URL.
 
     ``refused`` are thought signatures that the API refused. Messages with them are sent as plain text and calls.
-    ``forced``: whether a call may be forced.
+    ``forced``: whether a call may be forced. ``schemas`` knows which schemas of tools the model refused.
     """
     system, contents = contents_of(query.messages, model, info, refused)
     body: dict[str, Any] = {"contents": contents}
     if system:
         body["systemInstruction"] = {"parts": system}
     if query.tools:
-        declared = [
-            {
-                "name": wire_name(t.name),
-                "description": t.description,
-                "parametersJsonSchema": convert_schema(t.parameters),
-            }
-            for t in query.tools
-        ]
+        declared = []
+        for tool in query.tools:
+            described, schema = (schemas or ToolSchemas("")).render(tool)
+            named = {"name": wire_name(tool.name), "description": described}
+            declared.append({**named, "parametersJsonSchema": convert_schema(schema)})
         body["tools"] = [{"functionDeclarations": declared}]
         mode = _MODES["auto" if query.tool_choice == "required" and not forced else query.tool_choice]
         body["toolConfig"] = {"functionCallingConfig": {"mode": mode}}

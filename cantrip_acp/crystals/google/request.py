@@ -192,8 +192,7 @@ def _replace_unsupported(schema: Mapping[str, Any], out: dict[str, Any]) -> None
         elif isinstance(const, str | int | float):
             out["enum"] = [const]
     if any(not isinstance(v, str | int | float) or isinstance(v, bool) for v in out.get("enum") or ()):
-        # Gemini's enums may contain only strings and numbers.
-        out.pop("enum", None)
+        _split_enum(out)
     for key, name in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(schema.get(key), int | float) and not isinstance(schema[key], bool):
             out.setdefault(name, schema[key])
@@ -202,6 +201,22 @@ def _replace_unsupported(schema: Mapping[str, Any], out: dict[str, Any]) -> None
         for each in whole:
             if isinstance(each, Mapping):
                 _join(out, convert_schema(each))
+
+
+def _split_enum(out: dict[str, Any]) -> None:
+    """Gemini's enums may contain only strings and numbers. Null and booleans in them become types beside the enum."""
+    values = out.pop("enum")
+    plain = [each for each in values if isinstance(each, str | int | float) and not isinstance(each, bool)]
+    kinds = [name for name, kind in (("boolean", bool), ("null", type(None))) if any(type(v) is kind for v in values)]
+    other = any(not isinstance(each, str | int | float | None) for each in values)
+    if other or "anyOf" in out or "oneOf" in out or (not plain and len(kinds) != 1):
+        return
+    out.pop("type", None)
+    parts: list[dict[str, Any]] = [{"type": name} for name in kinds]
+    if plain:
+        texts = {"type": "string"} if all(isinstance(each, str) for each in plain) else {}
+        parts.insert(0, {**texts, "enum": plain})
+    out.update(parts[0] if len(parts) == 1 else {"anyOf": parts})
 
 
 def _join(out: dict[str, Any], more: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from cantrip_acp.crystals.openai.client import OpenAISdk, is_own
 from cantrip_acp.crystals.openai.tool_names import make_tool_calls, original_names, wire_name
 from cantrip_acp.crystals.refused_media import named_part
 from cantrip_acp.crystals.text_tools import RESULT, StreamedTextFilter, render_as_text, think_tags
+from cantrip_acp.crystals.tool_schemas import ToolSchemas
 
 PATH = "/chat/completions"
 TOOLS = ("auto", "native", "text")
@@ -91,6 +92,7 @@ class ChatCrystal:
         self._dropped: set[str] = set()
         self._effort = unsupported_params.EffortFallback(self.sdk.who)
         self._choice = forced_calls(endpoint, self.sdk)
+        self._schemas = ToolSchemas(self.sdk.who)
         tools = endpoint.options.get("tools", "auto")
         if tools not in TOOLS:
             raise DefinitionError(f"tools is {tools!r}; it is one of {', '.join(TOOLS)}", where="crystal.tools")
@@ -127,7 +129,9 @@ class ChatCrystal:
                     self._by_text = True
                 elif name is not None and name not in self._dropped:
                     self._dropped.add(name)
-                elif self._choice.learn(error, sent=body.get("tool_choice") == "required"):
+                elif self._choice.learn(error, sent=body.get("tool_choice") == "required") or (
+                    "tools" in body and self._schemas.learn(error, query.tools)
+                ):
                     pass
                 elif not self._effort.learn(error, body):
                     raise self.explained(error) from None
@@ -154,7 +158,7 @@ class ChatCrystal:
             "stream_options": {"include_usage": True},
         }
         if query.tools and not by_text:
-            body["tools"] = render_tools(query.tools)
+            body["tools"] = render_tools(query.tools, self._schemas)
             if query.tool_choice == "none" or (query.tool_choice == "required" and self._choice.taken):
                 body["tool_choice"] = query.tool_choice
         if endpoint.info.sampling:
@@ -279,7 +283,7 @@ class ChatCrystal:
             id=chat.id,
             sampled=chat.tokens.whole() if self.endpoint.options.get("logprobs") else None,
             text_calls=bool(found and not chat.calls),
-            notices=(*self._effort.notices(), *self._choice.notices()),
+            notices=(*self._effort.notices(), *self._choice.notices(), *self._schemas.notices()),
             fingerprint=chat.fingerprint,
         )
 

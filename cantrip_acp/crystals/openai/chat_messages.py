@@ -14,6 +14,7 @@ from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
 from cantrip_acp.crystals.openai.tool_names import wire_args, wire_id, wire_name
 from cantrip_acp.crystals.text_tools import without_text_calls
+from cantrip_acp.crystals.tool_schemas import ToolSchemas
 
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 """The two audio formats of OpenAI's protocol, by media type."""
@@ -109,19 +110,14 @@ def file_name(attachment: Attachment) -> str:
     return name if name.lower().endswith(ending) else name + ending
 
 
-def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+def render_tools(tools: Sequence[ToolDefinition], schemas: ToolSchemas) -> list[dict[str, Any]]:
     """Render the ``tools`` of a request."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": wire_name(tool.name),
-                "description": tool.description,
-                "parameters": dict(tool.parameters),
-            },
-        }
-        for tool in tools
-    ]
+    out = []
+    for tool in tools:
+        description, parameters = schemas.render(tool)
+        function = {"name": wire_name(tool.name), "description": description, "parameters": parameters}
+        out.append({"type": "function", "function": function})
+    return out
 
 
 class _Rendering:

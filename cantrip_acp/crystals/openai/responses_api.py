@@ -41,6 +41,7 @@ from cantrip_acp.crystals.openai.client import OpenAISdk, address, is_own
 from cantrip_acp.crystals.openai.tool_names import make_tool_calls, original_names, wire_args, wire_id, wire_name
 from cantrip_acp.crystals.refused_media import named_part
 from cantrip_acp.crystals.text_tools import without_text_calls
+from cantrip_acp.crystals.tool_schemas import ToolSchemas
 
 PATH = "/responses"
 APIS = ("responses", "chat")
@@ -130,6 +131,7 @@ class ResponsesCrystal:
         self._dropped: set[str] = set()
         self._effort = unsupported_params.EffortFallback(self.sdk.who)
         self._choice = forced_calls(endpoint, self.sdk)
+        self._schemas = ToolSchemas(self.sdk.who)
         self._refused_reasoning = unsupported_params.RefusedReplay(FAMILY)
         self._no_logprobs = False
 
@@ -155,8 +157,10 @@ class ResponsesCrystal:
                     self._no_logprobs = True
                 elif name is not None and name not in self._dropped:
                     self._dropped.add(name)
-                elif self._choice.learn(error, sent=body.get("tool_choice") == "required") or self._effort.learn(
-                    error, body
+                elif (
+                    self._choice.learn(error, sent=body.get("tool_choice") == "required")
+                    or self._effort.learn(error, body)
+                    or self._schemas.learn(error, query.tools)
                 ):
                     pass
                 elif (
@@ -194,7 +198,7 @@ class ResponsesCrystal:
         if endpoint.options.get("logprobs") and not self._no_logprobs:
             body["include"] = [*body.get("include", ()), _LOGPROBS]
         if query.tools:
-            body["tools"] = render_tools(query.tools)
+            body["tools"] = render_tools(query.tools, self._schemas)
             if query.tool_choice == "none" or (query.tool_choice == "required" and self._choice.taken):
                 body["tool_choice"] = query.tool_choice
         if endpoint.info.sampling:
@@ -264,7 +268,7 @@ class ResponsesCrystal:
             provider=replay_data(answer.items()) if answer.complete and as_given else None,
             id=own_id if isinstance(own_id, str) and own_id else None,
             sampled=answer.tokens() if self.endpoint.options.get("logprobs") else None,
-            notices=(*self._effort.notices(), *self._choice.notices()),
+            notices=(*self._effort.notices(), *self._choice.notices(), *self._schemas.notices()),
             request=asked,
         )
         return require_content(self.sdk.who, response)
@@ -302,18 +306,14 @@ def render_input(messages: Sequence[Message], info: ModelInfo, model: str) -> li
     return out
 
 
-def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+def render_tools(tools: Sequence[ToolDefinition], schemas: ToolSchemas) -> list[dict[str, Any]]:
     """Render the ``tools`` of a request. They are not strict, because strict mode supports only a part of JSON Schema."""
-    return [
-        {
-            "type": "function",
-            "name": wire_name(tool.name),
-            "description": tool.description,
-            "parameters": dict(tool.parameters),
-            "strict": False,
-        }
-        for tool in tools
-    ]
+    out: list[dict[str, Any]] = []
+    for tool in tools:
+        description, parameters = schemas.render(tool)
+        named = {"type": "function", "name": wire_name(tool.name), "description": description}
+        out.append({**named, "parameters": parameters, "strict": False})
+    return out
 
 
 def replay_data(items: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

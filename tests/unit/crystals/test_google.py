@@ -323,7 +323,7 @@ def test_schemas() -> None:
             "kind": {"enum": ["a"]},
             "on": {"type": "boolean"},
             "n": {"type": "integer", "minimum": 0},
-            "t": {"type": ["string", "null"]},
+            "t": {"anyOf": [{"type": "string", "enum": ["a"]}, {"type": "null"}]},
             "node": {"$ref": "#/$defs/node"},
             "pattern": {"type": "array", "items": {}, "minItems": 1},
             "any": {"anyOf": [{"type": "string"}], "oneOf": [{"type": "string"}]},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 import msgspec
 
-from cantrip_acp.tuplespace.errors import SpaceError
+from cantrip_acp.tuplespace.canonical import storable
+from cantrip_acp.tuplespace.errors import SpaceError, TupleError
 from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt
 from cantrip_acp.tuplespace.retention import is_large, split_result
@@ -214,7 +216,7 @@ class Attempt:
                 await worker.works(step.yool)
             async with self._saving:
                 self._progress.pop(index, None)
-                self._progress[index] = dict(progress)
+                self._progress[index] = storable(progress)
                 saved = self._all_progress() or {}
                 return await worker.ask(lambda: worker.store.save_progress(self.claim, saved))
 
@@ -256,10 +258,26 @@ class Attempt:
                     StepResult(exit=64, error=f"{step.yool} puts tuples, so it must be its tuple's only step")
                 )
             self._children = result.children
-            if is_large(result.result):
-                inline, artifacts = await worker.ask(lambda: split_result(worker.store, result.result)) or (None, [])
-                result = msgspec.structs.replace(result, result=inline, artifacts=[*result.artifacts, *artifacts])
-            made = receipt(result, before if same else None)
+            result = msgspec.structs.replace(
+                result,
+                result=storable(result.result),
+                error=storable(result.error),
+                artifacts=storable(result.artifacts),
+            )
+            try:
+                if is_large(result.result):
+                    inline, artifacts = await worker.ask(lambda: split_result(worker.store, result.result)) or (
+                        None,
+                        [],
+                    )
+                    result = msgspec.structs.replace(result, result=inline, artifacts=[*result.artifacts, *artifacts])
+                made = receipt(result, before if same else None)
+            except TupleError as error:
+                same = False
+                cost = {
+                    key: each for key, each in result.cost.items() if isinstance(each, int | float) and each < math.inf
+                }
+                made = receipt(StepResult(exit=65, error=f"the result of {step.yool} is {error}", cost=cost))
             if same and worker.reuse is not None:
                 self._seals[index] = worker.reuse.seal(made)
             return made

@@ -20,6 +20,7 @@ import msgspec
 from cantrip_acp.core.errors import DefinitionError, SandboxMissing
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.tuplespace.attempt import Attempt
+from cantrip_acp.tuplespace.canonical import storable
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull
 from cantrip_acp.tuplespace.guardrails import DiskFloor
 from cantrip_acp.tuplespace.monitoring import spans
@@ -443,7 +444,11 @@ class Worker:
             return await self._end(attempt, None)
         running, failure = attempt.failures[0]
         first, longest = _BACKOFF_S
-        delay, reason, counts = min(longest, first * 2.0 ** min(claim.attempt - 1, 30)), str(failure), failure.tried
+        delay, reason, counts = (
+            min(longest, first * 2.0 ** min(claim.attempt - 1, 30)),
+            storable(str(failure)),
+            failure.tried,
+        )
         if failure.mistake and running not in self._answered_at:
             counts = False
             if self._mistake is None:
@@ -457,7 +462,7 @@ class Worker:
         elif cause == "unknown":
             counts = False
         if counts and claim.attempt > retries:
-            return await self._end(attempt, f"{_attempts(claim.attempt)} failed; the last: {failure}")
+            return await self._end(attempt, f"{_attempts(claim.attempt)} failed; the last: {reason}")
         await self.ask(lambda: self.store.release(claim, reason, delay_s=delay, counts=counts))
         return Ended(claim=claim, receipt=None, again=reason, tried=counts)
 

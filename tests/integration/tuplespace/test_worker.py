@@ -630,3 +630,42 @@ async def test_a_fan_out_stays_in_its_lane_and_names_what_is_wrong(store: TupleS
     assert "the fan-out is not valid" in (stored(store, wrong).error or "")
     assert stored(store, two).state == "failed"
     assert [each.lane for each in store.counts()] == ["build"]
+
+
+@pytest.mark.parametrize(
+    ("result", "kept"),
+    [
+        ("a\0b", "done"),
+        ({"a\0": ["\0"]}, "done"),
+        ("\ud800", "done"),
+        (float("nan"), "failed"),
+        ({1, 2}, "failed"),
+        ("x\0" * 20_000, "done"),
+    ],
+    ids=["NUL", "NUL inside", "half a character", "NaN", "a set", "large"],
+)
+async def test_a_result_that_a_store_cannot_hold_ends_no_worker(store: TupleStore, result: Any, kept: str) -> None:
+    async def odd(call: StepCall) -> StepResult:
+        return StepResult(result=result, cost={"usd": 0.5})
+
+    single, double = work("a.odd"), work("a.odd", "a.good", number=1)
+    store.put([single, double])
+    await run_all(store, {"a.odd": odd, "a.good": costing(0.5)})
+    for each in (single, double):
+        assert stored(store, each).state == kept
+        assert store.receipts(each.id)[0].document["cost"]["usd"] == 0.5
+
+
+async def test_a_reason_or_a_cost_that_a_store_cannot_hold_ends_no_worker(store: TupleStore) -> None:
+    async def fails(call: StepCall) -> StepResult:
+        raise StepFailed("a\0b \ud800")
+
+    async def costs(call: StepCall) -> StepResult:
+        return StepResult(cost={"usd": float("nan"), "tokens_in": 3})
+
+    works = [work("a.fails", agent_terms={"max_retries": 0}), work("a.costs", number=1)]
+    store.put(works)
+    await run_all(store, {"a.fails": fails, "a.costs": costs})
+    assert [stored(store, each).state for each in works] == ["failed", "failed"]
+    assert stored(store, works[0]).error == "1 attempt failed; the last: a\ufffdb \ufffd"
+    assert store.receipts(works[1].id)[0].document["cost"]["tokens_in"] == 3

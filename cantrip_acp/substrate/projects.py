@@ -329,11 +329,11 @@ def remember(substrate: Substrate, workspace: Path, text: str, *, everywhere: bo
     """Add a fact of the user to the culture of a project, or with ``everywhere`` to the user's own. Raises `CommitRefused`."""
     chunk = make_fact(text, private=everywhere)
     scope = USER_CULTURE if everywhere else settle(substrate, workspace).culture
-    # A fact that others read, too, says whose it is.
-    who = "" if everywhere else substrate.tables.user
-    source = f"user:{who}" if who else "user"
     change = Change([chunk], [NewPlacement(chunk.id, scope)])
-    return chunk, substrate.commit(change, author=source, source=source, message=f"remember {chunk.name}")
+    # Others read it, too: its commit says whose it is, as its source does.
+    who = "" if everywhere else substrate.tables.user
+    author = f"user:{who}" if who else "user"
+    return chunk, substrate.commit(change, author=author, source=author, message=f"remember {chunk.name}")
 
 
 def settle(substrate: Substrate, workspace: Path) -> Project:

@@ -65,6 +65,10 @@ class _User:
     name: str
     folder: str
 
+    @property
+    def shown(self) -> str:
+        return self.name.removeprefix("@") or self.role
+
     def owner(self, *ids: str) -> tuple[str, str]:
         """The columns ``owner`` and ``part`` of a chunk with this id, or of a placement."""
         level = owners.privacy(*ids)
@@ -133,7 +137,7 @@ class PostgresTables:
         """Who uses it: the name in ``CANTRIP_USER``, else the role of the database."""
         with self._locks["read"], self._failures("read"):
             who = self._user or self._who(self._view("read").base)
-        return who.name.removeprefix("@") or who.role
+        return who.shown
 
     def secure(self, earlier: str = "") -> int:
         with self._locks["write"], self._failures("secure"):
@@ -466,6 +470,8 @@ class PostgresView:
 
     def add_chunk(self, chunk: NewChunk, body: bytes, source: str, number: int, *, private: bool = False) -> None:
         owner = (self._user.role, self._user.name) if private else self._owner(chunk.id)
+        if source == "user" and not owner[0]:
+            source = f"user:{self._user.shown}"
         # The words of a query are found so: PostgreSQL itself takes an address or a path for one word.
         name, text = (" ".join(words_of(each))[:_LONGEST_TEXT] for each in (chunk.name, searched_text(chunk.body)))
         self.base.execute(

@@ -94,6 +94,10 @@ MIGRATIONS = (
             NEW.owner := CASE cantrip_substrate_privacy(NEW.id) WHEN 0 THEN '' ELSE current_user END;
             NEW.part := CASE cantrip_substrate_privacy(NEW.id) WHEN 2 THEN '?' ELSE '' END;
         END IF;
+        -- To others, "user" would be themselves.
+        IF NEW.owner = '' AND NEW.source = 'user' THEN
+            NEW.source := 'user:' || current_user;
+        END IF;
         RETURN NEW;
     END $$;
     CREATE FUNCTION cantrip_substrate_placement_owner() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -125,6 +129,9 @@ MIGRATIONS = (
             NEW.author := '';
             NEW.source := '';
             NEW.message := '';
+        ELSE
+            NEW.author := CASE NEW.author WHEN 'user' THEN 'user:' || current_user ELSE NEW.author END;
+            NEW.source := CASE NEW.source WHEN 'user' THEN 'user:' || current_user ELSE NEW.source END;
         END IF;
         RETURN NEW;
     END $$;

@@ -208,6 +208,15 @@ def test_facts_of_a_project_are_everybodys_and_say_whose_they_are(team: Team) ->
     assert Project.of(team.ann.clone).id == Project.of(team.bob.clone).id
     (hit,) = team.bob.run("substrate", "search", "deploys", "--json").lines
     assert (hit["text"], hit["source"]) == ("Deploys happen on Tuesday.", f"user:{team.ann.role}")
+    notes = json.dumps({"chunks": [{"id": "notes", "name": "notes", "body": {"text": "Notes of a heron."}}]})
+    assert team.bob.run("substrate", "commit", "-", stdin=notes).status == 0
+    earlier_writes(team.bob.address, 900, "fact-9", Project.of(team.ann.clone).culture, "An older heron.")
+    found = team.ann.run("substrate", "search", "heron", "--json").lines
+    assert {hit["source"] for hit in found} == {f"user:{team.bob.role}"}
+    assert len(found) == 2
+    pinned = team.bob.run("substrate", "pin", "notes", "--json").lines[0]["commit"]
+    (log,) = [each for each in team.ann.run("substrate", "log", "--json").lines if each["commit"] == pinned]
+    assert (log["source"], log["message"]) == (f"user:{team.bob.role}", "pin notes")
 
 
 def test_plain_sql_of_another_role_reads_and_changes_nothing_private(team: Team) -> None:

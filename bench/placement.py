@@ -143,11 +143,12 @@ def of_prefixes(queries: Sequence[Query]) -> Cached:
     """What a cache of prefixes finds."""
     from cantrip_acp.crystals.catalog.types import ModelInfo
     from cantrip_acp.crystals.openai.chat_messages import Dialect, render, render_tools
+    from cantrip_acp.crystals.tool_schemas import ToolSchemas
 
-    before, sent, read = b"", 0, 0
+    before, sent, read, schemas = b"", 0, 0, ToolSchemas("")
     for query in queries:
         messages = render(query.messages, ModelInfo(), "any", Dialect("openai"))
-        body = msgspec.json.encode([render_tools(query.tools), messages]).rstrip(b"]")
+        body = msgspec.json.encode([render_tools(query.tools, schemas), messages]).rstrip(b"]")
         sent += len(body)
         read += next((at for at, (old, new) in enumerate(zip(before, body, strict=False)) if old != new), len(before))
         before = body

@@ -114,7 +114,8 @@ FOLDERS = (
     ),
     Variables(
         ("CANTRIP_NO_CACHE",),
-        "if set, every call of a gate runs, as with `--no-cache`: no [result is reused](receipts.md)",
+        "if set, every call of a gate and every step of a tuple runs, as with `--no-cache`: no [result](receipts.md) and no "
+        "[answer](tuples.md#reused-answers) is reused",
     ),
     Variables(("YOOL_TUPLE_QUEUE_MAXSIZE",), "the most waiting tuples of a lane; 8192 by default"),
     Variables(

@@ -17,7 +17,6 @@ from cantrip_acp.tuplespace.errors import SpaceError, TupleError
 from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt
 from cantrip_acp.tuplespace.retention import is_large, split_result
-from cantrip_acp.tuplespace.space import run_in_thread
 from cantrip_acp.tuplespace.step import StepCall, StepFailed, StepResult, is_of_the_machine
 from cantrip_acp.tuplespace.stores.base import Claim, End
 from cantrip_acp.tuplespace.tuples import now_iso, parse_time
@@ -235,54 +234,46 @@ class Attempt:
             progress=self._progress.get(index),
             save=save,
         )
-        with anyio.move_on_after(left_s) as limit:
+        before, result = None, None
+        with anyio.move_on_after(left_s):
             try:
                 before = await self._input_hash(yool, call)
                 if before is not None and not work.no_cache and (found := await self._find(before)) is not None:
                     again = StepResult(result=found.get("result"), artifacts=found["artifacts"], cost=_FREE)
                     return receipt(again, before, found["id"])
                 result = await yool(call)
-                # An input that changed meanwhile, by the step itself or by others, is not the input of this answer.
-                same = before is not None and not result.exit and not result.children
-                same = same and await self._input_hash(yool, call) == before
             except (StepFailed, SpaceError):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the other tuples go on
                 if is_of_the_machine(error):
                     raise StepFailed(str(error), outage=True) from None
                 raise _fault(step.yool, error) from None
-            if not result.exit:
-                await worker.works(step.yool)
-            if result.children and len(work.payload) > 1:
-                return receipt(
-                    StepResult(exit=64, error=f"{step.yool} puts tuples, so it must be its tuple's only step")
-                )
-            self._children = result.children
-            result = msgspec.structs.replace(
-                result,
-                result=storable(result.result),
-                error=storable(result.error),
-                artifacts=storable(result.artifacts),
-            )
-            try:
-                if is_large(result.result):
-                    inline, artifacts = await worker.ask(lambda: split_result(worker.store, result.result)) or (
-                        None,
-                        [],
-                    )
-                    result = msgspec.structs.replace(result, result=inline, artifacts=[*result.artifacts, *artifacts])
-                made = receipt(result, before if same else None)
-            except TupleError as error:
-                same = False
-                cost = {
-                    key: each for key, each in result.cost.items() if isinstance(each, int | float) and each < math.inf
-                }
-                made = receipt(StepResult(exit=65, error=f"the result of {step.yool} is {error}", cost=cost))
-            if same and worker.reuse is not None:
-                self._seals[index] = worker.reuse.seal(made)
-            return made
-        assert limit.cancelled_caught
-        return receipt(StepResult(exit=75, error="the tuple's deadline_iso came while the step ran", cost=so_far))
+        if result is None:
+            return receipt(StepResult(exit=75, error="the tuple's deadline_iso came while the step ran", cost=so_far))
+        # An input that changed meanwhile, by the step itself or by others, is not the input of this answer.
+        may_keep = before is not None and not result.exit and not result.children
+        same = may_keep and await self._is_still(before, yool, call)
+        if not result.exit:
+            await worker.works(step.yool)
+        if result.children and len(work.payload) > 1:
+            return receipt(StepResult(exit=64, error=f"{step.yool} puts tuples, so it must be its tuple's only step"))
+        self._children = result.children
+        texts = {name: storable(getattr(result, name)) for name in ("result", "error", "artifacts")}
+        result = msgspec.structs.replace(result, **texts)
+        try:
+            if is_large(result.result):
+                whole = result.result
+                split = await worker.ask(lambda: split_result(worker.store, whole))
+                inline, artifacts = split or (None, [])
+                result = msgspec.structs.replace(result, result=inline, artifacts=[*result.artifacts, *artifacts])
+            made = receipt(result, before if same else None)
+        except TupleError as error:
+            same = False
+            cost = {key: each for key, each in result.cost.items() if isinstance(each, int | float) and each < math.inf}
+            made = receipt(StepResult(exit=65, error=f"the result of {step.yool} is {error}", cost=cost))
+        if same and worker.reuse is not None:
+            self._seals[index] = worker.reuse.seal(made)
+        return made
 
     async def _input_hash(self, yool: Yool, call: StepCall) -> str | None:
         return None if self._worker.reuse is None else await self._worker.reuse.input_hash(yool, call)
@@ -291,7 +282,15 @@ class Attempt:
         """An answer for the same input."""
         reuse, store = self._worker.reuse, self._worker.store
         assert reuse is not None
-        return await run_in_thread(lambda: reuse.find(store, input_hash))
+        return await self._worker.ask(lambda: reuse.find(store, input_hash))
+
+    async def _is_still(self, input_hash: str | None, yool: Yool, call: StepCall) -> bool:
+        """Whether a step that has ended would have the same input now. What cannot be read any more is not the same."""
+        try:
+            return await self._input_hash(yool, call) == input_hash
+        except Exception as error:  # noqa: BLE001 - the step has ended, and its result counts
+            _log.debug("the inputs of %s cannot be read any more: %s", call.yool, error)
+            return False
 
     def end(self, failed: str | None) -> End:
         """The end of the tuple: the only step's receipt, or one that sums the steps up."""

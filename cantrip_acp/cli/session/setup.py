@@ -90,7 +90,7 @@ cache_option = click.option(
     envvar="CANTRIP_NO_CACHE",
     expose_value=False,
     callback=_switch_cache_off,
-    help="Run every call of a gate, also one whose inputs have not changed, such as run_tests ($CANTRIP_NO_CACHE).",
+    help="Run every call of a gate and every step of a tuple, also one whose inputs have not changed ($CANTRIP_NO_CACHE).",
 )
 context_option = click.option(
     "--context",

@@ -15,14 +15,16 @@ import pytest
 
 from cantrip_acp.cli.commands.worker import print_ended
 from cantrip_acp.tuplespace import retention
+from cantrip_acp.tuplespace import worker as workers
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
+from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.tuplespace.input_files import FileDigests
 from cantrip_acp.tuplespace.monitoring.status import read_status
 from cantrip_acp.tuplespace.project_log import ProjectLog
 from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.reuse import Reuse
 from cantrip_acp.tuplespace.stores import open_store
-from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.stores.base import Answer, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
 from cantrip_acp.tuplespace.worker import Ended, StepCall, StepResult, Worker, Yool
 
@@ -172,6 +174,37 @@ async def test_a_tuple_with_no_cache_runs_and_its_answer_is_kept(store: TupleSto
     assert (lint.runs, "reused" in ran, receipts(store, work(2))[0]["reused"]) == (2, False, ran["id"])
 
 
+async def test_an_outage_during_the_look_up_ends_no_worker(
+    store: TupleStore, lint: Lint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yools: dict[str, Yool] = {"agent.lint.ruff": lint}
+    await end_all(store, yools, work(1))
+    answers, failures = store.answers, list[str]()
+
+    def fails_first(input_hash: str) -> list[Answer]:
+        if not failures:
+            failures.append(input_hash)
+            raise SpaceError("cannot read tuple-space")
+        return answers(input_hash)
+
+    monkeypatch.setattr(store, "answers", fails_first)
+    monkeypatch.setattr(workers, "_BACKOFF_S", (0.01, 0.05))
+    await end_all(store, yools, work(2))
+    assert (lint.runs, "reused" in receipts(store, work(2))[0], len(failures)) == (1, True, 1)
+
+
+async def test_inputs_that_are_gone_after_the_step_cost_no_result(store: TupleStore, lint: Lint) -> None:
+    async def digest_once(call: StepCall) -> str | None:
+        if lint.runs:
+            raise OSError("it is gone")
+        return "digest"
+
+    lint.input_digest = digest_once  # type: ignore[method-assign]
+    await end_all(store, {"agent.lint.ruff": lint}, work(1))
+    [receipt] = receipts(store, work(1))
+    assert (lint.runs, receipt["result"], "input_hash" in receipt) == (1, "clean", False)
+
+
 async def test_a_large_answer_is_reused_until_it_is_purged(store: TupleStore, tmp_path: Path) -> None:
     large = {"report": "x" * (retention.INLINE_BYTES + 1), "issues": 0}
     lint = Lint(tmp_path / "project", result=large)
@@ -299,6 +332,7 @@ PROCESS = """
 import sys, anyio
 from pathlib import Path
 from cantrip_acp.cli.session.tuple_space import reuse_in
+from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.tuplespace.input_files import FileDigests
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.tuples import Pattern

@@ -65,6 +65,9 @@ class FanOut:
         compression_threshold: int | None = None,
         map_pos: Mapping[str, Any] | None = None,
         agent_terms: Mapping[str, Any] | None = None,
+        authority: Mapping[str, Any] | None = None,
+        src_ptr: Sequence[str] = (),
+        flags: Mapping[str, Any] | None = None,
     ) -> None:
         if depth < 1 or not 1 <= branching <= MOST_BRANCHES or branching**depth > MOST_LEAVES:
             raise TupleError(
@@ -77,6 +80,11 @@ class FanOut:
         self.branching = branching
         self.map_pos = dict(map_pos or {})
         self.agent_terms = dict(agent_terms or {})
+        self._further: dict[str, Any] = {
+            **({"authority": dict(authority)} if authority else {}),
+            **({"src_ptr": list(src_ptr)} if src_ptr else {}),
+            **({"flags": dict(flags)} if flags is not None else {}),
+        }
         self.compression_threshold = compression_threshold or number_from_environment(
             "YOOL_TUPLE_COMPRESSION_THRESHOLD", DEFAULT_COMPRESSION_THRESHOLD, 10**9
         )
@@ -110,6 +118,7 @@ class FanOut:
             self.payload,
             map_pos={**self.map_pos, "path": list(self.path(index))},
             agent_terms=self.agent_terms,
+            **self._further,
         )
 
     def visit(self, index: int) -> Leaf:
@@ -151,9 +160,12 @@ class FanOut:
             "branching": self.branching,
             "map_pos": self.map_pos,
             "agent_terms": self.agent_terms,
+            **self._further,
         }
         step = {"yool": SPAWN, "args": {"fan_out": definition, "lane": self.lane, "start": start}}
-        return new_tuple(self.lane, [step], map_pos={**self.map_pos, "leaves_from": start})
+        # An earlier version, which would refuse what it does not know, does not take a tuple with flags.
+        more = {"flags": {}, **self._further} if self._further else {}
+        return new_tuple(self.lane, [step], map_pos={**self.map_pos, "leaves_from": start}, **more)
 
 
 def batch_spawn(
@@ -188,6 +200,9 @@ class _Definition(msgspec.Struct, forbid_unknown_fields=True):
     branching: int
     map_pos: dict[str, Any] = {}
     agent_terms: dict[str, Any] = {}
+    authority: dict[str, Any] = {}
+    src_ptr: list[str] = []
+    flags: dict[str, Any] | None = None
 
 
 async def spawn(call: StepCall) -> StepResult:
@@ -197,9 +212,7 @@ async def spawn(call: StepCall) -> StepResult:
         return StepResult(exit=64, error="a fan-out puts its tuples into its own lane, from the number `start` on")
     try:
         given = convert(call.args.get("fan_out"), _Definition)
-        fan_out = FanOut(
-            lane, given.payload, given.depth, given.branching, map_pos=given.map_pos, agent_terms=given.agent_terms
-        )
+        fan_out = FanOut(lane, **msgspec.structs.asdict(given))
         end = min(len(fan_out), start + fan_out.branching)
         children = [fan_out.work(index) for index in range(start, end)]
     except (msgspec.ValidationError, TupleError, IndexError) as error:

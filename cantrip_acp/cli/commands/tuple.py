@@ -109,10 +109,13 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
 
 def _fan_out(work: WorkTuple, depth: int, branching: int) -> WorkTuple:
     from cantrip_acp.tuplespace.fan_out import batch_spawn
+    from cantrip_acp.tuplespace.tuples import SCHEMA_2
 
     document = work.document
-    terms, position = document.get("agent_terms") or {}, document.get("map_pos") or {}
-    return batch_spawn(work.lane, document["payload"], depth, branching, map_pos=position, agent_terms=terms).first()
+    more = {name: document.get(name) for name in ("map_pos", "agent_terms", "authority")}
+    flags = document.get("flags", {}) if work.schema == SCHEMA_2 else None
+    sources = document.get("src_ptr") or ()
+    return batch_spawn(work.lane, document["payload"], depth, branching, **more, src_ptr=sources, flags=flags).first()
 
 
 def _documents(text: str) -> list[tuple[int, str]]:

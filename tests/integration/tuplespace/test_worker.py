@@ -669,3 +669,13 @@ async def test_a_reason_or_a_cost_that_a_store_cannot_hold_ends_no_worker(store:
     assert [stored(store, each).state for each in works] == ["failed", "failed"]
     assert stored(store, works[0]).error == "1 attempt failed; the last: a\ufffdb \ufffd"
     assert store.receipts(works[1].id)[0].document["cost"]["tokens_in"] == 3
+
+
+async def test_the_leaves_of_a_fan_out_have_its_authority_its_sources_and_its_flags(store: TupleStore) -> None:
+    more: dict[str, Any] = {"authority": {"user": "ann"}, "src_ptr": ["commit://abc"], "flags": {"no_cache": True}}
+    store.put([batch_spawn("build", [{"yool": "a.leaf"}], 2, 2, **more).first()])
+    await run_all(store, {SPAWN: spawn, "a.leaf": costing(0)})
+    leaves = [each.work for each in store.after("", Pattern({"payload": [{"yool": "a.leaf"}]}))[0]]
+    assert len(leaves) == 4
+    for each in leaves:
+        assert {name: each.document[name] for name in more} == more

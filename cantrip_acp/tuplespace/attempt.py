@@ -191,16 +191,25 @@ class Attempt:
 
     async def _run_step(self, index: int, share: _Share) -> dict[str, Any]:
         worker, work, step = self._worker, self.claim.work, self.claim.work.payload[index]
-        started, clock = now_iso(), time.monotonic()
+        started, clock, yool = now_iso(), time.monotonic(), worker.yools[step.yool]
 
         def receipt(result: StepResult, input_hash: str | None = None, reused: str | None = None) -> dict[str, Any]:
             cost = {**result.cost, "wall_ms": round((time.monotonic() - clock) * 1000)}
             return make_receipt(
-                yool=step.yool, tuple_id=work.id, started_at=started, ended_at=now_iso(), exit=result.exit, cost=cost,
-                result=result.result, error=result.error, artifacts=result.artifacts, input_hash=input_hash, reused=reused,
-            )  # fmt: skip
+                yool=getattr(yool, "full_name", step.yool),
+                tuple_id=work.id,
+                started_at=started,
+                ended_at=now_iso(),
+                exit=result.exit,
+                cost=cost,
+                result=result.result,
+                error=result.error,
+                artifacts=result.artifacts,
+                input_hash=input_hash,
+                reused=reused,
+            )
 
-        yool, terms = worker.yools[step.yool], work.terms
+        terms = work.terms
         left_s = _seconds_left(terms.deadline_iso) if isinstance(terms.deadline_iso, str) else None
         for left, what in ((share.usd, "budget_usd"), (share.tokens, "budget_tokens"), (left_s, "deadline_iso")):
             if left is not None and left <= 0:

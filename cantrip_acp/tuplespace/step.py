@@ -89,10 +89,11 @@ class StepFailed(Exception):
 
 Yool = Callable[[StepCall], Awaitable[StepResult]]
 """What runs the steps of a name. It may have `ATTRIBUTES`."""
-ATTRIBUTES = ("needs", "without", "input_digest", "version", "full_name")
-"""``needs`` and ``without`` are of `Runnable`. The others are for the reuse of answers (`reuse`): ``async input_digest(call)``
+ATTRIBUTES = ("needs", "without", "input_digest", "version", "full_name", "authority")
+"""``needs`` and ``without`` are of `Runnable`. Three are for the reuse of answers (`reuse`): ``async input_digest(call)``
 returns the digest of the files and of the environment that a step declares as its inputs, or None; ``version`` says on what of
-the yool itself the result depends; ``full_name`` is the name with its version, if steps may name it in other ways."""
+the yool itself the result depends; ``full_name`` is the name with its version, if steps may name it in other ways: receipts
+have it. ``authority`` says who may order it (`authority`)."""
 
 
 def is_of_the_machine(error: BaseException) -> bool:

@@ -188,6 +188,16 @@ def new_tuple(
     )
 
 
+def check_yool_name(name: str) -> None:
+    """Raise `TupleError` for a text that is no name of a yool."""
+    try:
+        convert(name, YoolName)
+    except msgspec.ValidationError:
+        raise TupleError(
+            f"{name[:200]!r} is no name of a yool; write it as agent.lint.ruff or agent.lint.ruff.v2"
+        ) from None
+
+
 def now_iso() -> str:
     """The time in UTC, with milliseconds."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

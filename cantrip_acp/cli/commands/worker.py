@@ -31,6 +31,7 @@ from cantrip_acp.cli.session.tuple_space import (
     space_option,
     worker_name,
 )
+from cantrip_acp.cli.session.yools import command_yools, inputs_option, yool_option
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
@@ -43,9 +44,12 @@ if TYPE_CHECKING:
     **examples(
         "cantrip recipe new greeter",
         "cantrip worker --lane greetings --until-empty greeter",
+        "cantrip worker --lane build --until-empty --yool agent.check.spaces='git diff --check'",
     ),
 )
-@click.argument("recipes", nargs=-1, required=True, shell_complete=complete_recipe)
+@click.argument("recipes", nargs=-1, shell_complete=complete_recipe)
+@yool_option
+@inputs_option
 @click.option("--lane", required=True, help="The lane whose tuples this worker takes.")
 @model_option()
 @space_option
@@ -78,6 +82,8 @@ if TYPE_CHECKING:
 @allow_host_option
 def worker(
     recipes: tuple[str, ...],
+    commands: tuple[str, ...],
+    inputs: tuple[str, ...],
     lane: str,
     model: str | None,
     space: str | None,
@@ -92,10 +98,10 @@ def worker(
     state_dir: Path | None,
     allow_hosts: tuple[str, ...],
 ) -> int:
-    """Take tuples of a lane and cast them with RECIPES. Runs until it is stopped.
+    """Take tuples of a lane: cast them with RECIPES, or run the commands of --yool. Runs until it is stopped.
 
-    A worker takes only tuples that name one of RECIPES with the same text. A recipe that you name by its path is trusted for
-    this run. Give a worker the --model of the `cast-batch` that it works for.
+    A worker takes only tuples whose steps it can run: that name one of RECIPES with the same text, or a --yool. A recipe that
+    you name by its path is trusted for this run. Give a worker the --model of the `cast-batch` that it works for.
 
     After the first SIGTERM or Ctrl-C, the worker takes no more tuples and waits for its running casts. After the second
     signal, the worker gives these casts back to other workers. If a worker is killed, others take its tuples when
@@ -112,10 +118,15 @@ def worker(
     import anyio
 
     from cantrip_acp.tuplespace.alarms import alarms_to
+    from cantrip_acp.tuplespace.catalog.capabilities import with_newest
     from cantrip_acp.tuplespace.guardrails import cpu_percent_from_environment, lane_concurrency
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker, runnables
 
+    if not (recipes or commands):
+        raise click.UsageError(
+            "name a recipe to cast, or a command to run (--yool agent.lint.ruff='ruff check {path}')"
+        )
     hosts, at_once = named_hosts(allow_hosts), lane_concurrency(concurrency)
     address = _address(metrics) if metrics is not None else None
     opened = []
@@ -127,7 +138,8 @@ def worker(
             opened.append(each)
             print_allowed(each.cantrip, each.cantrip.circle, hosts, ask=False)
         store = open_space(space, state_dir)
-        yools, counter = cast_yools(opened, allow_hosts), None
+        further = command_yools(commands, inputs, cwd, state_dir, allow_hosts)
+        yools, counter = with_newest({**cast_yools(opened, allow_hosts), **further}), None
         runs = runnables(yools)
         for each in opened:
             note_references(each)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from bisect import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +26,7 @@ SCHEMA = "cantrip-catalog/v1"
 _MAX_COMPARED = 2000
 """With how many names an unknown one is compared."""
 
+T = TypeVar("T")
 Kind = Literal["agent", "gate", "medium", "provider", "recipe"]
 KINDS: tuple[Kind, ...] = ("agent", "gate", "medium", "provider", "recipe")
 
@@ -201,6 +202,16 @@ def split_version(name: str) -> tuple[str, int | None]:
     """A name without its version, and the version: ``("agent.dev.python", 2)`` for ``agent.dev.python.v2``."""
     found = _VERSION.search(name)
     return (name[: found.start()], int(found[1])) if found else (name, None)
+
+
+def with_newest(named: Mapping[str, T]) -> dict[str, T]:
+    """The same, and each also under its name without version if it is the newest and nothing else has that name."""
+    newest: dict[str, tuple[int, T]] = {}
+    for name, each in named.items():
+        base, number = split_version(name)
+        if number is not None and number >= newest.get(base, (-1, each))[0]:
+            newest[base] = (number, each)
+    return {**{base: each for base, (_, each) in newest.items()}, **named}
 
 
 _VERSION = re.compile(r"\.v(\d{1,9})$")

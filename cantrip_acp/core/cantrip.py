@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.casting.cast_control import CastStream
     from cantrip_acp.core.context_block import Contributor
     from cantrip_acp.core.folding.policy import Folding
-    from cantrip_acp.core.forking.earlier_casts import EarlierCasts
+    from cantrip_acp.core.forking.earlier_casts import BatchInputs, EarlierCasts
     from cantrip_acp.core.forking.fork import State
     from cantrip_acp.core.scoring import Scorer
     from cantrip_acp.crystals.contract import Crystal
@@ -137,6 +137,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
         crystals: Mapping[str, Crystal | str | Mapping[str, Any]] | None = None,
         sources: Sequence[GateSource | McpServer] = (),
         scores: bool = True,
+        inputs: Sequence[str] = (),
     ) -> None:
         values = (gates, medium, wards, max_turns, workspace, score)
         parts = {key: value for key, value in zip(_PARTS, values, strict=False) if value is not None}
@@ -166,6 +167,7 @@ class Cantrip(CantripDefinition, Generic[Value]):
             crystals=named,
             sources=_sources(sources),
             scores=scores,
+            inputs=inputs,
             result_type=None if result_type is ABSENT else result_type,
         )
 
@@ -411,8 +413,9 @@ class Cantrip(CantripDefinition, Generic[Value]):
 
         ``resume=True`` takes what the cantrip's loom has of an earlier run: casts that ended are not cast again, also those that
         a ward ended, and those that were interrupted or failed go on from their last turn. ``resume="failed"`` casts again what
-        ended without a result. Earlier casts are those with the same call, circle, crystal, intent and reference. Give the
-        cantrip a loom that lasts: ``loom=Loom.open("batch.loom.jsonl")``.
+        ended without a result. Earlier casts are those with the same call, circle, crystal, intent, reference and, if the cantrip
+        or its recipe has ``inputs``, the same content of these files. Other files do not count: what a program itself writes
+        would make new work each time. Give the cantrip a loom that lasts: ``loom=Loom.open("batch.loom.jsonl")``.
 
         Every cast has its own entity (CANTRIP-2). ``references`` are the expected answers, one for each intent, or none.
         ``options`` are those of `Entity.cast`. Casts of a recipe with ``memory`` neither read nor fill the memory of sessions,
@@ -439,19 +442,22 @@ class Cantrip(CantripDefinition, Generic[Value]):
         if resume not in (True, False, "failed"):
             raise DefinitionError(f'cast_batch: resume must be True, False or "failed", not {resume!r}')
         own = [{**options, "reference": each} for each in references] or [options] * len(intents)
-        casts = [(intent, partial(self._cast_new, intent, own[number])) for number, intent in enumerate(intents)]
+        from cantrip_acp.core.forking.earlier_casts import BatchInputs, EarlierCasts
+
+        inputs = BatchInputs(self)
+        casts = [
+            (intent, partial(self._cast_new, inputs, intent, own[number])) for number, intent in enumerate(intents)
+        ]
         if resume:
             if self.loom.location is None and not len(self.loom):
                 raise DefinitionError(
                     "cast_batch: resume looks for earlier casts in the cantrip's loom, and this loom is in memory and empty; "
                     'give the cantrip one that lasts, such as loom=Loom.open("batch.loom.jsonl")'
                 )
-            from cantrip_acp.core.forking.earlier_casts import EarlierCasts
-
             wanted = [(intent, own[number].get("reference")) for number, intent in enumerate(intents)]
-            earlier = EarlierCasts(self, wanted, again=resume == "failed")
+            earlier = EarlierCasts(self, wanted, inputs, again=resume == "failed")
             casts = [
-                (intent, partial(self._cast_or_take, earlier, number, intent, own[number]))
+                (intent, partial(self._cast_or_take, earlier, number, inputs, intent, own[number]))
                 for number, intent in enumerate(intents)
             ]
         return Batch(casts, concurrency, progress)
@@ -466,15 +472,17 @@ class Cantrip(CantripDefinition, Generic[Value]):
         }
         return self.replace(**changed) if changed else self
 
-    async def _cast_new(self, intent: str, options: Mapping[str, Any]) -> tuple[CastResult[Value], bool]:
-        return await self.cast(intent, **options), False
+    async def _cast_new(
+        self, inputs: BatchInputs, intent: str, options: Mapping[str, Any]
+    ) -> tuple[CastResult[Value], bool]:
+        return await self.cast(intent, **await inputs.record(options)), False
 
     async def _cast_or_take(
-        self, earlier: EarlierCasts, number: int, intent: str, options: Mapping[str, Any]
+        self, earlier: EarlierCasts, number: int, inputs: BatchInputs, intent: str, options: Mapping[str, Any]
     ) -> tuple[CastResult[Value], bool]:
         trace = {key: value for key, value in options.items() if key in ("trace_id", "trace")}
         result, known = await earlier.result(number, **trace)
-        return (result, known) if result is not None else await self._cast_new(intent, options)
+        return (result, known) if result is not None else await self._cast_new(inputs, intent, options)
 
 
 def _alone(part: Any) -> Any:

@@ -25,7 +25,7 @@ from cantrip_acp.files.hidden_paths import matcher
 from cantrip_acp.text.redaction import ShapeMask, looks_secret, shared
 from cantrip_acp.tuplespace.canonical import content_id
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.tuplespace.input_files import FileDigests
+from cantrip_acp.files.digests import FileDigests
 from cantrip_acp.tuplespace.step import StepCall, StepFailed, StepResult, is_of_the_machine
 
 if TYPE_CHECKING:

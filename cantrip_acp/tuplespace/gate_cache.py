@@ -31,7 +31,7 @@ from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
-    from cantrip_acp.tuplespace.input_files import FileDigests
+    from cantrip_acp.files.digests import FileDigests
 
 _log = logging.getLogger(__name__)
 MAX_BYTES = 1 << 20
@@ -103,8 +103,8 @@ class GateCache:
 
     def _input(self, invocation: GateInvocation) -> dict[str, Any] | None:
         """Everything that the result depends on, as JSON data. None if it is not known."""
+        from cantrip_acp.files.digests import FileDigests, programs_digest
         from cantrip_acp.tuplespace.catalog.build import gate_yool
-        from cantrip_acp.tuplespace.input_files import FileDigests, programs_digest
 
         gate, context = invocation.gate, invocation.context
         digests = self._digests = self._digests or FileDigests()

@@ -11,9 +11,9 @@ from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING
 
+from cantrip_acp.files.digests import FileDigests
 from cantrip_acp.files.hidden_paths import matcher
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.tuplespace.input_files import FileDigests
 
 if TYPE_CHECKING:
     from cantrip_acp.recipes.recipe import Recipe

@@ -55,6 +55,8 @@ class CantripDefinition(Definition):
     ``crystals`` are the named crystals that children may use (COMP-7).
     ``sources`` give each entity more gates when it starts, such as the tools of MCP servers
     (`cantrip_acp.gates.mcp.servers.McpServers`).
+    ``inputs`` are the files of the workspace on which results depend, as patterns relative to it (``src/**``): `cast_batch` does
+    not take the result of an earlier run if one of them has changed since.
     ``scores`` is False if the circle's scoring function must not be called.
     ``result_type`` is the type of results: a pydantic model, a dataclass, a TypedDict, or a type such as ``list[int]``. Its
     schema is that of the answer of ``done``. An answer that does not fit is an error that the entity reads, and only
@@ -76,6 +78,7 @@ class CantripDefinition(Definition):
         "crystal",
         "crystals",
         "folding",
+        "inputs",
         "interceptors",
         "loom",
         "loom_settings",
@@ -100,6 +103,7 @@ class CantripDefinition(Definition):
         "crystals",
         "sources",
         "scores",
+        "inputs",
         "result_type",
     )
 
@@ -117,6 +121,7 @@ class CantripDefinition(Definition):
     folding: Folding
     crystals: Mapping[str, Crystal]
     sources: tuple[GateSource, ...]
+    inputs: tuple[str, ...]
     scores: bool
     """Whether the circle's scoring function is called. A replay sets it to False."""
     result_type: PythonType[Any] | None
@@ -138,6 +143,7 @@ class CantripDefinition(Definition):
         crystals: Mapping[str, Crystal] | None = None,
         sources: Sequence[GateSource] = (),
         scores: bool = True,
+        inputs: Sequence[str] = (),
         result_type: Any = None,
     ) -> None:
         if crystal is None:
@@ -190,6 +196,7 @@ class CantripDefinition(Definition):
             crystals=named,
             sources=_check_sources(sources),
             scores=check_flag(scores, "cantrip.scores"),
+            inputs=_check_inputs(inputs, circle),
             result_type=kind,
             require_done=require_done,
         )
@@ -275,6 +282,15 @@ def _loom_settings(settings: Any) -> Mapping[str, Any]:
             )
     frozen: Mapping[str, Any] = freeze(dict(found))
     return frozen
+
+
+def _check_inputs(given: Any, circle: Circle) -> tuple[str, ...]:
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise DefinitionError(f"cantrip.inputs must be a list of patterns such as src/**, not {short_repr(given)}")
+    found = tuple(check_text(each, f"cantrip.inputs[{number}]", blank=False) for number, each in enumerate(given))
+    if found and circle.workspace is None:
+        raise DefinitionError("cantrip.inputs names files of the workspace, but the circle has none: give workspace=…")
+    return found
 
 
 def _check_functions(given: Any, what: str) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,11 @@ from msgspec import UNSET
 
 from cantrip_acp.core.casting.result import CastResult
 from cantrip_acp.core.definition.result_type import typed_result
-from cantrip_acp.core.errors import LoomError
+from cantrip_acp.core.errors import DefinitionError, LoomError
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.query.thread import answer
+from cantrip_acp.telemetry.tracing import trace_from
 from cantrip_acp.text.json_data import plain
 from cantrip_acp.text.redaction import shared
 
@@ -69,17 +70,72 @@ def _children(end: CastRecord) -> Usage:
     return Usage.of_record(end.usage["children"]).counted()
 
 
+class BatchInputs:
+    """What each cast of a batch is recorded with: the digest of the files on which results depend, and the project.
+
+    It is read once, when the batch begins.
+    """
+
+    def __init__(self, cantrip: CantripDefinition) -> None:
+        self._cantrip = cantrip
+        self._found: tuple[str, tuple[str, ...]] | None = None
+        self._lock = anyio.Lock()
+
+    async def read(self) -> tuple[str, tuple[str, ...]]:
+        """The digest, "" if the cantrip names no files, and the ids of the project. Raises `DefinitionError` if the files cannot
+        be read."""
+        async with self._lock:
+            if self._found is None:
+                self._found = await anyio.to_thread.run_sync(lambda: (self._digest(), self._projects()))
+            return self._found
+
+    def _projects(self) -> tuple[str, ...]:
+        from cantrip_acp.git.project_identity import known_ids
+
+        workspace = self._cantrip.circle.workspace
+        return known_ids(workspace) if workspace is not None and self._cantrip.loom.location is not None else ()
+
+    def _digest(self) -> str:
+        workspace, inputs = self._cantrip.circle.workspace, self._cantrip.inputs
+        if not inputs or workspace is None:
+            return ""
+        from cantrip_acp.files.digests import MOST_FILES, FileDigests
+        from cantrip_acp.files.hidden_paths import matcher
+
+        patterns = [matcher(each) for each in inputs]
+        found = FileDigests().folder(workspace, lambda name: any(each.fullmatch(f"/{name}") for each in patterns))
+        if found is None:
+            raise DefinitionError(
+                f"cantrip.inputs: {workspace} has more than {MOST_FILES:,} of these files, or one cannot be read; name fewer"
+            )
+        return f"blake2b:{found}"
+
+    async def record(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options of a cast that is recorded with them."""
+        digest, projects = await self.read()
+        more = {**({"inputs": digest} if digest else {}), **({"project": projects[0]} if projects else {})}
+        if not more:
+            return options
+        others = {key: value for key, value in options.items() if key not in ("trace", "trace_id")}
+        given = options.get("trace_id")
+        trace = options.get("trace") or trace_from({"trace_id": given} if given else None)
+        return {**others, "trace": replace(trace, attributes={**trace.attributes, **more})}
+
+
 class EarlierCasts:
     """What a loom has of the casts of a batch, for `Cantrip.cast_batch`.
 
-    A cast is the same if its cantrip (call and circle), crystal, intent and reference are. The same intent twice is two
+    A cast is the same if its cantrip (call and circle), crystal, intent, reference and inputs are. The same intent twice is two
     casts of it, in the order in which they began. Children and forks do not count.
 
     ``casts`` are the intents with their references. ``again``: what ended without a result is not taken.
     """
 
-    def __init__(self, cantrip: CantripDefinition, casts: Sequence[tuple[str, Any]], *, again: bool) -> None:
+    def __init__(
+        self, cantrip: CantripDefinition, casts: Sequence[tuple[str, Any]], inputs: BatchInputs, *, again: bool
+    ) -> None:
         self._cantrip = cantrip
+        self._inputs = inputs
         self._casts = casts
         self._again = again
         self._found: list[list[CastRecord]] | None = None
@@ -93,7 +149,7 @@ class EarlierCasts:
         """
         async with self._lock:
             if self._found is None:
-                self._found = await anyio.to_thread.run_sync(self._search)
+                self._found = await anyio.to_thread.run_sync(self._search, *await self._inputs.read())
         casts, loom = self._found[number], self._cantrip.loom
         if not casts:
             return None, False
@@ -117,11 +173,12 @@ class EarlierCasts:
         below += [] if result.children_usage is None else [result.children_usage]
         return sum(below, NO_USAGE) if below else None
 
-    def _search(self) -> list[list[CastRecord]]:
+    def _search(self, inputs: str, projects: tuple[str, ...]) -> list[list[CastRecord]]:
         """For each cast of the batch the starts of its earlier casts: one, and those that continued it. Blocks."""
         loom, crystal = self._cantrip.loom, self._cantrip.crystal
         forks = {each.entity_id for each in loom.forks()}
         same = {each for each in loom.cantrip_ids if self._is_same(each)}
+        moved = {each for each in loom.cantrip_ids if projects and self._is_same(each, moved=True)}
         entities: dict[str, list[CastRecord]] = {}
         for start in loom.cast_starts().values():
             if start.parent_turn_id is None and start.entity_id not in forks:
@@ -132,7 +189,11 @@ class EarlierCasts:
             model = (own.attributes.get("crystal"), own.attributes.get("model"))
             # An entity with further intents is a conversation, not a cast of a batch.
             single = all(each.resumes is not UNSET for each in casts[1:])
-            if own.cantrip_id in same and model == (crystal.name, crystal.model) and single:
+            of_cantrip = own.cantrip_id in same or (
+                own.cantrip_id in moved and own.attributes.get("project") in projects
+            )
+            of_inputs = own.attributes.get("inputs", "") == inputs
+            if of_cantrip and model == (crystal.name, crystal.model) and single and of_inputs:
                 known.setdefault(_key(own.intent, own.reference), []).append(casts)
         found: list[list[CastRecord]] = []
         for intent, reference in self._casts:
@@ -140,18 +201,37 @@ class EarlierCasts:
             found.append(known[wanted].pop(0) if known.get(wanted) else [])
         return found
 
-    def _is_same(self, cantrip_id: str) -> bool:
-        """Whether a recorded cantrip is this one. Sources, such as MCP servers, add gates when an entity begins."""
+    def _is_same(self, cantrip_id: str, *, moved: bool = False) -> bool:
+        """Whether a recorded cantrip is this one, or with ``moved`` this one in another folder. Sources, such as MCP servers, add
+        gates when an entity begins."""
         cantrip = self._cantrip
-        if not cantrip.sources:
+        if not cantrip.sources and not moved:
             return cantrip_id == cantrip.id
         record = cantrip.loom.cantrip(cantrip_id)
         if record is None:
             return False
         call, circle = cantrip.records
         there, here = dict(record.circle), dict(circle)
-        gates = there.pop("gates", ())
-        return record.call == call and all(gate in gates for gate in here.pop("gates")) and there == here
+        if moved:
+            folder = there.get("workspace")
+            if not isinstance(folder, str):
+                return False
+            there, here = _in_folder(there, folder, str(here["workspace"])), _in_folder(here, "", "")
+        gates, wanted = there.pop("gates", ()), here.pop("gates")
+        more = bool(cantrip.sources)
+        fits = all(gate in gates for gate in wanted) if more else list(gates) == list(wanted)
+        return record.call == call and fits and there == here
+
+
+def _in_folder(data: Any, old: str, new: str) -> Any:
+    """Plain JSON data of a circle, with the paths in one folder as paths in another one."""
+    if isinstance(data, Mapping):
+        return {key: _in_folder(each, old, new) for key, each in data.items()}
+    if isinstance(data, list | tuple):
+        return [_in_folder(each, old, new) for each in data]
+    if isinstance(data, str) and old and (data == old or data.startswith(f"{old}/")):
+        return new + data[len(old) :]
+    return data
 
 
 def _key(intent: str | None, reference: Any) -> str:

@@ -88,6 +88,7 @@ def build(
             contributors=(*(() if view is None else (view,)), *_recorder(recipe, workspace, view)),
             crystals=crystals.NamedCrystals(recipe),
             sources=(*_servers(recipe), *known),
+            inputs=recipe.data.get("inputs", ()) if workspace is not None else (),
             result_type=answers,
         )
     except RecipeError:

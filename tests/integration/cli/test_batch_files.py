@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp import Cantrip
+from cantrip_acp import Cantrip, DefinitionError, Loom, ScriptedCrystal
 from tests.integration.cli.test_cast_batch import environment, postgres, rows, run, start, threads
 from tests.support import openai_replies, processes
 from tests.support.processes import CANTRIP
@@ -335,3 +336,34 @@ async def test_casts_of_a_python_batch_do_not_read_each_other(
     assert len(cantrip.loom.cast_starts()) == 4
     # A cast alone is a session as before: it is recorded, and the next one reads of it.
     assert ["The answer is 42." in text for text in texts] == [False, shared, shared, True]
+
+
+async def test_a_python_batch_casts_again_when_its_inputs_have_changed(folder: Path) -> None:
+    (folder / "r.cantrip.yaml").write_text(READER + "inputs: ['*.py']\n")
+    intents = ["one", "two"]
+
+    async def earlier_ones(folder: Path, **changes: Any) -> list[bool]:
+        with Loom.open(folder / "batch.loom.jsonl") as loom:
+            cantrip = Cantrip.load(folder / "r.cantrip.yaml", workspace=folder, loom=loom).replace(**changes)
+            found = [(each.number, each.earlier) async for each in cantrip.cast_batch(intents, resume=True)]
+            return [was_earlier for _, was_earlier in sorted(found)]
+
+    assert await earlier_ones(folder) == [False, False]
+    (folder / "notes.md").write_text("not declared")
+    assert await earlier_ones(folder) == [True, True]
+    (folder / "code.py").write_text("2")
+    assert await earlier_ones(folder) == [False, False]
+    (folder / "code.py").write_text("1")
+    assert await earlier_ones(folder) == [True, True], "these files had their casts"
+    assert await earlier_ones(folder, inputs=()) == [False, False]
+    other = folder.with_name("other")
+    shutil.copytree(folder, other)
+    assert await earlier_ones(other) == [False, False], "without an id, a folder is known by its path"
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    subprocess.run(["git", "-C", str(folder), "remote", "add", "origin", "https://host/o/n"], check=True)
+    assert await earlier_ones(folder) == [True, True]
+    (folder / "code.py").write_text("3")
+    assert await earlier_ones(folder) == [False, False]
+    assert await earlier_ones(folder.rename(folder.with_name("moved"))) == [True, True]
+    with pytest.raises(DefinitionError, match="the circle has none: give workspace"):
+        Cantrip(ScriptedCrystal([]), gates=["echo"], max_turns=2, inputs=["src/**"])

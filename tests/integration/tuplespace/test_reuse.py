@@ -18,7 +18,6 @@ from cantrip_acp.tuplespace import retention
 from cantrip_acp.tuplespace import worker as workers
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import SpaceError
-from cantrip_acp.tuplespace.input_files import FileDigests
 from cantrip_acp.tuplespace.monitoring.status import read_status
 from cantrip_acp.tuplespace.project_log import ProjectLog
 from cantrip_acp.tuplespace.receipts import is_genuine
@@ -332,8 +331,12 @@ PROCESS = """
 import sys, anyio
 from pathlib import Path
 from cantrip_acp.cli.session.tuple_space import reuse_in
+<<<<<<< HEAD
 from cantrip_acp.tuplespace.errors import SpaceError
-from cantrip_acp.tuplespace.input_files import FileDigests
+from cantrip_acp.files.digests import FileDigests
+=======
+from cantrip_acp.files.digests import FileDigests
+>>>>>>> 470b65cb (Python's cast_batch casts again when declared inputs have changed, and finds its casts after a move)
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.tuples import Pattern
 from cantrip_acp.tuplespace.worker import StepResult, Worker

@@ -24,6 +24,7 @@ import msgspec
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.ignore_files import IGNORE_FILES, Level, level_of_folder
 from cantrip_acp.files.paths import private
+from cantrip_acp.text.codecs import msgpack_decoder
 
 MOST_FILES = 50_000
 """A folder with more files has no digest, unless the caller wants it: to look at it would take longer than most calls."""
@@ -176,7 +177,10 @@ def _hash(place: str, size: int) -> bytes:
 def _load(kept: Path) -> dict[str, tuple[_Mark, bytes]]:
     """What earlier processes have read. A file that cannot be used is as none."""
     try:
-        return msgspec.msgpack.decode(kept.read_bytes(), type=dict[str, tuple[_Mark, bytes]])
+        found: dict[str, tuple[_Mark, bytes]] = msgpack_decoder(dict[str, tuple[_Mark, bytes]]).decode(
+            kept.read_bytes()
+        )
+        return found
     except (OSError, msgspec.DecodeError):
         return {}
 

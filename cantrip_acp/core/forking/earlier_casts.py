@@ -84,6 +84,9 @@ class BatchInputs:
     async def read(self) -> tuple[str, tuple[str, ...]]:
         """The digest, "" if the cantrip names no files, and the ids of the project. Raises `DefinitionError` if the files cannot
         be read."""
+        cantrip = self._cantrip
+        if cantrip.circle.workspace is None or (not cantrip.inputs and cantrip.loom.location is None):
+            return "", ()
         async with self._lock:
             if self._found is None:
                 self._found = await anyio.to_thread.run_sync(lambda: (self._digest(), self._projects()))

@@ -20,12 +20,12 @@ import msgspec
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.files import disk_limit
+from cantrip_acp.files.digests import FileDigests
 from cantrip_acp.files.disk_limit import DiskLimit
 from cantrip_acp.files.hidden_paths import matcher
 from cantrip_acp.text.redaction import ShapeMask, looks_secret, shared
 from cantrip_acp.tuplespace.canonical import content_id
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.files.digests import FileDigests
 from cantrip_acp.tuplespace.step import StepCall, StepFailed, StepResult, is_of_the_machine
 
 if TYPE_CHECKING:

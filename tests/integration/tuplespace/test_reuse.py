@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from cantrip_acp.cli.commands.worker import print_ended
+from cantrip_acp.files.digests import FileDigests
 from cantrip_acp.tuplespace import retention
 from cantrip_acp.tuplespace import worker as workers
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
@@ -331,12 +332,8 @@ PROCESS = """
 import sys, anyio
 from pathlib import Path
 from cantrip_acp.cli.session.tuple_space import reuse_in
-<<<<<<< HEAD
 from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.files.digests import FileDigests
-=======
-from cantrip_acp.files.digests import FileDigests
->>>>>>> 470b65cb (Python's cast_batch casts again when declared inputs have changed, and finds its casts after a move)
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.tuples import Pattern
 from cantrip_acp.tuplespace.worker import StepResult, Worker

@@ -104,7 +104,9 @@ def people(postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     schema, base = f"team_{number}", postgres.url("x").partition("?")[0]
     found = []
     with psycopg.connect(base, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}".encode())
+        # The tables belong to a role that is no superuser, so nothing passes because of its rights.
+        connection.execute(f"CREATE ROLE own_{number} LOGIN PASSWORD 'pw'".encode())
+        connection.execute(f"CREATE SCHEMA {schema} AUTHORIZATION own_{number}".encode())
         for name in ("ann", "bob"):
             role = f"{name}_{number}"
             connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'pw'".encode())
@@ -114,7 +116,7 @@ def people(postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             git(clone, "remote", "add", "origin", f"https://{name}@git.example/team/app.git")
             address = f"postgresql://{role}:pw@{place}?options=-csearch_path%3D{schema}"
             found.append(Person(role, address, tmp_path / name, clone, monkeypatch))
-    return Team(f"{base}?options=-csearch_path%3D{schema}", schema, *found)
+    return Team(f"postgresql://own_{number}:pw@{place}?options=-csearch_path%3D{schema}", schema, *found)
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ NAMES = (
     "catalog",
     "tuples",
     "receipts",
+    "batch_files",
     "fan_out",
     "tuple_status",
     "substrate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -15,6 +16,9 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, DefinitionError, Loom, ScriptedCrystal
+from cantrip_acp.recipes import load as load_recipe
+from cantrip_acp.tuplespace.batch import recipe_digest
+from cantrip_acp.tuplespace.stores import open_store
 from tests.integration.cli.test_cast_batch import environment, postgres, rows, run, start, threads
 from tests.support import openai_replies, processes
 from tests.support.processes import CANTRIP
@@ -266,6 +270,27 @@ def test_a_batch_in_a_moved_folder_finds_its_loom_its_budget_and_its_results(fol
     looms = [each.stderr.split("loom     ")[1].splitlines()[0] for each in (first, second)]
     assert looms[0].removeprefix(str(folder)) == looms[1].removeprefix(str(moved))
     assert len(threads(moved, looms[1])) == 4
+
+
+def test_looms_and_budgets_that_earlier_versions_named_after_the_folder_are_found(folder: Path) -> None:
+    (folder / ".gitignore").write_text("/state/\n")
+    found = load_recipe(str(folder / "r.cantrip.yaml"), folder)
+    digest, path = recipe_digest(found), folder / "intents.jsonl"
+    loom = f"batch-{hashlib.sha256(f'{digest} {folder}'.encode()).hexdigest()[:12]}.loom.jsonl"
+    budget = f"batch-{hashlib.sha256(f'{digest} None {path}'.encode()).hexdigest()[:12]}"
+    (folder / "state/looms").mkdir(parents=True)
+    Loom.open(folder / "state/looms" / loom).close()
+    (folder / "state/looms" / loom).touch()
+    store = open_store(str(folder / "state/tuples.db"))
+    store.set_budget(budget, usd=1.0)
+    store.close()
+    done = run(folder, *BATCH, "--budget-usd", "2")
+    assert f"looms/{loom}" in done.stderr
+    store = open_store(str(folder / "state/tuples.db"))
+    try:
+        assert [(each.name, each.usd, each.spent_usd) for each in store.budgets()] == [(budget, 2.0, 0.002)]
+    finally:
+        store.close()
 
 
 SAYS = """\

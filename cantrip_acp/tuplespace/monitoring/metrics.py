@@ -68,6 +68,12 @@ class WorkerMetrics:
             "cantrip_step_duration_seconds", "How long steps ran here.", ["lane", "yool"], buckets=_BUCKETS,
             registry=registry,
         )  # fmt: skip
+        self._reused = Counter(
+            "cantrip_steps_reused",
+            "Steps of the tuples ended here whose answer was reused.",
+            ["lane"],
+            registry=registry,
+        )
         self._running = Gauge(
             "cantrip_tuples_running", "Tuples that this worker works on now.", ["lane"], registry=registry
         )
@@ -85,6 +91,7 @@ class WorkerMetrics:
         for state in ("done", "failed", "again"):
             self._ended.labels(lane, state)
         self._usd.labels(lane)
+        self._reused.labels(lane)
         for direction in ("input", "output"):
             self._tokens.labels(lane, direction)
 
@@ -99,6 +106,7 @@ class WorkerMetrics:
             self._ended.labels(self._lane, "again").inc()
             return
         self._ended.labels(self._lane, "done" if ended.failed is None else "failed").inc()
+        self._reused.labels(self._lane).inc(ended.reused)
         cost = receipt["cost"]
         self._usd.labels(self._lane).inc(cost.get("usd") or 0)
         self._tokens.labels(self._lane, "input").inc(cost.get("tokens_in") or 0)

@@ -322,10 +322,13 @@ async def test_a_worker_with_metrics_reuses_too(store: TupleStore, lint: Lint) -
     pytest.importorskip("prometheus_client")
     from cantrip_acp.tuplespace.monitoring.metrics import WorkerMetrics
 
-    yools: dict[str, Yool] = {**WorkerMetrics(store, "build", "w").timed({"agent.lint.ruff": lint})}
-    for number in (1, 2):
-        await end_all(store, yools, work(number))
+    metrics = WorkerMetrics(store, "build", "w")
+    yools: dict[str, Yool] = {**metrics.timed({"agent.lint.ruff": lint})}
+    for number in (1, 2, 3):
+        for ended in await end_all(store, yools, work(number)):
+            metrics.ended(ended)
     assert lint.runs == 1
+    assert metrics.registry.get_sample_value("cantrip_steps_reused_total", {"lane": "build"}) == 2
 
 
 PROCESS = """

@@ -61,6 +61,7 @@ class Attempt:
         """Steps that may be tried again, by their yools."""
         self.reused = 0
         self._worker = worker
+        self._terms = worker.policy.limit(claim.work.terms)
         self._trace = trace
         self._started = now_iso()
         self._done: dict[int, dict[str, Any]] = {}
@@ -124,7 +125,7 @@ class Attempt:
 
     def _shares(self, ready: int) -> list[_Share]:
         """Parts of what is left of the tuple's limits, for as many steps as can begin now. Empty: wait for those that run."""
-        terms, running = self.claim.work.terms, list(self._running.values())
+        terms, running = self._terms, list(self._running.values())
         spent = add_costs([each["cost"] for each in self._done.values()])
         used = (spent["tokens_in"] or 0) + (spent["tokens_out"] or 0)
         usd = float(terms.budget_usd) - (spent["usd"] or 0.0) if isinstance(terms.budget_usd, int | float) else None
@@ -209,7 +210,7 @@ class Attempt:
                 reused=reused,
             )
 
-        terms = work.terms
+        terms = self._terms
         left_s = _seconds_left(terms.deadline_iso) if isinstance(terms.deadline_iso, str) else None
         for left, what in ((share.usd, "budget_usd"), (share.tokens, "budget_tokens"), (left_s, "deadline_iso")):
             if left is not None and left <= 0:

@@ -22,7 +22,7 @@ from cantrip_acp.telemetry import tracing
 from cantrip_acp.tuplespace.attempt import Attempt
 from cantrip_acp.tuplespace.canonical import storable
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull
-from cantrip_acp.tuplespace.guardrails import DiskFloor
+from cantrip_acp.tuplespace.guardrails import DiskFloor, Policy
 from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.reuse import Reuse
 from cantrip_acp.tuplespace.space import run_in_thread
@@ -106,7 +106,8 @@ class Worker:
     ``yools`` maps names to functions. ``ended`` is called after each attempt, ``notice`` with remarks for people.
     ``runs`` is what the worker can run (`runnables` of the yools by default).
     With ``reuse``, the answers of steps that declare their inputs are stored for later ones with the same input, and reused.
-    ``cpu_percent`` is the most that a step may use of one processor. While ``disk`` has too little space, nothing is claimed.
+    ``cpu_percent`` is the most that a step may use of one processor, and no tuple gets more than ``policy`` allows. While
+    ``disk`` has too little space, nothing is claimed.
     """
 
     def __init__(
@@ -124,7 +125,9 @@ class Worker:
         notice: Callable[[str], object] = lambda _: None,
         runs: Sequence[Runnable] | None = None,
         reuse: Reuse | None = None,
+        policy: Policy | None = None,
     ) -> None:
+        self.policy = policy or Policy()
         self.cpu_percent = cpu_percent
         self.disk = disk
         self.store = store
@@ -433,7 +436,8 @@ class Worker:
 
     async def _run_tuple(self, claim: Claim, trace: Trace | None) -> Ended:
         attempt = Attempt(self, claim, trace)
-        retries = claim.work.terms.max_retries if isinstance(claim.work.terms.max_retries, int) else DEFAULT_RETRIES
+        most = self.policy.limit(claim.work.terms).max_retries
+        retries = most if isinstance(most, int) else DEFAULT_RETRIES
         await attempt.look_back()
         if claim.attempt > retries + 1:
             return await self._end(attempt, f"{_attempts(claim.attempt - 1)} did not end: workers stopped or died")

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
     from cantrip_acp.recipes.recipe import Recipe
     from cantrip_acp.tuplespace.batch import BatchLog, Intent, Round
+    from cantrip_acp.tuplespace.guardrails import Policy
     from cantrip_acp.tuplespace.stores.base import TupleStore
     from cantrip_acp.tuplespace.tuples import WorkTuple
 
@@ -180,12 +181,12 @@ def cast_batch(
     from cantrip_acp.recipes import load
     from cantrip_acp.tuplespace.alarms import alarms_in_thread
     from cantrip_acp.tuplespace.batch import BatchLog, batch_tuples, read_intents, recipe_digest
-    from cantrip_acp.tuplespace.guardrails import lane_concurrency
+    from cantrip_acp.tuplespace.guardrails import lane_concurrency, max_waiting, read_policy
     from cantrip_acp.tuplespace.monitoring.spans import emitting
-    from cantrip_acp.tuplespace.space import max_waiting_from_environment
     from cantrip_acp.tuplespace.workspace_inputs import WorkspaceInputs, own_streams
 
-    at_once, most_waiting = lane_concurrency(concurrency, _AT_ONCE), max_waiting_from_environment()
+    policy = read_policy(cwd.resolve())
+    at_once, most_waiting = lane_concurrency(concurrency, _AT_ONCE, policy), max_waiting(policy)
     with click.open_file(intents, encoding="utf-8", errors="strict") as lines:
         wanted = read_intents(lines, "stdin" if intents == "-" else intents)
     state, workspace = paths.state_dir(state_dir), cwd.resolve()
@@ -244,7 +245,7 @@ def cast_batch(
                 hosts = named_hosts(allow_hosts)
                 print_allowed(opened.cantrip, opened.cantrip.circle, hosts, ask=False)
                 interrupted = _cast_here(
-                    store, opened, works, report, at_once, allow_hosts, budget, state_dir, meta, on_alarm
+                    store, opened, works, report, at_once, allow_hosts, budget, state_dir, meta, on_alarm, policy
                 )
             else:
                 with alarms_in_thread(on_alarm, store, worker_name(), report.notice):
@@ -349,12 +350,13 @@ def _cast_here(
     state_dir: Path | None,
     meta: Mapping[str, str],
     on_alarm: str | None,
+    policy: Policy,
 ) -> bool:
     """Cast in this process. Whether the user interrupted."""
     import anyio
 
     from cantrip_acp.tuplespace.alarms import alarms_to
-    from cantrip_acp.tuplespace.guardrails import cpu_percent_from_environment
+    from cantrip_acp.tuplespace.guardrails import cpu_percent
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker
 
@@ -366,8 +368,9 @@ def _cast_here(
         cast_yools([opened], hosts),
         name=worker_name(),
         concurrency=concurrency,
-        cpu_percent=cpu_percent_from_environment(),
-        disk=disk_floor(state_dir, report.notice),
+        cpu_percent=cpu_percent(policy),
+        disk=disk_floor(state_dir, policy, report.notice),
+        policy=policy,
         ended=report.one_ended,
         notice=report.notice,
     )

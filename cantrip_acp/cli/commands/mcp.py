@@ -33,6 +33,7 @@ from cantrip_acp.files.installation import install_command
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.catalog.capabilities import Catalog
+    from cantrip_acp.tuplespace.guardrails import Policy
     from cantrip_acp.tuplespace.mcp_edge.answers import Answers
     from cantrip_acp.tuplespace.mcp_edge.server import HttpServer
     from cantrip_acp.tuplespace.stores.base import TupleStore
@@ -206,9 +207,10 @@ def mcp(
     from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.tuplespace.batch import cast_yool
     from cantrip_acp.tuplespace.catalog.build import recipe_capability
+    from cantrip_acp.tuplespace.guardrails import max_waiting as most_waiting
+    from cantrip_acp.tuplespace.guardrails import read_policy
     from cantrip_acp.tuplespace.mcp_edge.answers import Answers, Limits
     from cantrip_acp.tuplespace.mcp_edge.server import HttpServer, listen, read_token
-    from cantrip_acp.tuplespace.space import max_waiting_from_environment
     from cantrip_acp.tuplespace.tuples import new_tuple
     from cantrip_acp.tuplespace.workspace_inputs import WorkspaceInputs
 
@@ -216,6 +218,7 @@ def mcp(
     for lane in lanes:
         # Raises TupleError if no tuple can be in such a lane.
         new_tuple(lane, [{"yool": "agent.cast"}])
+    policy = read_policy(cwd.resolve())
     stores: list[TupleStore] = []
     opened: list[OpenedRecipe] = []
     try:
@@ -245,7 +248,7 @@ def mcp(
                 max_usd=max_usd,
                 max_tokens=max_tokens,
                 max_retries=max_retries,
-                max_waiting=max_waiting or max_waiting_from_environment(),
+                max_waiting=min(max_waiting or most_waiting(policy), policy.queue_maxsize or 10**9),
             ),
             budget=budget if limited else None,
             catalog=_catalog(cwd),
@@ -255,7 +258,7 @@ def mcp(
             },
         )
         stores += [open_space(space, state_dir) for _ in lanes if work]
-        workers = _workers(opened, lanes, allow_hosts, concurrency, stores[1:], state_dir) if work else []
+        workers = _workers(opened, lanes, allow_hosts, concurrency, stores[1:], state_dir, policy) if work else []
         server = None
         if http:
             token, file, warning = read_token(token_file, state)
@@ -350,13 +353,14 @@ def _workers(
     concurrency: int | None,
     stores: Sequence[TupleStore],
     state_dir: Path | None,
+    policy: Policy,
 ) -> list[Worker]:
     """A worker for each lane, each with a store of its own: it waits for changes there."""
-    from cantrip_acp.tuplespace.guardrails import cpu_percent_from_environment, lane_concurrency
+    from cantrip_acp.tuplespace.guardrails import cpu_percent, lane_concurrency
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker
 
-    yools, at_once = cast_yools(opened, hosts), lane_concurrency(concurrency, _AT_ONCE)
+    yools, at_once = cast_yools(opened, hosts), lane_concurrency(concurrency, _AT_ONCE, policy)
     return [
         Worker(
             store,
@@ -364,8 +368,9 @@ def _workers(
             yools,
             name=worker_name(),
             concurrency=at_once,
-            cpu_percent=cpu_percent_from_environment(),
-            disk=disk_floor(state_dir),
+            cpu_percent=cpu_percent(policy),
+            disk=disk_floor(state_dir, policy),
+            policy=policy,
             ended=lambda ended: print_ended(ended, as_json=False, err=True),
         )
         for lane, store in zip(lanes, stores, strict=True)

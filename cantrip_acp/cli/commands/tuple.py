@@ -70,8 +70,8 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
     Exit status: 0 done; 1 the lane is full; 2 a tuple is not valid, or the space cannot be opened.
     """
     from cantrip_acp.tuplespace.errors import SpaceFull, TupleError
+    from cantrip_acp.tuplespace.guardrails import max_waiting, read_policy
     from cantrip_acp.tuplespace.monitoring.spans import emitting
-    from cantrip_acp.tuplespace.space import max_waiting_from_environment
     from cantrip_acp.tuplespace.tuples import adopt_tuple
 
     name = "stdin" if file == "-" else file
@@ -88,10 +88,11 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
             works.append(work if depth is None else _fan_out(work, depth, branching))
         except TupleError as error:
             raise TupleError(f"{name}:{number}: {error}") from None
+    most = max_waiting(read_policy(Path.cwd()))
     store = open_space(space, state_dir)
     try:
         with emitting("put tuples", {"cantrip.tuples": len(works)}) as meta:
-            new = store.put(works, max_waiting=max_waiting_from_environment(), meta=meta)
+            new = store.put(works, max_waiting=most, meta=meta)
     except SpaceFull as full:
         click.echo(f"cantrip: {full}", err=True)
         return 1

@@ -119,7 +119,7 @@ def worker(
 
     from cantrip_acp.tuplespace.alarms import alarms_to
     from cantrip_acp.tuplespace.catalog.capabilities import with_newest
-    from cantrip_acp.tuplespace.guardrails import cpu_percent_from_environment, lane_concurrency
+    from cantrip_acp.tuplespace.guardrails import cpu_percent, lane_concurrency, read_policy
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker, runnables
 
@@ -127,7 +127,8 @@ def worker(
         raise click.UsageError(
             "name a recipe to cast, or a command to run (--yool agent.lint.ruff='ruff check {path}')"
         )
-    hosts, at_once = named_hosts(allow_hosts), lane_concurrency(concurrency)
+    policy = read_policy(cwd.resolve())
+    hosts, at_once = named_hosts(allow_hosts), lane_concurrency(concurrency, policy=policy)
     address = _address(metrics) if metrics is not None else None
     opened = []
     store = None
@@ -161,8 +162,9 @@ def worker(
             name=worker_name(),
             concurrency=at_once,
             lease_s=lease,
-            cpu_percent=cpu_percent_from_environment(),
-            disk=disk_floor(state_dir),
+            cpu_percent=cpu_percent(policy),
+            disk=disk_floor(state_dir, policy),
+            policy=policy,
             ended=ended,
             notice=notice,
             runs=runs,

@@ -14,7 +14,7 @@ from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
-    from cantrip_acp.tuplespace.guardrails import DiskFloor
+    from cantrip_acp.tuplespace.guardrails import DiskFloor, Policy
     from cantrip_acp.tuplespace.reuse import Reuse
     from cantrip_acp.tuplespace.stores.base import TupleStore
     from cantrip_acp.tuplespace.worker import Yool
@@ -65,15 +65,15 @@ def reuse_in(store: TupleStore, state_dir: Path | None, workspace: Path) -> Reus
     return Reuse(project=project_id(workspace), key=key)
 
 
-def disk_floor(state_dir: Path | None, notice: Callable[[str], object] | None = None) -> DiskFloor:
+def disk_floor(state_dir: Path | None, policy: Policy, notice: Callable[[str], object] | None = None) -> DiskFloor:
     """The disk with the state folder. While it has too little space, a worker takes nothing."""
     from cantrip_acp.files import paths
-    from cantrip_acp.tuplespace.guardrails import DiskFloor, free_mb_from_environment
+    from cantrip_acp.tuplespace.guardrails import DiskFloor, needed_mb
 
     def show(text: str) -> None:
         click.echo(f"cantrip: {text}", err=True)
 
-    return DiskFloor(paths.state_dir(state_dir), free_mb_from_environment(), notice or show)
+    return DiskFloor(paths.state_dir(state_dir), needed_mb(policy), notice or show)
 
 
 def run_async(main: Callable[[], Awaitable[T]]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ from cantrip_acp.tuplespace.guardrails import DiskFloor, lane_concurrency, numbe
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple
 from cantrip_acp.tuplespace.worker import StepCall, StepResult, Worker
+from tests.support import processes
+from tests.support.processes import CANTRIP
 
 pytestmark = pytest.mark.anyio
+STEP = {"yool": "a.look"}
 
 
 def a_step(**limits: Any) -> StepCall:
@@ -137,3 +141,49 @@ def test_the_number_of_casts_at_once_is_bounded(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("YOOL_TUPLE_MAX_LANE_CONCURRENCY", "100")
     monkeypatch.setenv("YOOL_TUPLE_LANE_CONCURRENCY", "50")
     assert (lane_concurrency(None), lane_concurrency(100)) == (50, 100)
+
+
+async def test_no_tuple_gets_more_than_the_project_allows(tmp_path: Path) -> None:
+    store, calls = open_store(tmp_path / "work.db"), list[StepCall]()
+
+    async def look(call: StepCall) -> StepResult:
+        calls.append(call)
+        if len(calls) < 3:
+            raise workers.StepFailed("not now")
+        return StepResult(cost={"usd": 0.25})
+
+    terms = {"budget_usd": 9, "cpu_quota_pct": 90, "max_retries": 9}
+    store.put([new_tuple("x", [{"yool": "a.look"}, {"yool": "a.look"}], agent_terms=terms), new_tuple("x", [STEP])])
+    limits = guardrails.AgentTerms(budget_usd=0.25, cpu_quota_pct=40, disk_quota_mb=5, max_retries=2)
+    policy = guardrails.Policy(agent_terms=limits)
+    worker = Worker(store, Pattern({"lane": "x"}), {"a.look": look}, name="w", policy=policy)
+    with anyio.fail_after(60):
+        await worker.run(until=lambda: not store.runnable(worker.pattern, worker.runs))
+    assert {(each.left_usd, each.cpu_percent, each.disk_mb) for each in calls} == {(0.25, 40, 5.0)}
+    (failed,) = store.failures("x")
+    assert "nothing is left of the tuple's budget_usd" in failed.reason
+    store.close()
+
+
+def test_commands_read_the_policy_of_their_project(tmp_path: Path) -> None:
+    (tmp_path / ".catalog").mkdir()
+    (tmp_path / ".catalog" / "policy.yaml").write_text("max_lane_concurrency: 2\nqueue_maxsize: 1\n")
+    both = [{"lane": "x", "payload": [{"yool": "a.b"}], "map_pos": {"n": n}} for n in range(2)]
+    (tmp_path / "two.jsonl").write_text("\n".join(json.dumps({"schema": "yool-tuple/v1", **each}) for each in both))
+
+    def run(*words: str) -> tuple[int, str]:
+        done = processes.run([*CANTRIP, *words], cwd=tmp_path, capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    status, said = run("tuple", "out", "two.jsonl", "--space", "s.db")
+    assert (status, "at most 1" in said) == (1, True), said
+    status, said = run("worker", "familiar", "--lane", "x", "--space", "s.db", "--concurrency", "3")
+    assert (status, "at most 2 are allowed: .catalog/policy.yaml" in said) == (2, True), said
+    (tmp_path / ".catalog" / "policy.yaml").write_text("cpu: 5\n")
+    for words in (
+        ("tuple", "out", "two.jsonl"),
+        ("worker", "familiar", "--lane", "x"),
+        ("cast-batch", "familiar", "two.jsonl"),
+    ):
+        status, said = run(*words, "--space", "s.db")
+        assert (status, "policy.yaml:1: cpu is no limit" in said) == (2, True), said

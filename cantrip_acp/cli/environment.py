@@ -113,6 +113,10 @@ FOLDERS = (
         "a name for the [project](tuples.md#the-same-work), in place of the git remote or of `.cantrip/project-id`",
     ),
     Variables(
+        ("CANTRIP_EXAMPLE", "CANTRIP_PROMPT", "CANTRIP_LOOMS"),
+        "the example, the question and a folder for looms of the adapter for [agent-lightning](training.md#another-trainer-trains)",
+    ),
+    Variables(
         ("CANTRIP_NO_CACHE",),
         "if set, every call of a gate and every step of a tuple runs, as with `--no-cache`: no [result](receipts.md) and no "
         "[answer](tuples.md#reused-answers) is reused",

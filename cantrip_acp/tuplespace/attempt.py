@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -22,13 +22,17 @@ from cantrip_acp.tuplespace.stores.base import Claim, End
 from cantrip_acp.tuplespace.tuples import now_iso, parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cantrip_acp.telemetry.tracing import Trace
     from cantrip_acp.tuplespace.budget import Budget
+    from cantrip_acp.tuplespace.guardrails import Policy
+    from cantrip_acp.tuplespace.reuse import Reuse
     from cantrip_acp.tuplespace.step import Yool
+    from cantrip_acp.tuplespace.stores.base import TupleStore
     from cantrip_acp.tuplespace.tuples import WorkTuple
-    from cantrip_acp.tuplespace.worker import Worker
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 _FREE = {"usd": 0.0, "tokens_in": 0, "tokens_out": 0}
@@ -47,6 +51,24 @@ class _Share(NamedTuple):
         return all(each is None or each > 0 for each in self)
 
 
+class Host(Protocol):
+    """What an attempt needs of its worker."""
+
+    store: TupleStore
+    yools: Mapping[str, Yool]
+    policy: Policy
+    reuse: Reuse | None
+    cpu_percent: int
+    further_steps: int
+
+    @property
+    def places(self) -> int: ...
+
+    async def ask(self, action: Callable[[], _T]) -> _T | None: ...
+
+    async def works(self, yool: str) -> None: ...
+
+
 class Attempt:
     """Runs the steps of a claimed tuple that have no receipt yet.
 
@@ -54,7 +76,7 @@ class Attempt:
     tuple. A step that fails stops those that wait for it; the others end.
     """
 
-    def __init__(self, worker: Worker, claim: Claim, trace: Trace | None) -> None:
+    def __init__(self, worker: Host, claim: Claim, trace: Trace | None) -> None:
         self.claim = claim
         self.clock = time.monotonic()
         self.failures: list[tuple[str, StepFailed]] = []

@@ -289,6 +289,7 @@ class RequestParameters(msgspec.Struct, frozen=True, omit_defaults=True):
     - ``template`` is the `template_label` of the server's chat template, if the server reports the template.
     - ``weights`` is the label of the version of the weights that answered: the crystal's option ``weights``, else what
       the server reports, else ``$CANTRIP_WEIGHTS``.
+    - ``call_ids`` is the form of the ids of calls that a Chat Completions server got (`openai.tool_names.IdStyle`).
     """
 
     temperature: float | None = None
@@ -302,6 +303,7 @@ class RequestParameters(msgspec.Struct, frozen=True, omit_defaults=True):
     dialect: str | None = None
     template: str | None = None
     weights: str | None = None
+    call_ids: str = ""
 
     @classmethod
     def of(cls, call: Call) -> RequestParameters:

@@ -56,11 +56,11 @@ def _google_call(name: str, args: Mapping[str, Any], call_id: str) -> Reply:
     return sse_reply([google_replies.chunk(part), google_replies.chunk(finish="STOP", usageMetadata=counted)])
 
 
-def _chat(name: str, make: Callable[[Endpoint], Crystal], **options: Any) -> Family:
+def _chat(name: str, make: Callable[[Endpoint], Crystal], model: str = openai_replies.MODEL, **options: Any) -> Family:
     return Family(
         name,
         make,
-        openai_replies.MODEL,
+        model,
         "/v1",
         _chat_call,
         openai_replies.said,
@@ -75,6 +75,7 @@ FAMILIES = {
     for each in (
         _chat("local", LocalCrystal),
         _chat("mistral", LocalCrystal),
+        _chat("moonshot", LocalCrystal, "kimi-k2.7"),
         _chat("openai-chat", OpenAICrystal, api="chat"),
         _chat("openrouter", OpenRouterCrystal),
         Family(

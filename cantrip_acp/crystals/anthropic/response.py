@@ -5,7 +5,6 @@ Events are plain JSON, so any field may be missing. Unknown events are ignored, 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from cantrip_acp.core.errors import ContextLimitError, CrystalError, MalformedRe
 from cantrip_acp.crystals.anthropic.messages import THINKING, replay_data
 from cantrip_acp.crystals.catalog.types import Price, priced
 from cantrip_acp.crystals.contract import NO_USAGE, Delta, Emit, RequestParameters, Response, ToolCall, Usage
+from cantrip_acp.crystals.openai.tool_names import fresh_id
 from cantrip_acp.crystals.retry import MAX_RESPONSE_CHARS
 
 _STOPS = {
@@ -226,7 +226,7 @@ class ResponseReader:
             if block.kind != "tool_use":
                 continue
             given = block.fields["id"]
-            call_id = given if given and given not in seen else f"call_{secrets.token_hex(12)}"
+            call_id = given if given and given not in seen else fresh_id()
             seen.add(call_id)
             name = block.fields["name"]
             calls.append(ToolCall(call_id, names.get(name, name), "".join(block.parts) or "{}"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from cantrip_acp.crystals.catalog.types import Price, priced
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Delta, Emit, Meter, Response, ToolCall, Usage
 from cantrip_acp.crystals.google.messages import FAMILY
 from cantrip_acp.crystals.logprobs import TokenCollector
+from cantrip_acp.crystals.openai.tool_names import fresh_id
 
 _REFUSED = frozenset(
     {
@@ -150,7 +150,7 @@ class ResponseReader:
         name = call.name or ""
         if not name:
             raise MalformedResponse(f"{self._who} called a tool without a name (CRYSTAL-4)")
-        minted = call.id if call.id and call.id not in self._used_ids else f"call_{os.urandom(8).hex()}"
+        minted = call.id if call.id and call.id not in self._used_ids else fresh_id()
         self._used_ids.add(minted)
         self._calls.append(ToolCall(minted, self._back.get(name, name), msgspec.json.encode(args).decode()))
         kept: dict[str, Any] = {"name": name, "args": args}

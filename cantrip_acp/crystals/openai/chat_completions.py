@@ -6,7 +6,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -41,6 +41,8 @@ _NO_TOOLS = re.compile(
 _LEFT_OVER = re.compile(
     r"^[ \t]*(?:<tool_calls?>|\[TOOL_CALLS\]|<\|tool_calls?\|>|<\|python_tag\|>|<function=)", re.MULTILINE
 )
+_KIMI = re.compile(r"kimi", re.IGNORECASE)
+"""Matches the names of models that take only ids of calls of their own form."""
 _log = logging.getLogger(__name__)
 
 
@@ -98,6 +100,8 @@ class ChatCrystal:
             raise DefinitionError(f"tools is {tools!r}; it is one of {', '.join(TOOLS)}", where="crystal.tools")
         self.text_calls = tools == "text" or (tools == "auto" and not endpoint.info.tools)
         self._by_text = self.text_calls
+        if _KIMI.search(endpoint.model):
+            self.dialect = replace(self.dialect, ids="kimi")
         self._finds_out = tools == "auto"
         self._remarked = False
 
@@ -245,6 +249,7 @@ class ChatCrystal:
             self.dialect.family,
             answer.chat.template,
             weights=self.endpoint.weights or answer.chat.weights,
+            call_ids=self.dialect.ids,
         )
         query.meter.report(response.usage, complete=True)
         self.check_usage(response.usage, query)

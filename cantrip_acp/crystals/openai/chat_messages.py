@@ -12,7 +12,7 @@ import msgspec
 
 from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
-from cantrip_acp.crystals.openai.tool_names import wire_args, wire_id, wire_name
+from cantrip_acp.crystals.openai.tool_names import CallIds, IdStyle, wire_args, wire_name
 from cantrip_acp.crystals.text_tools import without_text_calls
 from cantrip_acp.crystals.tool_schemas import ToolSchemas
 
@@ -28,12 +28,13 @@ class Dialect:
     ``one_system``: the chat template may accept only one system message at the start, and then user and assistant
     messages in turn. So leading system messages are joined, a later one goes into the next user message, and an assistant
     message is put between two user messages. ``carry``: keys of ``Message.provider`` that are sent back in an assistant's
-    message, if its ``family`` is this one.
+    message, if its ``family`` is this one. ``ids``: the form of the ids of calls.
     """
 
     family: str
     one_system: bool = False
     carry: tuple[str, ...] = ()
+    ids: IdStyle = "nine"
 
 
 OPENAI = Dialect("openai-chat")
@@ -121,7 +122,7 @@ def render_tools(tools: Sequence[ToolDefinition], schemas: ToolSchemas) -> list[
 
 
 class _Rendering:
-    __slots__ = ("_dialect", "_images", "_info", "_model", "_open_calls", "_out")
+    __slots__ = ("_dialect", "_ids", "_images", "_info", "_model", "_open_calls", "_out")
 
     def __init__(self, info: ModelInfo, model: str, dialect: Dialect) -> None:
         self._info = info
@@ -129,6 +130,7 @@ class _Rendering:
         self._dialect = dialect
         self._out: list[dict[str, Any]] = []
         self._open_calls: set[str] = set()
+        self._ids = CallIds(dialect.ids)
         self._images: list[dict[str, Any]] = []
         """Images of tool results. A result may contain only text, so the images come in a user message after it."""
 
@@ -169,14 +171,15 @@ class _Rendering:
             "role": "assistant",
             "content": message.content or ("" if not message.tool_calls else None),
         }
+        ids = self._ids.of_calls(message.tool_calls)
         if message.tool_calls:
             wire["tool_calls"] = [
                 {
-                    "id": wire_id(call.id),
+                    "id": call_id,
                     "type": "function",
                     "function": {"name": wire_name(call.gate), "arguments": wire_args(call.args)},
                 }
-                for call in message.tool_calls
+                for call_id, call in zip(ids, message.tool_calls, strict=True)
             ]
         data = message.provider
         if isinstance(data, dict) and data.get("family") == self._dialect.family:
@@ -201,7 +204,7 @@ class _Rendering:
         if images:
             self._images.append({"type": "text", "text": f"[Images of the result of {message.name or 'a call'}]"})
             self._images.extend(images)
-        self._out.append({"role": "tool", "tool_call_id": wire_id(call_id), "content": text})
+        self._out.append({"role": "tool", "tool_call_id": self._ids.of_answer(call_id), "content": text})
 
     def _show_images(self) -> None:
         if self._images:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import secrets
+import string
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from typing import Literal
 
 import msgspec
 
@@ -14,6 +16,20 @@ from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
 LONGEST_NAME = 64
 LONGEST_ID = 40
 """Characters of a tool call's id in Chat Completions; the Responses API takes 64."""
+
+IdStyle = Literal["nine", "kimi", ""]
+"""The form of the ids of calls in a request of Chat Completions:
+
+- ``nine``: nine letters and digits. Mistral's API, and the templates of its models in vLLM and mlx-lm, take no others
+  (opencode#1680, mlx-lm#1375), and all other servers take them.
+- ``kimi``: ``functions.NAME:NUMBER``, counted over the whole conversation. Models of the Kimi K2 family are trained on them,
+  read them in their prompt and stop calling tools if they see others (kimchi#1063, kimi-code#2503, mlx-lm#821).
+- empty: as the crystal gave it, at most 40 characters. Turns of older looms were sent so, and the Responses API is.
+"""
+
+_LETTERS = string.ascii_letters + string.digits
+_NINE = re.compile(r"[A-Za-z0-9]{9}")
+_KIMI = re.compile(r"functions\.[A-Za-z0-9_-]{1,64}:(\d{1,6})")
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
 _DECODER = msgspec.json.Decoder()
@@ -36,6 +52,58 @@ def wire_id(call_id: str) -> str:
     return call_id if 0 < len(call_id) <= LONGEST_ID else f"call_{_digest(call_id, 24)}"
 
 
+class CallIds:
+    """The ids of the calls in one request, in the style that its reader takes.
+
+    They depend only on the calls before, so a call has the same id in every later request, and prompt caches stay valid.
+    The loom keeps the ids that the crystal gave.
+    """
+
+    __slots__ = ("_next", "_open", "_style")
+
+    def __init__(self, style: IdStyle) -> None:
+        self._style = style
+        self._next = 0
+        self._open: dict[str, str] = {}
+
+    def of_calls(self, calls: Iterable[ToolCall]) -> list[str]:
+        """The ids of the calls of one message."""
+        self._open = {}
+        made = []
+        for call in calls:
+            made.append(self._made(call))
+            self._open[call.id] = made[-1]
+        return made
+
+    def of_answer(self, call_id: str) -> str:
+        """The id in the answer to a call of the last message with calls."""
+        return self._open.get(call_id) or (_nine(call_id) if self._style else wire_id(call_id))
+
+    def _made(self, call: ToolCall) -> str:
+        if self._style == "nine":
+            return call.id if _NINE.fullmatch(call.id) else _nine(call.id)
+        if self._style == "kimi":
+            known = _KIMI.fullmatch(call.id)
+            made = call.id if known is not None else f"functions.{wire_name(call.gate)}:{self._next}"
+            self._next = max(self._next, int(known[1]) if known is not None else self._next) + 1
+            return made
+        return wire_id(call.id)
+
+
+def _nine(call_id: str) -> str:
+    number = int.from_bytes(sha256(call_id.encode("utf-8", "surrogatepass")).digest())
+    letters = []
+    for _ in range(9):
+        number, rest = divmod(number, len(_LETTERS))
+        letters.append(_LETTERS[rest])
+    return "".join(letters)
+
+
+def fresh_id() -> str:
+    """A new id for a call without one, in the form that every provider takes."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(9))
+
+
 def wire_args(args: str) -> str:
     """Return the arguments of an earlier call as a JSON object, because chat templates and servers parse them.
 
@@ -56,7 +124,7 @@ def make_tool_calls(calls: Iterable[tuple[str, str, str]], back: Mapping[str, st
     seen: set[str] = set()
     out: list[ToolCall] = []
     for given, name, args in calls:
-        call_id = given if given and given not in seen else f"call_{secrets.token_hex(12)}"
+        call_id = given if given and given not in seen else fresh_id()
         seen.add(call_id)
         out.append(ToolCall(call_id, back.get(name, name), args))
     return tuple(out)

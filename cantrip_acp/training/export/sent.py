@@ -16,13 +16,13 @@ import msgspec
 from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
 from cantrip_acp.crystals.contract import Message, RequestParameters, ToolCall
 from cantrip_acp.crystals.openai.chat_messages import DIALECTS, FILLER, arranged
-from cantrip_acp.crystals.openai.tool_names import wire_args, wire_id, wire_name
+from cantrip_acp.crystals.openai.tool_names import CallIds, IdStyle, wire_args, wire_name
 from cantrip_acp.crystals.text_tools import render_as_text
 from cantrip_acp.loom.base import BaseLoom
 from cantrip_acp.loom.records.turn import Turn, VoidedAttempt
 
-Form = tuple[str, str]
-"""A dialect, and how the tools were offered."""
+Form = tuple[str, str, IdStyle]
+"""A dialect, how the tools were offered, and the form of the ids of calls."""
 
 
 def windows_as_sent(window: Window, loom: BaseLoom, form: Form | None = None) -> Iterator[Window]:
@@ -75,7 +75,8 @@ def _form(turn: Turn) -> Form | None:
     sent = turn.metadata.request
     if not isinstance(sent, RequestParameters) or sent.dialect not in DIALECTS:
         return None
-    return sent.dialect, sent.tool_mode or "native"
+    ids: IdStyle = "nine" if sent.call_ids == "nine" else "kimi" if sent.call_ids == "kimi" else ""
+    return sent.dialect, sent.tool_mode or "native", ids
 
 
 def _as_sent(window: Window, uttered: list[WindowUtterance], loom: BaseLoom, form: Form | None) -> Window:
@@ -83,7 +84,7 @@ def _as_sent(window: Window, uttered: list[WindowUtterance], loom: BaseLoom, for
     messages = window.messages[: uttered[-1].at + 1]
     if form is None:
         return replace(window, begun=begun, messages=messages, uttered=uttered)
-    dialect, mode = form
+    dialect, mode, style = form
     tools = window.tools
     said = [at for at, message in enumerate(messages) if message.role == "assistant"]
     if mode == "text":
@@ -92,7 +93,8 @@ def _as_sent(window: Window, uttered: list[WindowUtterance], loom: BaseLoom, for
         offered = tools if choice != "none" else ()
         messages, tools = render_as_text(messages, offered, required=choice == "required"), ()
     else:
-        messages = list(map(_as_native, messages))
+        ids = CallIds(style)
+        messages = [_as_native(each, ids) for each in messages]
     messages = arranged(messages, DIALECTS[dialect])
     # Each of these functions keeps the assistant's messages in order, and `arranged` marks those that it adds.
     places = [at for at, each in enumerate(messages) if each.role == "assistant" and each.kind != FILLER]
@@ -106,11 +108,14 @@ def _as_sent(window: Window, uttered: list[WindowUtterance], loom: BaseLoom, for
     )
 
 
-def _as_native(message: Message) -> Message:
+def _as_native(message: Message, ids: CallIds) -> Message:
     """A message as Chat Completions takes it: with names, ids and arguments that every server accepts."""
     if message.role == "tool":
-        return msgspec.structs.replace(message, name=None, tool_call_id=wire_id(message.tool_call_id or ""))
+        return msgspec.structs.replace(message, name=None, tool_call_id=ids.of_answer(message.tool_call_id or ""))
     if not message.tool_calls:
         return message
-    calls = tuple(ToolCall(wire_id(each.id), wire_name(each.gate), wire_args(each.args)) for each in message.tool_calls)
+    calls = tuple(
+        ToolCall(call_id, wire_name(each.gate), wire_args(each.args))
+        for call_id, each in zip(ids.of_calls(message.tool_calls), message.tool_calls, strict=True)
+    )
     return msgspec.structs.replace(message, tool_calls=calls)

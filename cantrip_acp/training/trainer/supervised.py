@@ -19,14 +19,14 @@ from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.training.export.rows import rendered
 from cantrip_acp.training.export.selection import Episode, Source, ThreadSelection
-from cantrip_acp.training.export.sent import windows_as_sent
+from cantrip_acp.training.export.sent import Form, windows_as_sent
 from cantrip_acp.training.trainer.example import Demonstration, Example
 
 if TYPE_CHECKING:
     from cantrip_acp.training.trainer.learner import TokenRow
     from cantrip_acp.training.trainer.model import Model
 
-_FORM = (LOCAL.family, "text")
+_FORM: Form = (LOCAL.family, "text", "nine")
 """The form in which `server.SamplerServer` gets messages."""
 
 

@@ -143,18 +143,18 @@ def chat(info: ModelInfo) -> Callable[[Wire], Any]:
 async def test_chat_completions_takes_them_in_the_next_message(info: ModelInfo, tmp_path: Path) -> None:
     """Its tool messages hold text alone."""
     replies = openai.strict(
-        openai.chat_stream(openai.call_delta(0, "call_1", "read_file", ARGS), finish="tool_calls"), openai.said("ok")
+        openai.chat_stream(openai.call_delta(0, "callid001", "read_file", ARGS), finish="tool_calls"), openai.said("ok")
     )
     body = await second_request(chat(info), replies, tmp_path)
     if info is BLIND:
         assert body["messages"][-1] == {
             "role": "tool",
-            "tool_call_id": "call_1",
+            "tool_call_id": "callid001",
             "content": f"{SAID}\n{NOTE.format(openai.MODEL)}",
         }
         return
     tool, user = body["messages"][-2:]
-    assert tool == {"role": "tool", "tool_call_id": "call_1", "content": SAID}
+    assert tool == {"role": "tool", "tool_call_id": "callid001", "content": SAID}
     assert user == {
         "role": "user",
         "content": [

@@ -20,6 +20,7 @@ import anyio.to_thread
 
 from cantrip_acp.core.errors import MalformedResponse
 from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.event_stream import Api, EventReader
 
 LONGEST_EVENT = 16 * 1024 * 1024
 """The most bytes of one event of a stream, or of an error body. The SDKs keep them in memory until they end."""
@@ -28,7 +29,7 @@ MOST_LINES = 1000
 """The most lines of one event, which normally has two. The SDKs copy the whole event for each line."""
 
 TAIL = "cantrip.tail"
-"""The key in a response's extensions under which `limit_response_size` stores the end of the body."""
+"""The key in a response's extensions under which `response_hook` stores the end of the body."""
 _TAIL = 16 * 1024
 
 if TYPE_CHECKING:
@@ -75,13 +76,26 @@ def _tls_context(file: str | None, folder: str | None) -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-async def limit_response_size(response: Any) -> None:
-    """Stop a response whose event or error body is too large. This is a response hook for an HTTP client."""
+def response_hook(api: Api) -> Callable[[Any], Awaitable[None]]:
+    """Make a response hook for an HTTP client. ``api`` as in `EventReader`.
+
+    It stops a response whose event or error body is too large, and leaves out events without data.
+    """
+
+    async def hook(response: Any) -> None:
+        _watch(response, api)
+
+    return hook
+
+
+def _watch(response: Any, api: Api) -> None:
     read = response.aiter_bytes
     streamed = response.status_code == 200
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     async def watched(chunk_size: int | None = None) -> AsyncIterator[bytes]:
         length, lines, tail = 0, 0, b""
+        events = EventReader(api, streamed=kind == "text/event-stream") if streamed else None
         # Count after decompression, because a small compressed body may become very large.
         async with contextlib.aclosing(read(chunk_size)) as pieces:
             async for piece in pieces:
@@ -97,7 +111,10 @@ async def limit_response_size(response: Any) -> None:
                     )
                 tail = piece[-3:]
                 response.extensions[TAIL] = (response.extensions.get(TAIL, b"") + piece)[-_TAIL:]
-                yield piece
+                if passed := piece if events is None else events.feed(piece):
+                    yield passed
+        if events is not None and (rest := events.finish()):
+            yield rest
 
     response.aiter_bytes = watched
 

@@ -20,7 +20,7 @@ from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.anthropic.messages import FAMILY, tools_of, with_cache_points
 from cantrip_acp.crystals.anthropic.request import check, request
-from cantrip_acp.crystals.anthropic.response import InvalidEvent, ResponseReader
+from cantrip_acp.crystals.anthropic.response import InvalidEvent, ResponseReader, events_of
 from cantrip_acp.crystals.catalog.types import priced
 from cantrip_acp.crystals.catalog.unsupported_params import (
     EffortFallback,
@@ -31,7 +31,8 @@ from cantrip_acp.crystals.catalog.unsupported_params import (
 )
 from cantrip_acp.crystals.contract import Emit, Meter, Query, RequestParameters, Response, tool_mode
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
-from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, limit_response_size, tls_context
+from cantrip_acp.crystals.event_stream import begins_with_json
+from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, response_hook, tls_context
 from cantrip_acp.crystals.openai.tool_names import original_names
 from cantrip_acp.crystals.refused_media import named_part
 from cantrip_acp.crystals.tool_schemas import ToolSchemas
@@ -219,6 +220,9 @@ class AnthropicCrystal:
         with provider_errors.sending_request(meter):
             stream = await self._sdk(self._post({**with_cache_points(body), "stream": True}, headers))
         try:
+            if await self._sdk(begins_with_json(stream.response), sent=True):
+                # The server ignores ``stream`` and sends the whole message.
+                await self._whole(stream.response, reading, emit)
             while not reading.done:
                 event = await self._sdk(anext(stream, _END), sent=True)
                 if event is _END:
@@ -247,6 +251,20 @@ class AnthropicCrystal:
             if reading.events == before:
                 raise self._no_event(stream.response)
             raise provider_errors.connection_error(self._who, EOFError("it ended without message_stop"), sent=True)
+
+    async def _whole(self, response: Any, reading: ResponseReader, emit: Emit) -> None:
+        """Read a message that was not streamed. Other JSON is left to `_no_event`."""
+
+        async def read() -> bytes:
+            return b"".join([piece async for piece in response.aiter_bytes()])
+
+        try:
+            message = json.loads(await self._sdk(read(), sent=True))
+        except (ValueError, RecursionError):
+            return
+        if isinstance(message, dict) and isinstance(message.get("content"), list) and message["content"]:
+            for event in events_of(message):
+                await reading.add_event(event, emit)
 
     def _no_event(self, response: Any) -> CrystalError:
         """Make the error for a response with status 200 without events: an API error in the body, or other content."""
@@ -373,7 +391,7 @@ class AnthropicCrystal:
                 # A redirect could send the conversation, and keys in headers, to another server.
                 follow_redirects=False,
                 verify=tls_context(),
-                event_hooks={"response": [limit_response_size]},
+                event_hooks={"response": [response_hook("anthropic")]},
                 **straight,
             ),
         )

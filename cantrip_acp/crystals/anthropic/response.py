@@ -275,6 +275,15 @@ class ResponseReader:
         )
 
 
+def events_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The events of a message that was not streamed."""
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
+    for index, block in enumerate(message["content"]):
+        events.append({"type": "content_block_start", "index": index, "content_block": block})
+    ended = {key: message.get(key) for key in ("stop_reason", "stop_details")}
+    return [*events, {"type": "message_delta", "delta": ended}, {"type": "message_stop"}]
+
+
 def _parsed(args: str) -> Any:
     try:
         return msgspec.json.decode(args)

@@ -28,7 +28,7 @@ from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.google.messages import body_of, signatures
 from cantrip_acp.crystals.google.request import check, drop_refused_parameter
 from cantrip_acp.crystals.google.response import ResponseReader
-from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, limit_response_size, tls_context
+from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, response_hook, tls_context
 from cantrip_acp.crystals.openai.tool_names import original_names
 from cantrip_acp.crystals.tool_schemas import ToolSchemas
 from cantrip_acp.files.installation import install_command
@@ -343,12 +343,15 @@ async def _close(client: _Client) -> None:
     client.sdk.close()
 
 
+_limited = response_hook("google")
+
+
 async def _noted(response: Any) -> None:
     """Register the response for the running query, and limit its size."""
     responses = _responses.get()
     if responses is not None:
         responses.append(response)
-    await limit_response_size(response)
+    await _limited(response)
 
 
 def _sdk_installed() -> bool:

@@ -21,7 +21,8 @@ from cantrip_acp.core.errors import CrystalError, MalformedResponse
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.endpoint import Endpoint, environment_address
-from cantrip_acp.crystals.http_clients import ClientPerLoop, limit_response_size, tls_context
+from cantrip_acp.crystals.event_stream import JSON, beginning
+from cantrip_acp.crystals.http_clients import ClientPerLoop, response_hook, tls_context
 
 if TYPE_CHECKING:
     import openai
@@ -266,9 +267,15 @@ class Events:
         """Return the body if the server sent one JSON value instead of a stream; None if it streams."""
         response = self._stream.response
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind in ("text/event-stream", ""):
+        try:
+            start = await beginning(response)
+        except CrystalError:
+            raise
+        except Exception as error:  # noqa: BLE001 - any error while reading the body is the server's failure
+            raise self._sdk.failure(error, sent=True) from None
+        if start.startswith((b"data:", b"event:")):
             return None
-        if kind not in ("application/json", "text/html", "application/problem+json"):
+        if not start.startswith(JSON) and kind not in ("application/json", "text/html", "application/problem+json"):
             return None
         body = bytearray()
         try:
@@ -380,7 +387,7 @@ def _http(endpoint: Endpoint, url: str, socket: str | None) -> Any:
     return openai.DefaultAsyncHttpxClient(
         timeout=openai.Timeout(endpoint.silence_s, connect=endpoint.connect_s),
         follow_redirects=False,
-        event_hooks={"response": [limit_response_size]},
+        event_hooks={"response": [response_hook("openai")]},
         **options,
     )
 

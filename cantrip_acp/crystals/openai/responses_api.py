@@ -235,7 +235,8 @@ class ResponsesCrystal:
                 while answer.final is not None and await events.afterwards() is not None:
                     pass
             elif isinstance(whole, dict):
-                answer.add_response(whole)
+                for delta in answer.add_response(whole):
+                    await emit(delta)
         if answer.usage is not None:
             query.meter.report(priced(usage_of(answer.usage), self.endpoint.info.price), complete=True)
         if answer.error is not None:
@@ -448,13 +449,15 @@ class ResponsesAnswer:
             return [Delta("text", BREAK), Delta("text", delta)]
         return [Delta("text", delta)]
 
-    def add_response(self, whole: Mapping[str, Any]) -> None:
-        """Process a response that was not streamed."""
+    def add_response(self, whole: Mapping[str, Any]) -> list[Delta]:
+        """Process a response that was not streamed, and return what to show."""
         self._count(whole)
         if whole.get("status") == "failed":
             self.error = whole.get("error") or {"message": "the response failed"}
         elif isinstance(whole.get("output"), list):
             self.final = whole
+        shown = Delta("thought", self.thinking() or ""), Delta("text", self.content() or "")
+        return [delta for delta in shown if delta.text]
 
     def _count(self, response: Any) -> None:
         usage = response.get("usage") if isinstance(response, Mapping) else None

@@ -203,9 +203,12 @@ def rd(pattern: str, wait: float, in_any_state: bool, as_json: bool, space: str 
 
 def _newest(store: TupleStore, pattern: Pattern) -> tuple[StoredTuple | None, int]:
     """The newest tuple that matches, in any state, and how many match."""
+    from cantrip_acp.tuplespace.stores.base import BATCH_LANE
+
     newest, count, cursor = None, 0, ""
     while True:
         found, following = store.after(cursor, pattern)
+        found = [each for each in found if each.work.lane != BATCH_LANE or pattern.lane == BATCH_LANE]
         newest, count = (found[-1] if found else newest), count + len(found)
         if following == cursor:
             return newest, count

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -128,6 +128,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run: str | None = None
     files: str = ""
     ended: bool = False
+    own: tuple[str, ...] = ()
+    """The names in the workspace of what the command itself read and wrote, which is no part of ``files``."""
 
 
 class BatchLog:
@@ -159,6 +161,11 @@ class BatchLog:
                 return each, ""
         return Round(batch=self._batch, inputs=files, files=files), _NEW if own is not None else ""
 
+    def own_names(self) -> set[str]:
+        """What commands of these batches read and wrote, such as results: a later command may not name it."""
+        self._read()
+        return {name for each in self._rounds for name in each.own}
+
     def begin(self, found: Round, files: str) -> bool:
         """Note that the batch has begun, unless that is noted. False if somebody else noted something at the same time: then
         `find` must look again."""
@@ -167,13 +174,16 @@ class BatchLog:
             return True
         return self._append(msgspec.structs.replace(found, batch=self._batch, files=files, ended=False))
 
-    def end(self, files: str) -> None:
-        """Note that the batch has ended, and what files it left."""
-        self._read()
-        while (own := self._own()) is not None and not own.ended:
-            if self._append(msgspec.structs.replace(own, files=files, ended=True)):
+    def end(self, files: str, own: Collection[str] = ()) -> None:
+        """Note that the batch has ended, and what files it left. ``own`` are the names of those of the command."""
+        names = tuple(sorted(own))
+        known = self.own_names()
+        while (mine := self._own()) is not None and not (mine.ended and known.issuperset(names)):
+            if not mine.ended:
+                mine = msgspec.structs.replace(mine, files=files, ended=True)
+            if self._append(msgspec.structs.replace(mine, own=names)):
                 return
-            self._read()
+            known = self.own_names()
 
     def _own(self) -> Round | None:
         return next((each for each in reversed(self._rounds) if each.batch == self._batch), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Timer
@@ -55,7 +55,7 @@ class WorkspaceInputs:
         recipe: Recipe,
         workspace: Path,
         state: Path,
-        own: Iterable[Path | str] = (),
+        own: Sequence[Path | str] = (),
         notice: Callable[[str], object] = lambda _: None,
     ) -> None:
         from cantrip_acp.recipes import trust
@@ -67,6 +67,8 @@ class WorkspaceInputs:
         self._patterns = None if declared is None else [matcher(each) for each in declared]
         paths = [state, *own, recipe.path, *trust.named_by(recipe)]
         self._own = tuple(name for each in paths if (name := self._name(each)) is not None)
+        self.own_names = tuple(name for each in own if (name := self._name(each)) is not None)
+        """The names in the workspace of ``own``."""
         folder = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:16]
         self._digests = FileDigests(state / "file-digests" / folder)
 

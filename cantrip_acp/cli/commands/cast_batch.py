@@ -210,8 +210,9 @@ def cast_batch(
         # Links of the page lead to files beside it.
         beside = page.with_name(f"{page.stem}-looms") if page is not None else None
         own = [intents, out, page, beside, getattr(store, "path", None), loom.removeprefix("sqlite:")]
-        files = WorkspaceInputs(found, workspace, state, [*filter(None, own), *own_streams()], _tell)
         log = BatchLog(store, batch, digest, project, name, terms)
+        own += [*own_streams(), *(workspace / name for name in log.own_names())]
+        files = WorkspaceInputs(found, workspace, state, [*filter(None, own)], _tell)
 
         def tuples(round_: Round) -> list[WorkTuple]:
             return batch_tuples(
@@ -254,7 +255,7 @@ def cast_batch(
                     )
         report.collect()
         if report.all_ended():
-            log.end(files.digest())
+            log.end(files.digest(), files.own_names)
         if out is not None:
             report.write(out)
         if page is not None:

@@ -114,6 +114,17 @@ def test_a_changed_file_is_new_work_and_the_commands_own_files_are_not(folder: P
     assert earlier(run(folder, *words)) == 0
 
 
+def test_results_of_an_earlier_command_are_no_new_work(folder: Path) -> None:
+    """The next command may write its results elsewhere, or nowhere."""
+    run(folder, *BATCH, "--out", "results.jsonl", "--report", "page.html")
+    assert (folder / "results.jsonl").stat().st_size
+    assert earlier(run(folder, *BATCH)) == 2
+    assert earlier(run(folder, *BATCH, "--out", "others.jsonl")) == 2
+    assert earlier(run(folder, *BATCH)) == 2
+    (folder / "other.py").write_text("1")
+    assert earlier(run(folder, *BATCH)) == 0
+
+
 @pytest.mark.parametrize(
     "recipe",
     [

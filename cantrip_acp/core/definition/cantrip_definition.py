@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.checked_values import (
@@ -203,6 +203,14 @@ class CantripDefinition(Definition):
 
     def __repr__(self) -> str:
         return f"Cantrip({self.name or self.id}, {self.crystal.model}, {self.circle!r})"
+
+    def __reduce__(self) -> NoReturn:
+        # Its crystal has connections and a key, its loom a lock, its gates may be closures: none of them goes into a file.
+        raise TypeError(
+            f"{type(self).__name__} cannot be pickled, because it has the model's connections and key, and the loom. Make it in "
+            "each process instead, in the function that the process runs, such as with Cantrip.load(RECIPE). Threads, forks and "
+            "cast_batch can use one cantrip, and results (CastResult) can be pickled"
+        )
 
     @derived
     def records(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

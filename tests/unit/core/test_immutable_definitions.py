@@ -222,3 +222,12 @@ def test_copies_and_pickles(tmp_path: Path) -> None:
     assert again.record() == plain.record()
     with pytest.raises(Immutable):
         again.wards = Wards()
+
+
+def test_a_cantrip_says_why_it_cannot_be_pickled() -> None:
+    whole = Cantrip(ScriptedCrystal([{"content": "Done."}]), max_turns=2)
+    with pytest.raises(TypeError, match=r"Make it in each process instead.*Cantrip\.load"):
+        pickle.dumps(whole)
+    assert copy.copy(whole) is copy.deepcopy(whole) is whole
+    result = whole.cast_sync("go")
+    assert pickle.loads(pickle.dumps(result)).result == "Done."

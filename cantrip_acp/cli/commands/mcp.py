@@ -225,7 +225,7 @@ def mcp(
         state = paths.private(paths.state_dir(state_dir))
         if work:
             for recipe in recipes:
-                opened.append(open_recipe(recipe, cwd, loom_file or _loom(state, cwd), state_dir))
+                opened.append(open_recipe(recipe, cwd, loom_file or _loom(state, cwd), state_dir, many=True))
                 print_allowed(opened[-1].cantrip, opened[-1].cantrip.circle, named_hosts(allow_hosts), ask=False)
         found = [each.recipe for each in opened] or [load_trusted(each, cwd, state_dir)[0] for each in recipes]
         stores.append(open_space(space, state_dir))

@@ -34,8 +34,9 @@ from cantrip_acp.tuplespace.tuples import Pattern
 from cantrip_acp.tuplespace.worker import StepCall, StepResult, Worker
 from tests.integration.cli.test_cast_batch import RECIPE
 from tests.integration.tuplespace.conftest import new_schema
-from tests.support import processes
+from tests.support import openai_replies, processes
 from tests.support.processes import CANTRIP
+from tests.support.provider_server import Wire
 
 TOOLS = ["catalog.lookup", "catalog.list_by_lane", "tuple.dispatch", "tuple.observe", "receipt.get"]
 HELLO = {"recipe": "greeter", "intent": "Say hello."}
@@ -214,6 +215,22 @@ async def test_a_changed_file_is_other_work_unless_it_still_waits(folder: Path) 
         assert not (await call(client, "tuple.dispatch", HELLO))["new"]
         (folder / "code.py").write_text("3")
         assert (await call(client, "tuple.dispatch", HELLO))["new"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_casts_of_the_server_do_not_read_each_other(folder: Path, shared: bool) -> None:
+    with Wire(lambda _: openai_replies.chat_stream({"content": "The answer is 42."})) as model:
+        memory = "{culture: true, sessions: 8" + (", batches: true}" if shared else "}")
+        crystal = f'{{provider: local, model: m, base_url: "{model.url}/v1"}}'
+        (folder / "greeter.cantrip.yaml").write_text(
+            f"name: greeter\ncrystal: {crystal}\nmemory: {memory}\ncircle: {{gates: [done], wards: [{{max_turns: 3}}]}}\n"
+        )
+        async with on_stdio(folder, "greeter.cantrip.yaml", "--work") as client:
+            for number in (1, 2):
+                work = {**HELLO, "map_pos": {"sample": number}, "wait_s": 30}
+                assert (await call(client, "tuple.dispatch", work))["state"] == "done"
+        texts = [each.body.decode() for each in model.requests if each.path.endswith("/chat/completions")]
+    assert ["The answer is 42." in text for text in texts] == [False, shared]
 
 
 async def test_an_answer_with_a_known_etag_is_short(folder: Path) -> None:

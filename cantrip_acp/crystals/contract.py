@@ -20,7 +20,8 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """One call in a response. ``args`` is the JSON text exactly as the crystal gave it (CRYSTAL-4)."""
+    """One call in a response. ``args`` is the JSON text exactly as the crystal gave it (CRYSTAL-4), unless it could not be read
+    and only one meaning was possible (`mended_answers`)."""
 
     id: str
     gate: str

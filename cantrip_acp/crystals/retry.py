@@ -32,6 +32,7 @@ from cantrip_acp.crystals.contract import (
     check_response,
 )
 from cantrip_acp.crystals.logprobs import check_tokens
+from cantrip_acp.crystals.mended_answers import WholeCharacters, mended
 from cantrip_acp.crystals.refused_media import MediaSearch, is_about_media, without_media
 from cantrip_acp.text.dataclass import dataclass
 
@@ -242,10 +243,12 @@ async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> R
     # A person has no time limit.
     patience = inf if getattr(crystal, "patient", False) else LONGEST_WAIT_S
     wait = anyio.CancelScope(deadline=anyio.current_time() + patience)
-    guard = _Guard(emit, wait)
+    characters = WholeCharacters(emit)
+    guard = _Guard(characters, wait)
     try:
         with wait:
-            response = await crystal.query(query, guard)
+            response = mended(await crystal.query(query, guard))
+            await characters.close()
         if wait.cancelled_caught:
             raise CrystalError(
                 f"{crystal.name} ({crystal.model}): no answer for {LONGEST_WAIT_S:g} seconds, although the connection is open",

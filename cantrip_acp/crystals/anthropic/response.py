@@ -5,6 +5,7 @@ Events are plain JSON, so any field may be missing. Unknown events are ignored, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,9 @@ from cantrip_acp.core.errors import ContextLimitError, CrystalError, MalformedRe
 from cantrip_acp.crystals.anthropic.messages import THINKING, replay_data
 from cantrip_acp.crystals.catalog.types import Price, priced
 from cantrip_acp.crystals.contract import NO_USAGE, Delta, Emit, RequestParameters, Response, ToolCall, Usage
-from cantrip_acp.crystals.openai.tool_names import fresh_id
+from cantrip_acp.crystals.mended_answers import NO_NAME
+from cantrip_acp.crystals.openai.chat_stream import count_of
+from cantrip_acp.crystals.openai.tool_names import fresh_id, wire_name
 from cantrip_acp.crystals.retry import MAX_RESPONSE_CHARS
 
 _STOPS = {
@@ -35,13 +38,15 @@ class InvalidEvent(Exception):
 class _Block:
     """One content block while it is streamed."""
 
-    __slots__ = ("fields", "kind", "parts", "said")
+    __slots__ = ("fields", "given", "kind", "parts", "said")
 
     def __init__(self, kind: str, fields: dict[str, Any]) -> None:
         self.kind = kind
         self.fields = fields
         self.parts: list[str] = []
         """Pieces of the text of a text or thinking block, or of the JSON input of a tool_use block."""
+        self.given = ""
+        """The input that a tool_use block began with, as JSON."""
         self.said = False
         """Whether a text block contains more than blanks."""
 
@@ -160,13 +165,13 @@ class ResponseReader:
         elif kind == "redacted_thinking":
             block.fields["data"] = _text(given, "data") or ""
         elif kind == "tool_use":
-            block.fields = {"id": _text(given, "id") or "", "name": _text(given, "name") or ""}
-            if not block.fields["name"]:
-                raise InvalidEvent("a tool_use block without a name")
+            name = _text(given, "name") or wire_name(NO_NAME)
+            block.fields = {"id": _text(given, "id") or "", "name": name}
             start = given.get("input")
-            # The API always starts with an empty input. Other servers send the whole input here.
+            # The API always starts with an empty input. Other servers send the whole input here, and some send it again.
             if start and isinstance(start, dict):
-                first = msgspec.json.encode(start).decode()
+                block.given = json.dumps(start, ensure_ascii=False)
+                self._left -= len(block.given)
         else:
             # A call of a server-side tool. It is sent back unchanged.
             block.fields = given
@@ -229,7 +234,9 @@ class ResponseReader:
             call_id = given if given and given not in seen else fresh_id()
             seen.add(call_id)
             name = block.fields["name"]
-            calls.append(ToolCall(call_id, names.get(name, name), "".join(block.parts) or "{}"))
+            gate = NO_NAME if name == wire_name(NO_NAME) else names.get(name, name)
+            args = "".join(block.parts)
+            calls.append(ToolCall(call_id, gate, (args if args.strip() not in ("", "{}") else block.given) or "{}"))
         return tuple(calls)
 
     def _wire_blocks(self) -> list[dict[str, Any]]:
@@ -254,11 +261,11 @@ class ResponseReader:
 
     def _count(self, usage: Mapping[str, Any]) -> None:
         for name in _COUNTS:
-            value = usage.get(name)
-            if isinstance(value, int):
+            value = count_of(usage.get(name))
+            if value is not None:
                 self._counts[name] = value
-        thought = _part(usage, "output_tokens_details").get("thinking_tokens")
-        if isinstance(thought, int):
+        thought = count_of(_part(usage, "output_tokens_details").get("thinking_tokens"))
+        if thought is not None:
             self._counts["thinking_tokens"] = thought
 
     def used(self) -> Usage:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import CrystalError, MalformedResponse
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog.types import Price, priced
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Delta, Emit, Meter, Response, ToolCall, Usage
 from cantrip_acp.crystals.google.messages import FAMILY
 from cantrip_acp.crystals.logprobs import TokenCollector
-from cantrip_acp.crystals.openai.tool_names import fresh_id
+from cantrip_acp.crystals.mended_answers import NO_NAME
+from cantrip_acp.crystals.openai.tool_names import fresh_id, wire_name
 
 _REFUSED = frozenset(
     {
@@ -147,12 +149,11 @@ class ResponseReader:
     def _call(self, call: Any) -> dict[str, Any]:
         """Add a call, and return it in Gemini's form. It gets a new id if Gemini sent none, or one that was used before."""
         args = call.args or {}
-        name = call.name or ""
-        if not name:
-            raise MalformedResponse(f"{self._who} called a tool without a name (CRYSTAL-4)")
+        name = call.name or wire_name(NO_NAME)
         minted = call.id if call.id and call.id not in self._used_ids else fresh_id()
         self._used_ids.add(minted)
-        self._calls.append(ToolCall(minted, self._back.get(name, name), msgspec.json.encode(args).decode()))
+        gate = self._back.get(name, name) if call.name else NO_NAME
+        self._calls.append(ToolCall(minted, gate, json.dumps(args, ensure_ascii=False, separators=(",", ":"))))
         kept: dict[str, Any] = {"name": name, "args": args}
         if call.id:
             kept["id"] = call.id

@@ -272,7 +272,9 @@ class ChatCrystal:
             await answer.emit(delta)
         if content and not chat.calls and not found:
             self._remark(content)
-        given = [(c.id, c.name, c.text or "{}") for c in chat.calls] or [("", name, args) for name, args in found]
+        given = [(c.id, c.name, c.text or "{}") for c in chat.calls if c.id or c.name or c.text] or [
+            ("", name, args) for name, args in found
+        ]
         calls = make_tool_calls(given, original_names(query.tools))
         stop = chat.stop_reason()
         filtered = stop == "content_filter" and not content and not calls

@@ -233,7 +233,8 @@ class ChatAnswer:
         if at is None:
             return None
         if call_id and at.id and call_id != at.id:
-            return None  # Another id at the same index: servers that send whole calls use index 0 for all of them.
+            # Servers that send whole calls use index 0 for all of them. Others give each piece of a call its own id.
+            return None if name or index is None else at
         if not call_id and name and at.name and _complete(at.text):
             return None
         if index is None and call_id and not at.id and at.name:
@@ -244,8 +245,8 @@ class ChatAnswer:
 def usage_of(raw: Mapping[str, Any]) -> Usage:
     """Parse a ``usage`` with the names of Chat Completions or of the Responses API. A missing count is None."""
     prompts, completions = ("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")
-    prompt = next((_count(raw, key) for key in prompts if raw.get(key) is not None), None)
-    completion = next((_count(raw, key) for key in completions if raw.get(key) is not None), None)
+    prompt = next((count_of(raw[key]) for key in prompts if raw.get(key) is not None), None)
+    completion = next((count_of(raw[key]) for key in completions if raw.get(key) is not None), None)
     read = _details(raw, "prompt_tokens_details", "input_tokens_details")
     said = _details(raw, "completion_tokens_details", "output_tokens_details")
     # DeepSeek has its own name for cached tokens.
@@ -267,9 +268,15 @@ def _details(raw: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     return {}
 
 
+def count_of(value: Any) -> int | None:
+    """A number of tokens, which some servers send as text. None if it is no such number."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = float(value)
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15 else None
+
+
 def _count(raw: Mapping[str, Any], key: str) -> int:
-    value = raw.get(key)
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15 else 0
+    return count_of(raw.get(key)) or 0
 
 
 def _complete(args: str) -> bool:

@@ -34,6 +34,7 @@ from cantrip_acp.crystals.contract import (
 )
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.logprobs import SampledTokens, TokenCollector
+from cantrip_acp.crystals.mended_answers import NO_NAME
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal, cache_key, forced_calls, require_content
 from cantrip_acp.crystals.openai.chat_messages import attachment_text, file_name
 from cantrip_acp.crystals.openai.chat_stream import usage_of
@@ -347,6 +348,7 @@ def _recorded_items(message: Message) -> list[dict[str, Any]] | None:
     for item in items:
         if item.get("type") == "function_call":
             item["arguments"] = wire_args(str(item.get("arguments") or ""))
+            item["name"] = item.get("name") or wire_name(NO_NAME)
     return items
 
 

@@ -1,7 +1,7 @@
 """What servers send beside the letter of their APIs: one row for each oddity, for all families of providers.
 
 A row says where the oddity was seen, for which wires it counts, what the server sends, and what must come out. ``held``
-names the wires for which it was right before it was written down here. A new report is a new row. The last test combines
+names the wires for which it was right before it was written down here, in every family. A new report is a new row. The last test combines
 rows at random: ``FUZZ=2000 pytest -k combined`` tries more, ``SEED=7`` repeats one.
 """
 
@@ -21,6 +21,8 @@ import pytest
 
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
+from cantrip_acp.crystals.mended_answers import NO_NAME
+from cantrip_acp.crystals.retry import RetryPolicy, query_with_retries
 from tests.support import anthropic_replies as anthropic
 from tests.support import google_replies as google
 from tests.support import openai_replies as openai
@@ -244,7 +246,210 @@ FORMS = [
     Row("no blank line at the end", "", held=("chat", "google"), frame=lambda e: [*e[:-1], e[-1].rstrip()]),
 ]
 
-ROWS = [*FORMS]
+
+def call_of(wire: str, *pieces: str, name: str = "look") -> Events:
+    """A call whose arguments come in these pieces, with the usual end."""
+    events = usual(wire)
+    if wire == "chat":
+        called = openai.call_delta(0, "call_1", name)
+        return [*(openai.chunk(each) for each in (called, *(openai.args_delta(0, p) for p in pieces))), *events[-3:]]
+    if wire == "responses":
+        return openai.events([openai.call_item("call_1", name, "".join(pieces))])
+    return [events[0], *anthropic.use(0, name, *pieces), *events[-2:]]
+
+
+def text_of(wire: str, *pieces: str) -> Events:
+    """A text in these pieces, which are halves for the Responses API."""
+    if wire == "chat":
+        stop = openai.chunk({}, "stop")
+        return [*(openai.chunk({"content": piece}) for piece in pieces), stop, *usual(wire)[-2:]]
+    if wire == "responses":
+        return openai.events([openai.message_item("".join(pieces))])
+    if wire == "anthropic":
+        return [usual(wire)[0], *anthropic.text(0, *pieces), *anthropic.stop("end_turn", 6)]
+    return [*(google.chunk({"text": piece}) for piece in pieces), usual(wire)[-1]]
+
+
+def halves(events: Events) -> Events:
+    """``<1>`` and ``<2>`` as the halves of a surrogate pair, which no JSON library writes alone."""
+    return [each.replace(b"<1>", rb"\ud83d").replace(b"<2>", rb"\ude00") for each in events]
+
+
+def args(*pieces: str, name: str = "look") -> Callable[[str], Events]:
+    return lambda wire: halves(call_of(wire, *pieces, name=name))
+
+
+def text(*pieces: str) -> Callable[[str], Events]:
+    return lambda wire: halves(text_of(wire, *pieces))
+
+
+def chat_calls(*pieces: dict[str, Any]) -> Callable[[str], Events]:
+    """Pieces of ``tool_calls`` as they are."""
+    end = [chat_json({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}), *usual("chat")[-2:]]
+    deltas = [{"choices": [{"index": 0, "delta": {"tool_calls": [each]}}]} for each in pieces]
+    return lambda wire: [*(chat_json(each) for each in deltas), *end]
+
+
+def piece(index: int, call_id: str | None, name: str | None, args: str | None) -> dict[str, Any]:
+    return {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": args}}
+
+
+def unnamed(*, alone: bool) -> Callable[[str], Events]:
+    """A call without a name, with a good one before it."""
+
+    def events(wire: str) -> Events:
+        good, bad = json.dumps({"q": "x"}), json.dumps({"q": "y"})
+        if wire == "chat":
+            pieces = [piece(0, "call_1", "look", good), piece(1, "call_2", "", bad)]
+            return chat_calls(*pieces[alone:])(wire)
+        if wire == "responses":
+            items = [openai.call_item("call_1", "look", good), openai.call_item("call_2", "", bad, "fc_2")]
+            return openai.events(items[alone:])
+        if wire == "anthropic":
+            parts = [anthropic.use(0, "look", good), anthropic.use(1, "", bad, id="toolu_2")]
+            return [usual(wire)[0], *(each for part in parts[alone:] for each in part), *usual(wire)[-2:]]
+        calls = [google.chunk(google.call("look", {"q": "x"})), google.chunk(google.call("", {"q": "y"}))]
+        return [*calls[alone:], usual(wire)[-1]]
+
+    return events
+
+
+def given_twice(wire: str) -> Events:
+    block = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": ARGS}
+    deltas = [{"type": "input_json_delta", "partial_json": part} for part in openai.halves(json.dumps(ARGS))]
+    return [usual(wire)[0], *anthropic.block(0, block, deltas), *usual(wire)[-2:]]
+
+
+def counts_as(value: bytes) -> Frame:
+    """The numbers of tokens in another type."""
+    names = rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|(?:prompt|candidates)TokenCount)":(20|6)\b'
+    return lambda events: [re.sub(names, rb'"\1":' + value.replace(b"N", rb"\2"), each) for each in events]
+
+
+WRITTEN = ("chat", "responses", "anthropic")
+"""The wires on which arguments are text."""
+
+SPLIT = "aider #3693, KohakuTerrarium #48, nanobot #4952, eliza #30904: surrogates"
+LATE = "litellm #28223, vllm #23522: a new id in each piece of a call"
+NAMELESS = "xagent #1504, crush #3372, moltis #410, hermes #48109: a call with an empty name"
+NULL = "langroid #988, pydantic-ai #1802: no arguments in odd forms"
+
+CALLS = [
+    Row(
+        "an empty object before the arguments",
+        "litellm #4537, openai-agents-js #712 (Bedrock)",
+        WRITTEN,
+        events=args("{}", '{"q": "x', '"}'),
+        content=None,
+        calls=[("look", {"q": "x"})],
+    ),
+    Row(
+        "a new id in each piece",
+        LATE,
+        ("chat",),
+        events=chat_calls(piece(0, "a1", "look", ""), piece(0, "a2", None, '{"q": '), piece(0, "a3", None, '"x"}')),
+        content=None,
+        calls=[("look", {"q": "x"})],
+    ),
+    Row(
+        "whole calls that all have the index 0",
+        "smolagents #1569, term-llm #314",
+        ("chat",),
+        held=("chat",),
+        events=chat_calls(piece(0, "a1", "look", '{"q": "x"}'), piece(0, "a2", "now", "{}")),
+        content=None,
+        calls=[("look", {"q": "x"}), ("now", {})],
+    ),
+    Row("the text null", NULL, WRITTEN, events=args("null", name="now"), content=None, calls=[("now", {})]),
+    Row("blank arguments", NULL, WRITTEN, events=args(" \n", name="now"), content=None, calls=[("now", {})]),
+    Row("no arguments", NULL, WRITTEN, EVERY, events=args(name="now"), content=None, calls=[("now", {})]),
+    Row(
+        "arguments that are null",
+        NULL,
+        ("chat",),
+        ("chat",),
+        events=chat_calls(piece(0, "a1", "now", None)),
+        content=None,
+        calls=[("now", {})],
+    ),
+    Row(
+        "an empty name beside a good call",
+        NAMELESS,
+        events=unnamed(alone=False),
+        content=None,
+        calls=[("look", {"q": "x"}), (NO_NAME, {"q": "y"})],
+    ),
+    Row("an empty name alone", NAMELESS, events=unnamed(alone=True), content=None, calls=[(NO_NAME, {"q": "y"})]),
+    Row(
+        "a call of nothing beside a text",
+        NAMELESS,
+        ("chat",),
+        events=lambda wire: [openai.chunk({"content": "Hi."}), *chat_calls(piece(0, "", "", ""))(wire)],
+        content="Hi.",
+        calls=[],
+    ),
+    Row("a surrogate pair in two pieces", SPLIT, events=text("a<1>", "<2>b"), content="a\U0001f600b", calls=[]),
+    Row("half of a surrogate pair", SPLIT, events=text("a<1>", "b<2>"), content="a\ufffdb\ufffd", calls=[]),
+    Row(
+        "half of a surrogate pair at the end",
+        SPLIT,
+        ("chat", "anthropic", "google"),
+        events=text("a", "b<1>"),
+        content="ab\ufffd",
+        calls=[],
+    ),
+    Row(
+        "a surrogate pair in two pieces of arguments",
+        SPLIT,
+        WRITTEN,
+        held=("responses",),
+        events=args('{"q": "a<1>', '<2>b"}'),
+        content=None,
+        calls=[("look", {"q": "a\U0001f600b"})],
+    ),
+    Row(
+        "half of a surrogate pair in arguments",
+        SPLIT,
+        WRITTEN,
+        events=args('{"q": "a<1>', 'b"}'),
+        content=None,
+        calls=[("look", {"q": "a\ufffdb"})],
+    ),
+    Row(
+        "half of a surrogate pair, escaped in arguments",
+        SPLIT,
+        WRITTEN,
+        events=args('{"q": "a\\ud83d', 'b"}'),
+        content=None,
+        calls=[("look", {"q": "a\ufffdb"})],
+    ),
+    Row(
+        "line breaks and tabs in arguments",
+        "clients with lenient JSON",
+        WRITTEN,
+        events=args('{"q": "a\nb\r\n', '\tc"}'),
+        content=None,
+        calls=[("look", {"q": "a\nb\r\n\tc"})],
+    ),
+    Row(
+        "the input at the start and in pieces",
+        "proxies for Claude",
+        ("anthropic",),
+        events=given_twice,
+        content=None,
+        calls=[("look", ARGS)],
+    ),
+    Row("counts as text", "gateways in JavaScript", held=("google",), frame=counts_as(b'"N"')),
+    Row("counts as floats", "gateways in JavaScript", held=("chat", "responses", "google"), frame=counts_as(b"N.0")),
+    Row(
+        "counts that are no numbers", "gateways", ("chat", "responses"), frame=counts_as(b'"many"'), usage=(None, None)
+    ),
+]
+
+ROWS = [*FORMS, *CALLS]
+
+
+async def no_notice(wait: float, error: CrystalError) -> None: ...
 
 
 async def asked(family: Family, body: Events, kind: str = EVENTS) -> tuple[Response, str]:
@@ -260,7 +465,8 @@ async def asked(family: Family, body: Events, kind: str = EVENTS) -> tuple[Respo
         crystal = family.crystal(wire.url)
         try:
             query = Query([Message("user", "Look.", kind="intent")], (LOOK, NOW))
-            return await crystal.query(query, emit), "".join(shown)
+            policy = RetryPolicy(max_retries=0)
+            return await query_with_retries(crystal, query, emit, policy, no_notice), "".join(shown)
         finally:
             await crystal.aclose()  # type: ignore[attr-defined]
 

@@ -21,7 +21,6 @@ from cantrip_acp.loom.records.turn import RewardRecord, VoidedAttempt
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source
-from tests.support import openai_replies as openai
 from tests.support.openai_replies import chunk
 from tests.support.provider_server import Reply, Wire, sse_reply
 from tests.unit.crystals.test_logprobs import done_call, entry, local, spoken
@@ -257,11 +256,11 @@ async def test_a_group_of_forks_that_all_fail_is_one_group() -> None:
 
 @pytest.mark.parametrize("rejected", [True, False])
 async def test_tokens_of_a_secret_that_no_word_shows_are_not_stored(rejected: bool) -> None:
-    """A call without a name is rejected, and its arguments are not recorded. A server may also leave thinking out."""
+    """An answer without a word is rejected. A server may leave thinking out, and the text of a call."""
     secret = "secret-that-no-word-shows-0123456789"
     shared().add(secret)
     loom = Loom.memory()
-    delta = openai.call_delta(0, "call_1", "", json.dumps({"text": secret})) if rejected else done_call()
+    delta = {} if rejected else done_call()
     entries = [entry(half, -0.5) for half in (secret[:9], secret[9:])]
     words = chunk(None, choices=[{"index": 0, "delta": {}, "logprobs": {"content": entries}, "token_ids": [3, 4]}])
     first = chunk({"role": "assistant", "content": ""}, check=False, prompt_token_ids=[1, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +16,8 @@ from cantrip_acp.crystals.local.presets import PRESETS
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.gates.contract import Gate
 from tests.support.families import FAMILIES, Family
-from tests.support.provider_server import Reply, Request, Wire
+from tests.support.openai_replies import DONE
+from tests.support.provider_server import Reply, Request, Wire, sse, sse_reply
 
 WINDOW = 20_000
 """The most bytes of a request that the server takes."""
@@ -65,6 +67,20 @@ def family_of(row: OverflowText) -> Family:
 async def test_every_row_of_the_table_folds_and_goes_on(row: OverflowText) -> None:
     family = family_of(row)
     with server(family, row.status, row.example) as wire:
+        result, _, folds = await cast(family, wire)
+    assert result == "read them all"
+    assert folds
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.providers[:20]}-{row.example[:30]}")
+async def test_every_row_counts_inside_a_stream_too(row: OverflowText) -> None:
+    """Gateways answer 200 and send the provider's error as an event."""
+    family = FAMILIES["local"]
+    told = dataclasses.replace(
+        family,
+        refuse=lambda status, text: sse_reply([sse({"error": {"message": text, "code": "1261", "type": "x"}}), DONE]),
+    )
+    with server(told, 200, row.example) as wire:
         result, _, folds = await cast(family, wire)
     assert result == "read them all"
     assert folds

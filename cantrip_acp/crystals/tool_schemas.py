@@ -33,6 +33,8 @@ _PARTS = ("properties", "$defs", "definitions")
 _LISTS = ("prefixItems", *_UNIONS)
 _SINGLE = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
 _MOST_REFERENCES = 20
+_MOST_UNIONS = 100
+"""The most unions of one schema that are merged. A schema of an MCP server may refer to itself."""
 _DESCRIBED = 4_000
 """The most characters of a schema in a description."""
 
@@ -49,7 +51,9 @@ def for_wire(schema: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     whole = dict(schema)
     notes: list[str] = []
     if any(key in whole for key in _NOT_AT_ROOT):
-        whole = _with_plain_root(whole, notes)
+        whole = _with_plain_root(whole, notes, [_MOST_UNIONS])
+    elif whole.get("type") != "object":
+        whole = {**whole, "type": "object", "properties": whole.get("properties", {})}
     properties = whole.get("properties")
     if isinstance(properties, Mapping):
         odd = {name: each for name, each in properties.items() if not _KEY.fullmatch(name)}
@@ -62,20 +66,23 @@ def for_wire(schema: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return made, " ".join(notes)
 
 
-def _with_plain_root(schema: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """Merge the unions and the reference at the root into one object with all properties of the variants."""
+def _with_plain_root(schema: Mapping[str, Any], notes: list[str], left: list[int]) -> dict[str, Any]:
+    """Merge the unions and the reference at the root into one object with all properties of the variants.
+
+    ``left`` has the number of unions that may still be merged.
+    """
     merged: dict[str, Any] = {key: each for key, each in schema.items() if key not in _NOT_AT_ROOT}
     properties: dict[str, Any] = dict(merged.get("properties") or {})
     required = [name for name in merged.get("required") or () if isinstance(name, str)]
     own = dict.fromkeys(required)
     if "$ref" in schema:
         target = _resolved({"$ref": schema["$ref"]}, schema)
-        notes.extend(_take(target, schema, properties, own))
+        notes.extend(_take(target, schema, properties, own, left))
         for key, each in target.items():
             if key not in _NOT_AT_ROOT and key not in ("properties", "required"):
                 merged.setdefault(key, each)
     for each in _variants(schema, "allOf"):
-        notes.extend(_take(each, schema, properties, own))
+        notes.extend(_take(each, schema, properties, own, left))
         if each.get("additionalProperties") is False:
             merged.pop("additionalProperties", None)
     for union, words in (("anyOf", "at least"), ("oneOf", "exactly")):
@@ -85,7 +92,7 @@ def _with_plain_root(schema: Mapping[str, Any], notes: list[str]) -> dict[str, A
         sets: list[list[str]] = []
         for each in variants:
             needed: dict[str, None] = {}
-            _take(each, schema, properties, needed)
+            _take(each, schema, properties, needed, left)
             sets.append([name for name in needed if name not in own])
         for name in sets[0]:
             if all(name in names for names in sets):
@@ -101,13 +108,18 @@ def _with_plain_root(schema: Mapping[str, Any], notes: list[str]) -> dict[str, A
 
 
 def _take(
-    variant: Mapping[str, Any], root: Mapping[str, Any], properties: dict[str, Any], required: dict[str, None]
+    variant: Mapping[str, Any],
+    root: Mapping[str, Any],
+    properties: dict[str, Any],
+    required: dict[str, None],
+    left: list[int],
 ) -> list[str]:
     """Add the properties and the required names of a variant. Returns what unions within it said."""
     notes: list[str] = []
-    if any(key in variant for key in _UNIONS):
+    left[0] -= 1
+    if left[0] > 0 and any(key in variant for key in _UNIONS):
         inner = {**variant, **{key: root[key] for key in ("$defs", "definitions") if key in root}}
-        variant = _with_plain_root(inner, notes)
+        variant = _with_plain_root(inner, notes, left)
     own = variant.get("properties")
     for name, each in (own if isinstance(own, Mapping) else {}).items():
         before = properties.get(name)

@@ -411,20 +411,22 @@ class GateExecutor:
 
     def _fitted(self, gate: Gate, args: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
         """The arguments in the form that the gate's schema asks for, and why they do not fit it; None if they fit."""
-        if has_float(args):
-            # For JSON Schema 3.0 is an integer, and for the gate's code it is not.
-            args = fit(args, gate.parameters)
+        with contextlib.suppress(RecursionError):
+            if has_float(args):
+                # For JSON Schema 3.0 is an integer, and for the gate's code it is not.
+                args = fit(args, gate.parameters)
         problem = self._schema_error(gate, args)
-        if problem is None or not isinstance(gate.parameters, Mapping):
-            return args, problem
+        if problem is None:
+            return args, None
         # Some models, and commands in a shell, give data as a text of JSON.
         decoded = _decode_texts(args)
-        for texts in (False, True):
-            for tried in (args, decoded):
-                if tried is not None:
-                    made = fit(tried, gate.parameters, texts=texts)
-                    if made is not args and self._schema_error(gate, made) is None:
-                        return made, None
+        with contextlib.suppress(RecursionError):
+            for texts in (False, True):
+                for tried in (args, decoded):
+                    if tried is not None:
+                        made = fit(tried, gate.parameters, texts=texts)
+                        if made is not args and self._schema_error(gate, made) is None:
+                            return made, None
         return args, problem
 
     def _schema_error(self, gate: Gate, args: Mapping[str, Any]) -> str | None:

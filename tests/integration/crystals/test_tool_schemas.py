@@ -253,3 +253,18 @@ async def test_a_tool_that_is_refused_without_its_schema_is_named() -> None:
         with pytest.raises(CrystalError, match=r"the tool github_search"):
             await spell.cast("go")
         assert len(wire.requests) == 2
+
+
+def test_a_hostile_schema_that_refers_to_itself_ends() -> None:
+    """Of an MCP server: it would recurse without an end, or take a time that grows with each level."""
+    again = {"$ref": "#/$defs/A"}
+    for union in ("anyOf", "oneOf", "allOf"):
+        wire, _ = for_wire({"type": "object", "properties": {}, **again, "$defs": {"A": {union: [again] * 50}}})
+        assert wire["type"] == "object"
+        assert union not in wire
+    assert for_wire({"type": "object", "$ref": "#"})[0]["properties"] == {}
+
+
+def test_the_root_is_an_object_whatever_the_schema_says() -> None:
+    for schema in ({}, {"type": ["object", "null"]}, {"anyOf": [True, {"type": "string"}]}, {"$ref": "#/lost"}):
+        assert for_wire(schema)[0] == {"type": "object", "properties": {}}

@@ -90,6 +90,19 @@ def test_what_may_mean_something_else_is_refused(kind: Any, given: Any) -> None:
     assert "arguments do not fit gate take(value)" in said
 
 
+@pytest.mark.parametrize("deep", [190, 400, 900])
+def test_deeply_nested_arguments_are_an_answer_and_no_crash(deep: int) -> None:
+    nested: Any = 1.5
+    for _ in range(deep):
+        nested = [nested]
+
+    def take(value: list[Any], n: int = 1) -> str:
+        return "taken"
+
+    assert call(take, {"value": nested})[0] == "taken" or call(take, {"value": nested})[1]
+    assert call(take, {"value": nested, "n": "x"})[1]
+
+
 def test_null_for_an_optional_parameter_means_not_given() -> None:
     def take(text: str, n: int = 5, point: Point = Point(x=1), either: int | None = 7, none: int = None) -> str:  # type: ignore[assignment]  # noqa: B008, RUF013
         return repr((text, n, point, either, none))

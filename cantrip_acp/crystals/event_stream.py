@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from cantrip_acp.text.codecs import json_decoder
+
 DONE = b"[DONE]"
 """The data of the event that ends a stream of OpenAI's API."""
 
@@ -161,7 +163,7 @@ class EventReader:
     def _split(self) -> bytes:
         """Returns the chunks of a list as events; the body as it was if it is no list."""
         try:
-            chunks = msgspec.json.decode(self._list, type=list[msgspec.Raw])
+            chunks = json_decoder(list[msgspec.Raw]).decode(self._list)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return bytes(self._list)
         return b"".join(self._written(None, _LINE_END.split(bytes(each))) for each in chunks)
@@ -198,7 +200,7 @@ def _without_mark(start: bytes) -> bytes:
 
 def _is_json(text: bytes) -> bool:
     try:
-        msgspec.json.decode(text, type=msgspec.Raw)
+        json_decoder(msgspec.Raw).decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
     return True
@@ -215,6 +217,6 @@ class _Typed(msgspec.Struct):
 
 def _type_of(text: bytes) -> bytes | None:
     try:
-        return msgspec.json.decode(text, type=_Typed).type.encode()
+        return json_decoder(_Typed).decode(text).type.encode()
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None

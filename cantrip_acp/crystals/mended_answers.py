@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals.contract import Delta, Emit, Response
+from cantrip_acp.text.codecs import json_decoder
 
 NO_NAME = "(no name)"
 """The gate of a call without a name."""
-
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class WholeCharacters:
@@ -114,7 +113,7 @@ def _mended_data(value: Any) -> Any:
 
 def _is_object(text: str) -> bool:
     try:
-        _OBJECT.decode(text)
+        json_decoder(dict[str, msgspec.Raw]).decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
     return True

@@ -343,11 +343,10 @@ class _Loader:
 
     def _dataset(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
-            # Split only at line feeds, because a JSON string may contain U+2028 and the like.
-            lines = self._files.read(path).decode().split("\n")
-        except (DefinitionError, UnicodeDecodeError) as error:
+            raw = self._files.read(path)
+        except DefinitionError as error:
             raise self._error(self._document, ("dataset",), str(error)) from None
-        for index, row in enumerate(read_intents(lines, str(path)), 1):
+        for index, row in enumerate(read_intents(raw, str(path)), 1):
             yield {"name": row.id or f"{path.stem}-{index}", "intent": row.intent, "reference": row.reference}
 
     def _inspect(self, named: str, shared: Mapping[str, Any]) -> Iterator[Task]:

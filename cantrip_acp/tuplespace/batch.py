@@ -7,13 +7,14 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.text.codecs import convert
+from cantrip_acp.text.utf8 import NotUtf8, utf8_text
 from cantrip_acp.tuplespace.canonical import content_id
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.receipts import make_receipt
@@ -33,9 +34,14 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: Any = None
 
 
-def read_intents(lines: Iterable[str], file: str) -> list[Intent]:
+def read_intents(raw: bytes, file: str) -> list[Intent]:
     """Read JSON lines, each a text or ``{"intent": …, "id": …, "reference": …}``. Raises `TupleError` with file and line."""
     found: list[Intent] = []
+    try:
+        # Split only at line feeds, because a JSON string may contain U+2028 and the like.
+        lines = utf8_text(raw).split("\n")
+    except NotUtf8 as error:
+        raise TupleError(f"{file}:{error.line}: {error}") from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

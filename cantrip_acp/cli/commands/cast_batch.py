@@ -187,8 +187,8 @@ def cast_batch(
 
     policy = read_policy(cwd.resolve())
     at_once, most_waiting = lane_concurrency(concurrency, _AT_ONCE, policy), max_waiting(policy)
-    with click.open_file(intents, encoding="utf-8", errors="strict") as lines:
-        wanted = read_intents(lines, "stdin" if intents == "-" else intents)
+    with click.open_file(intents, "rb") as source:
+        wanted = read_intents(source.read(), "stdin" if intents == "-" else intents)
     state, workspace = paths.state_dir(state_dir), cwd.resolve()
     found = load(recipe, workspace, state_dir=state)
     digest, project = recipe_digest(found, _model_name(found, model)), project_id(workspace)

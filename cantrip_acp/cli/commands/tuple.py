@@ -69,6 +69,7 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
 
     Exit status: 0 done; 1 the lane is full; 2 a tuple is not valid, or the space cannot be opened.
     """
+    from cantrip_acp.text.utf8 import NotUtf8, utf8_text
     from cantrip_acp.tuplespace.errors import SpaceFull, TupleError
     from cantrip_acp.tuplespace.guardrails import max_waiting, read_policy
     from cantrip_acp.tuplespace.monitoring.spans import emitting
@@ -76,10 +77,10 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
 
     name = "stdin" if file == "-" else file
     try:
-        with click.open_file(file, encoding="utf-8") as opened:
-            text = opened.read()
-    except UnicodeDecodeError as error:
-        raise TupleError(f"{name}: this is not UTF-8: {error.reason} at byte {error.start:,}") from None
+        with click.open_file(file, "rb") as opened:
+            text = utf8_text(opened.read())
+    except NotUtf8 as error:
+        raise TupleError(f"{name}:{error.line}: {error}") from None
     works, ids = [], list[str | None]()
     for number, document in _documents(text):
         try:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Places, Problem, broken
 from cantrip_acp.text.dataclass import dataclass
+from cantrip_acp.text.utf8 import NotUtf8, utf8_text
 
 MAX_BYTES = 2 * 1024 * 1024
 """Maximum bytes of a recipe. Even the scripts of long sessions are smaller."""
@@ -72,13 +73,6 @@ def parse(raw: bytes, path: Path, *, file: str | None = None) -> Document:
 
 def _decode(raw: bytes, name: str) -> str:
     try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = raw[: error.start]
-        line = before.count(b"\n") + 1
-        column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
-        byte = raw[error.start]
-        raise broken(
-            name, line, column, f"not UTF-8 (byte 0x{byte:02x}); save the file in the encoding UTF-8"
-        ) from None
-    return text
+        return utf8_text(raw)
+    except NotUtf8 as error:
+        raise broken(name, error.line, error.column, str(error)) from None

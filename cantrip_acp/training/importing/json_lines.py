@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomError
+from cantrip_acp.text.utf8 import NotUtf8, utf8_text
 
 LONGEST = 256_000_000
 """Maximum size of a line in bytes."""
@@ -31,7 +33,7 @@ def objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     raise ImportProblem(where, f"a line of more than {LONGEST:,} bytes")
                 if not line.strip():
                     continue
-                yield where, _decoded(where, line)
+                yield where, _decoded(where, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
     except OSError as error:
         raise ImportProblem(str(path), f"cannot be read: {error.strerror}") from error
 
@@ -45,7 +47,7 @@ def documents(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             if not path.is_file() or path.stat().st_size > LONGEST:
                 raise
-            found = msgspec.json.decode(path.read_bytes())
+            found = msgspec.json.decode(path.read_bytes().removeprefix(codecs.BOM_UTF8))
         except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
             found = None
         if not isinstance(found, dict):
@@ -60,6 +62,10 @@ def _decoded(where: str, line: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        try:
+            utf8_text(line)
+        except NotUtf8 as problem:
+            raise ImportProblem(where, str(problem)) from None
         raise ImportProblem(where, f"not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ImportProblem(where, f"a JSON object is expected, not {type(found).__name__}")

@@ -1,8 +1,8 @@
 """What servers send beside the letter of their APIs: one row for each oddity, for all families of providers.
 
-A row says where the oddity was seen, for which wires it counts, what the server sends, and what must come out. ``held``
-names the wires for which it was right before it was written down here, in every family. A new report is a new row. The last test combines
-rows at random: ``FUZZ=2000 pytest -k combined`` tries more, ``SEED=7`` repeats one.
+A row says where the oddity was seen, for which wires it counts, what the server sends, and what must come out. ``held`` names
+the wires for which it was right in every family before it was written down here. A new report is a new row. The last test
+combines rows at random: ``FUZZ=2000 pytest -k combined`` tries more, ``SEED=7`` repeats one.
 """
 
 from __future__ import annotations

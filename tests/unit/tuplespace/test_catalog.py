@@ -347,7 +347,7 @@ def test_a_recipe_has_the_name_and_version_that_batches_use(tmp_path: Path) -> N
     (tmp_path / ".cantrip").mkdir()
     (tmp_path / ".cantrip" / "review.cantrip.yaml").write_text(RECIPE)
     recipe = load("review", tmp_path)
-    (work,) = batch_tuples(recipe.name, recipe_digest(recipe), read_intents(['"Look."'], "f"), lane="x")
+    (work,) = batch_tuples(recipe.name, recipe_digest(recipe), read_intents(b'"Look."', "f"), lane="x")
     found = build_catalog(tmp_path).lookup(work.payload[0].yool)
     assert (found.name, found.lane, found.kind) == (cast_yool("Re View"), "Re-View", "recipe")
     assert (found.source, found.description) == (".cantrip/review.cantrip.yaml", "Reviews a change.")

@@ -414,7 +414,7 @@ class GateExecutor:
         with contextlib.suppress(RecursionError):
             if has_float(args):
                 # For JSON Schema 3.0 is an integer, and for the gate's code it is not.
-                args = fit(args, gate.parameters)
+                args = fit(args, gate.parameters, nulls=False)
         problem = self._schema_error(gate, args)
         if problem is None:
             return args, None

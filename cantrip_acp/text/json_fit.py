@@ -19,13 +19,13 @@ _UNIONS = ("anyOf", "oneOf", "allOf")
 _MOST_REFERENCES = 20
 
 
-def fit(value: Any, schema: Any, *, texts: bool = False) -> Any:
+def fit(value: Any, schema: Any, *, nulls: bool = True, texts: bool = False) -> Any:
     """The value in the form that the schema asks for. The same object if nothing changes.
 
-    Whole floats become integers where no other number fits. A key that is not required and whose value may not be null is
-    left out if it is null. With ``texts``, numbers, booleans and null in texts count where no text fits.
+    Whole floats become integers where no other number fits. With ``nulls``, a key that is not required and whose value may
+    not be null is left out if it is null. With ``texts``, numbers, booleans and null in texts count where no text fits.
     """
-    return _Fit(schema, texts).value(value, [schema])
+    return _Fit(schema, nulls, texts).value(value, [schema])
 
 
 def has_float(value: Any) -> bool:
@@ -36,10 +36,11 @@ def has_float(value: Any) -> bool:
 
 
 class _Fit:
-    __slots__ = ("_root", "_texts")
+    __slots__ = ("_nulls", "_root", "_texts")
 
-    def __init__(self, root: Any, texts: bool) -> None:
+    def __init__(self, root: Any, nulls: bool, texts: bool) -> None:
         self._root = root
+        self._nulls = nulls
         self._texts = texts
 
     def value(self, value: Any, schemas: Iterable[Any]) -> Any:
@@ -72,7 +73,7 @@ class _Fit:
             declared = bool(of_key)
             if not declared:
                 of_key = [part["additionalProperties"] for part in parts if "additionalProperties" in part]
-            if each is None and declared and key not in required:
+            if self._nulls and each is None and declared and key not in required:
                 kinds = _kinds(self._parts(of_key))
                 if kinds is not None and "null" not in kinds:
                     changed = True

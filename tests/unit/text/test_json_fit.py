@@ -107,3 +107,9 @@ def test_keys_without_a_name_are_checked_by_their_schema() -> None:
     assert schema.is_valid({"a": 1})
     assert not schema.is_valid({"a": "x"})
     assert schema.problems({"a": "x"}, 1) == ["a: 'x' is not of type 'integer'"]
+
+
+def test_a_null_is_left_out_only_if_it_is_asked_for() -> None:
+    schema = {"properties": {"a": INT, "b": INT}}
+    assert fit({"a": 1.0, "b": None}, schema, nulls=False) == {"a": 1, "b": None}
+    assert fit({"a": 1.0, "b": None}, schema) == {"a": 1}

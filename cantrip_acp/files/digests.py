@@ -68,13 +68,14 @@ class FileDigests:
                 for name, place in self._walk(path):
                     if not keep(name):
                         continue
+                    status = None
                     try:
                         status = os.lstat(place)
                         content = self._content(place, status, seen)
                     except OSError as error:
                         if strict:
                             raise
-                        if isinstance(error, FileNotFoundError) or not stat.S_ISREG(status.st_mode):
+                        if status is None or isinstance(error, FileNotFoundError) or not stat.S_ISREG(status.st_mode):
                             continue
                         content = b"%d" % status.st_size
                     count += 1
@@ -110,13 +111,11 @@ class FileDigests:
         """The files below a folder that count: each with its name below the folder, and its path. In a fixed order."""
         try:
             tracked = _tracked(folder)
-        except ValueError:
+        except (OSError, ValueError):
             if self._strict:
                 raise
             tracked = set()
-        above = tuple(_marks(str(each)) for each in folder.parents)
-        marks = _marks(str(folder))
-        for name, place in self._below(str(folder), "", lambda: level_of_folder(str(folder)), (above, marks)):
+        for name, place in self._below(str(folder)):
             tracked.discard(name)
             yield name, place
         for name in sorted(tracked):
@@ -124,34 +123,41 @@ class FileDigests:
             if os.path.lexists(place) and not os.path.isdir(place):
                 yield name, place
 
-    def _below(
-        self, folder: str, prefix: str, enter: Callable[[], Level], marks: tuple[Any, ...]
-    ) -> Iterator[tuple[str, str]]:
-        """``enter`` reads the folder's ignore files. ``marks`` changes if those of the folder, or of one above it, do."""
-        found = self._entries(folder, enter, marks)
-        for name, is_folder in found.entries:
-            place = f"{folder}/{name}"
-            if is_folder:
-                inner = partial(_enter, found.level, name, place)
-                yield from self._below(place, f"{prefix}{name}/", inner, (marks, _marks(place)))
-            else:
+    def _below(self, top: str) -> Iterator[tuple[str, str]]:
+        """The files below a folder. Without recursion: a command can make thousands of folders inside each other."""
+        # These change if an ignore file of the folder, or of one above it, does.
+        marks = (*(_marks(str(each)) for each in Path(top).parents), _marks(top))
+        found = self._entries(top, lambda: level_of_folder(top), marks)
+        stack = [(top, "", marks, found.level, iter(found.entries))]
+        while stack:
+            folder, prefix, marks, level, entries = stack[-1]
+            for name, is_folder in entries:
+                place = f"{folder}/{name}"
+                if is_folder:
+                    inner = (*marks, _marks(place))
+                    found = self._entries(place, partial(_enter, level, name, place), inner)
+                    stack.append((place, f"{prefix}{name}/", inner, found.level, iter(found.entries)))
+                    break
                 yield f"{prefix}{name}", place
+            else:
+                stack.pop()
 
     def _entries(self, folder: str, enter: Callable[[], Level], marks: tuple[Any, ...]) -> _Folder:
         """What counts in a folder, as it was read before if neither the folder nor an ignore file has changed."""
-        mark = _mark(os.lstat(folder))
-        known = self._folders.get(folder)
-        if known is not None and known.mark == mark and known.marks == marks:
-            return known
-        now = time.time_ns()
         try:
+            mark = _mark(os.lstat(folder))
+            known = self._folders.get(folder)
+            if known is not None and known.mark == mark and known.marks == marks:
+                return known
+            now = time.time_ns()
             level = enter()
             with os.scandir(folder) as found:
                 entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in found)
-        except (PermissionError, FileNotFoundError):
+        except OSError:
+            # It has gone meanwhile, may not be read, or has too long a path.
             if self._strict:
                 raise
-            return _Folder(mark, marks, Level(None, "", (), False), [])
+            return _Folder((0, 0, 0, 0), marks, Level(None, "", (), False), [])
         kept = [each for each in entries if each[0] not in _SKIPPED and not level.ignores(*each)]
         known = _Folder(mark, marks, level, kept)
         if now - max(mark[1], mark[2]) >= _RACY_NS:
@@ -206,25 +212,37 @@ def _enter(above: Level, name: str, place: str) -> Level:
 
 
 def _tracked(folder: Path) -> set[str]:
-    """The names that git tracks in a folder (its index: git's documentation, gitformat-index). Raises ValueError."""
-    place = folder / ".git"
+    """The names of what git tracks below a folder, seen from there. Raises ValueError for an index that cannot be read.
+
+    The index: git's documentation, gitformat-index.
+    """
+    top = next((each for each in (folder, *folder.parents) if os.path.lexists(each / ".git")), None)
+    if top is None:
+        return set()
+    place = top / ".git"
     try:
         if place.is_file():
             # A worktree.
-            place = folder / place.read_text().removeprefix("gitdir:").strip()
+            place = top / place.read_text().removeprefix("gitdir:").strip()
         data = (place / "index").read_bytes()
+        magic, version, count = struct.unpack_from(">4sII", data)
+        if magic != b"DIRC" or version not in (2, 3):
+            raise ValueError(f"an index of version {version}")
+        names, at = set(), 12
+        # The hash of each file, as long as the one at the end.
+        flags_at = 40 + (32 if hashlib.sha256(data[:-32]).digest() == data[-32:] else 20)
+        below = "" if top == folder else f"{folder.relative_to(top)}/"
+        for _ in range(count):
+            flags = struct.unpack_from(">H", data, at + flags_at)[0]
+            start = at + flags_at + (4 if flags & 0x4000 else 2)
+            end = data.index(b"\0", start)
+            if (name := os.fsdecode(data[start:end])).startswith(below):
+                names.add(name.removeprefix(below))
+            at += (end - at + 8) // 8 * 8
     except (FileNotFoundError, NotADirectoryError):
         return set()
-    magic, version, count = struct.unpack_from(">4sII", data)
-    if magic != b"DIRC" or version not in (2, 3):
-        raise ValueError(f"an index of version {version}")
-    names, at = set(), 12
-    for _ in range(count):
-        flags = struct.unpack_from(">H", data, at + 60)[0]
-        start = at + 62 + (2 if flags & 0x4000 else 0)
-        end = data.index(b"\0", start)
-        names.add(os.fsdecode(data[start:end]))
-        at += (end - at + 8) // 8 * 8
+    except struct.error:
+        raise ValueError("an index that is cut off") from None
     return names
 
 

@@ -2,8 +2,8 @@
 
 ``{name}`` in the command stands for the step's argument with this name, as one word, or as one word for each value of a list.
 The values reach the shell as variables, never as its text, so nothing in a value is read as shell code. A value that begins with
-``-`` is refused where a program could take it for an option, unless ``--`` stands before it in the command. ``{{name}}`` is the
-text ``{name}``.
+``-`` is refused where a program could take it for an option, unless ``--`` stands before it in the command. A command in which
+the shell would compute with a value is refused, too. ``{{name}}`` is the text ``{name}``.
 """
 
 from __future__ import annotations
@@ -40,6 +40,16 @@ _SHOWN = 500
 """The most characters of output in an error."""
 _PIECE = re.compile(r"\{\{|\}\}|(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}|\\.|['\"]|#|.", re.DOTALL)
 _BEGINS_WORD = re.compile(r"(?:^|[\s;|&(<>])\Z")
+_MAY_BE_EMPTY = re.compile(r"(?:^|[\s;|&(<>`])(?:\$\w+|\$\{[^}]*\})*\Z")
+"""What stands before a value that can be the beginning of a word."""
+_COMPUTED = re.compile(r"\$\[[^\]]*\Z|(?:\$\{|\w\[)[^\]}\s]*\Z|(?:^|\s)\[\[\s(?:(?!\s\]\]).)*\Z", re.DOTALL)
+"""Where the shell computes with a value. It then runs commands that stand in an index, as in ``a[$(command)]``."""
+_COMPUTES = re.compile(
+    r"(?:^|[;|&(`\n!{]|\b(?:then|do|else|if|while|until|builtin|command)\s)\s*"
+    r"(?:let|eval|declare|typeset|local|readonly|trap|read|unset|"
+    r"(?:test|\[|printf)\s(?:[^;|&\n]*\s)?-v)\s[^;|&\n]*\Z"
+)
+"""Commands of the shell that do the same with their arguments."""
 _OPTIONS_END = re.compile(r"(?:^|\s)--\s(?:[^;|&\n(]*)\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GIVEN = {"CI": "1", "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
@@ -79,6 +89,8 @@ class Template:
     def __init__(self, text: str) -> None:
         self._parts: list[str | _Slot] = []
         before, quote, comment = "", "", False
+        # What stands before, with x for each character in quotes; the brackets that are open, where A computes.
+        words, brackets = "", ""
         if not text.strip() or "\0" in text:
             raise TupleError("a command must have a text without NUL characters")
         for piece in _PIECE.finditer(text):
@@ -91,10 +103,17 @@ class Template:
                     )
                 if name in _RESERVED:
                     raise TupleError(f"{{{name}}} cannot be used: {name} says for which project a step is")
-                option = bool(_BEGINS_WORD.search(before)) and not _OPTIONS_END.search(before)
+                if not comment and ("A" in brackets or _COMPUTED.search(words) or _COMPUTES.search(words)):
+                    raise TupleError(
+                        f"the shell computes with {{{name}}} there, and so could run what stands in its value. Give the value to "
+                        "a program, such as expr or [ (not [[ or (( )))"
+                    )
+                # An earlier value, quotes and variables can be empty.
+                option = bool(_MAY_BE_EMPTY.search(words)) and not _OPTIONS_END.search(words)
                 self._parts.append(_Slot(name, option))
                 before += "x"
                 continue
+            quoted = quote
             if comment:
                 comment = said != "\n"
             elif quote == "'":
@@ -110,6 +129,13 @@ class Template:
                 # In single quotes a backslash is a backslash.
                 quote = ""
             self._parts.append(literal)
+            plain = _without_quotes(said, literal, quoted)
+            if plain == "(" and not comment:
+                # ((…)) and $((…)) compute.
+                brackets = f"{brackets[:-1]}AA" if brackets and words.endswith("(") else f"{brackets}("
+            elif plain == ")":
+                brackets = brackets[:-1]
+            words += plain
             before += literal
         if quote:
             raise TupleError(f"a quote ({quote}) is not closed")
@@ -145,6 +171,17 @@ class Template:
             variables |= {f"YOOL_{part.name}_{number}": word for number, word in enumerate(words)}
             text += " ".join(f'"${{YOOL_{part.name}_{number}}}"' for number in range(len(words)))
         return text, variables
+
+
+def _without_quotes(said: str, literal: str, quote: str) -> str:
+    """A piece of a command without quotes, with x for each character in ``quote`` or behind a backslash."""
+    if said == "\\\n" and quote != "'":
+        return ""
+    if quote:
+        return "" if said == quote else "x"
+    if said in ("'", '"'):
+        return ""
+    return "x" if said.startswith("\\") else literal
 
 
 def _words(name: str, value: Any) -> list[str]:

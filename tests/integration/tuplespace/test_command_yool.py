@@ -92,6 +92,16 @@ async def test_a_value_that_looks_like_an_option_needs_two_dashes_before_it(make
     assert "write -- before {path}" in refused.error
     assert (await make("ls a; ls -- b; ls {path}")(call(path="-l"))).exit == 64
     assert (await make("ls {paths}")(call(paths=["a", "-l"]))).exit == 64
+    for text in (
+        "ls {empty}{path}",
+        'ls ""{path}',
+        "ls $NONE${NONE}{path}",
+        "ls 'a -- ' {path}",
+        "echo `ls {path}`",
+        "ls \\\n{path}",
+    ):
+        assert (await make(text)(call(path="-l", **({"empty": ""} if "{empty}" in text else {})))).exit == 64, text
+    assert await said(make("printf '<%s>' a{path} \\\\{path} 'b'{path}"), path="-n") == "<a-n><\\-n><b-n>"
     assert await said(make("printf -- '<%s>' {path}"), path="-n") == "<-n>"
     assert await said(make("printf '<%s>' --path={path}"), path="-n") == "<--path=-n>"
 
@@ -122,6 +132,38 @@ async def test_wrong_arguments_are_told_and_nothing_runs(
 def test_a_command_that_cannot_be_filled_safely_is_refused(text: str) -> None:
     with pytest.raises(TupleError):
         Template(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo $(( {n} + 1 ))",
+        "echo $(echo $(echo a)) $(( ( 2 * 1 ) + {n} ))",
+        "(( {n} > 1 ))",
+        "echo $[ {n}]",
+        "echo $[{n}]",
+        "[[ {n} -eq 1 ]]",
+        "a[{n}]=1",
+        "x=abc; echo ${x:{n}}",
+        "if true; then let {n}; fi",
+        "test -v {n}",
+        "[ -v {n} ]",
+        "printf -v {n} a",
+        "true; declare {n}=1",
+        "eval {n}",
+    ],
+)
+def test_a_value_stands_nowhere_where_the_shell_would_compute_with_it(text: str) -> None:
+    with pytest.raises(TupleError, match="the shell computes with"):
+        Template(text)
+
+
+async def test_what_only_looks_as_if_the_shell_would_compute_is_allowed(make: Callable[..., CommandYool]) -> None:
+    text = (
+        "x=$(( 1 + 1 )); if [[ -n a ]]; then printf '<%s>' '((' $(expr {n} + $x) $(printf %s {n}); fi; "
+        "[ {n} -eq 3 ] && grep -v {n} /dev/null; true"
+    )
+    assert await said(make(text), n=3) == "<((><5><3>"
 
 
 async def test_braces_of_the_shell_stay(make: Callable[..., CommandYool]) -> None:

@@ -77,6 +77,73 @@ def test_an_index_of_another_version_is_no_obstacle(folder: Path) -> None:
     assert inputs(folder).digest() == before
 
 
+@pytest.mark.parametrize("kind", ["sha1", "sha256"])
+def test_what_git_tracks_counts_although_it_is_ignored_in_every_repository(folder: Path, kind: str) -> None:
+    inner = folder / "packages" / "one"
+    inner.mkdir(parents=True)
+    (folder / ".gitignore").write_text("made\n")
+    (inner / "made").write_text("1")
+    for words in (["init", "-q", f"--object-format={kind}"], ["add", "-f", "."]):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    for top in (folder, inner):
+        before = inputs(top).digest()
+        (inner / "made").write_text(f"{top}")
+        assert inputs(top).digest() not in ("", before)
+
+
+def test_an_index_that_is_cut_off_is_no_obstacle(folder: Path) -> None:
+    for words in (["init", "-q"], ["add", "-A"]):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    before = inputs(folder).digest()
+    index = folder / ".git" / "index"
+    index.write_bytes(index.read_bytes()[:40])
+    assert inputs(folder).digest() == before
+
+
+def test_folders_deep_inside_each_other_are_no_obstacle(folder: Path) -> None:
+    before = inputs(folder).digest()
+    top = os.open(folder, os.O_RDONLY)
+    try:
+        # Deeper than Python calls functions, and in the end deeper than a path can say.
+        at = os.dup(top)
+        for number in range(2500):
+            os.mkdir("a", dir_fd=at)
+            below = os.open("a", os.O_RDONLY, dir_fd=at)
+            os.close(at)
+            at = below
+            if number == 1500:
+                os.close(os.open("file", os.O_CREAT, dir_fd=at))
+        os.close(at)
+        assert inputs(folder).digest() not in ("", before)
+    finally:
+        os.close(top)
+        subprocess.run(["rm", "-rf", folder / "a"], check=True)
+
+
+def test_a_folder_that_goes_while_it_is_read_is_no_obstacle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = inputs(folder).digest()
+    (folder / "b").mkdir()
+    real = digests._enter
+
+    def gone(level: object, name: str, place: str) -> object:
+        os.rmdir(place)
+        return real(level, name, place)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(digests, "_enter", gone)
+    assert inputs(folder).digest() == before
+    (folder / "b").mkdir()
+    marks = digests._marks
+
+    def gone_before(place: str) -> object:
+        found = marks(place)
+        if place.endswith("/b"):
+            os.rmdir(place)
+        return found
+
+    monkeypatch.setattr(digests, "_marks", gone_before)
+    assert inputs(folder).digest() == before
+
+
 def test_files_that_cannot_be_counted_do_not_count_and_the_user_is_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

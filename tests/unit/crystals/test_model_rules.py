@@ -68,7 +68,7 @@ async def told(crystal: Crystal) -> list[str]:
         ("openai", "gpt-5-turbo", "GPT-5", {"max_input": 272_000, "reasoning": True}),
         ("google", "models/gemini-5-neon", "Gemini 4 and later", {"audio": True, "reasoning": True}),
         ("openrouter", "anthropic/claude-opus-6.1:beta", "Claude 5.5 and later", {"images": True}),
-        ("openrouter", "deepseek/deepseek-v5", "DeepSeek", {"reasoning": True, "images": False}),
+        ("openrouter", "deepseek/deepseek-v5", "DeepSeek V4 and later", {"reasoning": True, "images": False}),
         ("groq", "moonshotai/kimi-k4", "Kimi", {"images": True}),
         ("ollama", "gemma5:27b", "Gemma 4 and later", {"images": True, "context_window": None}),
         ("vllm", "Qwen/Qwen9-VL", "Qwen VL", {"context_window": None, "images": True}),

@@ -52,6 +52,14 @@ def known_ids(workspace: Path | str) -> tuple[str, ...]:
     return tuple(each for each in found if each is not None)
 
 
+def head_commit(workspace: Path | str) -> str | None:
+    """The commit that is checked out in a folder, or None."""
+    with suppress(GitError):
+        repository = Repository.of(os.path.realpath(workspace))
+        return None if repository is None else repository.commit()
+    return None
+
+
 def _named() -> str | None:
     name = os.environ.get("CANTRIP_PROJECT", "").strip()
     return f"named:{name}" if name else None

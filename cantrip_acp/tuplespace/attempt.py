@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import anyio
 import msgspec
 
+from cantrip_acp.tuplespace.authority import refusal
 from cantrip_acp.tuplespace.canonical import storable
 from cantrip_acp.tuplespace.errors import SpaceError, TupleError
 from cantrip_acp.tuplespace.monitoring import spans
@@ -219,7 +220,7 @@ class Attempt:
         def receipt(result: StepResult, input_hash: str | None = None, reused: str | None = None) -> dict[str, Any]:
             cost = {**result.cost, "wall_ms": round((time.monotonic() - clock) * 1000)}
             return make_receipt(
-                yool=getattr(yool, "full_name", step.yool),
+                yool=getattr(yool, "full_name", "") or step.yool,
                 tuple_id=work.id,
                 started_at=started,
                 ended_at=now_iso(),
@@ -237,6 +238,9 @@ class Attempt:
         for left, what in ((share.usd, "budget_usd"), (share.tokens, "budget_tokens"), (left_s, "deadline_iso")):
             if left is not None and left <= 0:
                 return receipt(StepResult(exit=75, error=f"nothing is left of the tuple's {what}"))
+
+        if (why := refusal(step.yool, getattr(yool, "authority", ()), work, self.claim.meta)) is not None:
+            return receipt(StepResult(exit=77, error=why))
 
         so_far: Mapping[str, Any] = {}
 

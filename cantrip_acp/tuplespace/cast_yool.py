@@ -70,6 +70,9 @@ class CastYool:
         self.loom = loom
         self.needs = {"recipe": digest, **({"project": project} if project else {})}
         self.without = ("reference",) if why_no_references(cantrip, loom) else ()
+        self.authority: tuple[str, ...] = ()
+        self.full_name = ""
+        """The name for receipts, if steps may name it in other ways."""
         self._hosts = hosts
         self._model = model
 

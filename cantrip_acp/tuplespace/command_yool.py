@@ -145,6 +145,18 @@ class Template:
         """The arguments that it takes."""
         return tuple(dict.fromkeys(each.name for each in self._parts if isinstance(each, _Slot)))
 
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments."""
+        value = {"type": ["string", "number", "boolean"]}
+        either = {"anyOf": [value, {"type": "array", "items": value}]}
+        return {
+            "type": "object",
+            "properties": {**dict.fromkeys(self.names, either), **{name: {"type": "string"} for name in _RESERVED}},
+            "required": [*self.names],
+            "additionalProperties": False,
+        }
+
     def fill(self, args: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
         """The command, and the variables with the values. Raises `TupleError` with what is wrong with the arguments."""
         names = self.names
@@ -216,6 +228,13 @@ def check_variables(names: Sequence[str]) -> None:
         if looks_secret(name) or name.startswith("YOOL_"):
             why = "it is a secret, and no secret enters a sandbox" if looks_secret(name) else "this name is in use"
             raise TupleError(f"the variable {name} cannot be given to a command: {why}")
+
+
+def check_hosts(names: Sequence[str]) -> None:
+    """Raise `CantripError` for what is no host that a sandbox can reach."""
+    from cantrip_acp.sandbox.network.hosts import AllowedHosts
+
+    AllowedHosts.of(tuple(names))
 
 
 class CommandYool:

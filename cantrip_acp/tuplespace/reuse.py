@@ -46,7 +46,7 @@ class Reuse(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return content_id(
             {
-                "yool": getattr(yool, "full_name", call.yool),
+                "yool": getattr(yool, "full_name", "") or call.yool,
                 "version": getattr(yool, "version", ""),
                 "args": thaw(call.args),
                 "inputs": digest,

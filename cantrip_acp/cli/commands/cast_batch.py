@@ -179,6 +179,7 @@ def cast_batch(
     from cantrip_acp.files import paths
     from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.recipes import load
+    from cantrip_acp.tuplespace import authority
     from cantrip_acp.tuplespace.alarms import alarms_in_thread
     from cantrip_acp.tuplespace.batch import BatchLog, batch_tuples, read_intents, recipe_digest
     from cantrip_acp.tuplespace.guardrails import lane_concurrency, max_waiting, read_policy
@@ -237,7 +238,8 @@ def cast_batch(
         report = _Report(store, works, [each for each in wanted for _ in range(samples)], budget, as_json=as_json)
         report.collect(earlier=True)
         about = {"cantrip.lane": works[0].lane, "cantrip.tuples": len(works)}
-        with report.terminal(), emitting(f"cast-batch {found.name}", about) as meta:
+        with report.terminal(), emitting(f"cast-batch {found.name}", about) as trace:
+            meta = {**authority.note(cwd), **trace}
             if lane is None:
                 opened = open_recipe(recipe, cwd, loom, state_dir, model, many=True)
                 if any(each.reference is not None for each in wanted):

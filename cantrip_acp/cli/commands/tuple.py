@@ -40,9 +40,10 @@ def tuple_() -> None:
     "out",
     short_help="Put tuples into the space.",
     **examples(
-        """echo '{"schema": "yool-tuple/v1", "lane": "build", "payload": [{"yool": "agent.lint.ruff"}]}' > one.json""",
+        """echo '{"schema": "yool-tuple/v1", "lane": "build", "payload": [{"yool": "agent.greet.all"}]}' > one.json""",
         "cantrip tuple out one.json",
-        "cantrip tuple status",
+        "cantrip worker --lane build --until-empty --yool agent.greet.all='echo Hello.'",
+        "cantrip tuple out one.json --wait",
     ),
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
@@ -54,10 +55,21 @@ def tuple_() -> None:
 @click.option(
     "--branching", type=click.IntRange(1), default=10, show_default=True, help="Branches at each level of a fan-out."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each tuple.")
+@click.option("--wait", is_flag=True, help="Wait until the tuples have ended, and print each step as it ends.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON line for each tuple, and with --wait for each step."
+)
 @space_option
 @state_option
-def out(file: str, depth: int | None, branching: int, as_json: bool, space: str | None, state_dir: Path | None) -> int:
+def out(
+    file: str,
+    depth: int | None,
+    branching: int,
+    wait: bool,
+    as_json: bool,
+    space: str | None,
+    state_dir: Path | None,
+) -> int:
     """Put the tuples of FILE into the space: one JSON object, or one in each line. - is stdin.
 
     If one of the tuples is not valid, the command puts none of them. A tuple with a known id is the same work and is
@@ -67,8 +79,15 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
     With --depth, one tuple creates a tree of tuples (a fan-out), for example a million. Workers put the next tuples
     when they take the earlier ones. Each tuple of the tree has its path in map_pos.
 
-    Exit status: 0 done; 1 the lane is full; 2 a tuple is not valid, or the space cannot be opened.
+    If AGENTS.md here says who may order a step (authority), a tuple that somebody else ordered is refused. Who puts a tuple
+    and from which commit is noted beside it, and is no part of its id.
+
+    Exit status: 0 done; 1 the lane is full, or with --wait a tuple failed; 2 a tuple is not valid or may not be ordered, or
+    the space cannot be opened.
     """
+    from cantrip_acp.cli.session.wait_for_tuples import wait_for_tuples
+    from cantrip_acp.tuplespace import authority
+    from cantrip_acp.tuplespace.catalog.build import authorities
     from cantrip_acp.text.utf8 import NotUtf8, utf8_text
     from cantrip_acp.tuplespace.errors import SpaceFull, TupleError
     from cantrip_acp.tuplespace.guardrails import max_waiting, read_policy
@@ -82,9 +101,13 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
     except NotUtf8 as error:
         raise TupleError(f"{name}:{error.line}: {error}") from None
     works, ids = [], list[str | None]()
+    allowed, noted = authorities(Path()), authority.note()
     for number, document in _documents(text):
         try:
             work, before = adopt_tuple(document)
+            for step in work.payload:
+                if (why := authority.refusal(step.yool, allowed.get(step.yool, ()), work, noted)) is not None:
+                    raise TupleError(why)
             ids.append(before)
             works.append(work if depth is None else _fan_out(work, depth, branching))
         except TupleError as error:
@@ -93,12 +116,22 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
     store = open_space(space, state_dir)
     try:
         with emitting("put tuples", {"cantrip.tuples": len(works)}) as meta:
-            new = store.put(works, max_waiting=most, meta=meta)
+            new = store.put(works, max_waiting=most, meta={**noted, **meta})
+        _print_put(works, ids, new, as_json=as_json)
+        if wait and not wait_for_tuples(store, works, as_json=as_json):
+            return 1
     except SpaceFull as full:
         click.echo(f"cantrip: {full}", err=True)
         return 1
+    except KeyboardInterrupt:
+        click.echo("cantrip: not waiting any more; `cantrip tuple status` shows the rest", err=True)
+        return 1
     finally:
         store.close()
+    return 0
+
+
+def _print_put(works: list[WorkTuple], ids: list[str | None], new: list[bool], *, as_json: bool) -> None:
     for work, before, is_new in zip(works, ids, new, strict=True):
         if as_json:
             row = {"tuple_id": work.id, "lane": work.lane, "new": is_new, **({"given_id": before} if before else {})}
@@ -106,7 +139,7 @@ def out(file: str, depth: int | None, branching: int, as_json: bool, space: str 
         else:
             was = f"  (its id was {before})" if before else ""
             click.echo(f"{work.id}  {'put into' if is_new else 'known in'} lane {work.lane}{was}")
-    return 0
+    sys.stdout.flush()
 
 
 def _fan_out(work: WorkTuple, depth: int, branching: int) -> WorkTuple:
@@ -475,6 +508,7 @@ def resume(pattern: str | None, failed: bool, as_json: bool, space: str | None, 
 
     Exit status: 0 done, also if there were none; 2 the pattern is not valid, or the space cannot be opened.
     """
+    from cantrip_acp.tuplespace import authority
     from cantrip_acp.tuplespace.batch import latest_attempts
     from cantrip_acp.tuplespace.monitoring.spans import emitting
     from cantrip_acp.tuplespace.tuples import Pattern
@@ -502,7 +536,7 @@ def resume(pattern: str | None, failed: bool, as_json: bool, space: str | None, 
                 cursor = following
             latest = latest_attempts(store, dead, again=True)
             with emitting("resume tuples", {"cantrip.tuples": len(latest)}) as meta:
-                new = store.put(latest, meta=meta)
+                new = store.put(latest, meta={**authority.note(), **meta})
             emitted = [(work.id, first.id) for work, first, is_new in zip(latest, dead, new, strict=True) if is_new]
         held = [each for each in store.holders() if _may_hold(each, wanted, stored)]
     finally:

@@ -31,7 +31,7 @@ from cantrip_acp.cli.session.tuple_space import (
     space_option,
     worker_name,
 )
-from cantrip_acp.cli.session.yools import command_yools, inputs_option, yool_option
+from cantrip_acp.cli.session.yools import agent_yools, command_yools, inputs_option, yool_option
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
@@ -98,7 +98,8 @@ def worker(
     state_dir: Path | None,
     allow_hosts: tuple[str, ...],
 ) -> int:
-    """Take tuples of a lane: cast them with RECIPES, or run the commands of --yool. Runs until it is stopped.
+    """Take tuples of a lane: cast them with RECIPES, or run the commands of --yool. Without both, run the agents of this lane
+    in AGENTS.md that have `run` or `recipe`. Runs until it is stopped.
 
     A worker takes only tuples whose steps it can run: that name one of RECIPES with the same text, or a --yool. A recipe that
     you name by its path is trusted for this run. Give a worker the --model of the `cast-batch` that it works for.
@@ -118,17 +119,21 @@ def worker(
     import anyio
 
     from cantrip_acp.tuplespace.alarms import alarms_to
+    from cantrip_acp.tuplespace.catalog.build import authorities, runnable_agents
     from cantrip_acp.tuplespace.catalog.capabilities import with_newest
     from cantrip_acp.tuplespace.guardrails import cpu_percent, lane_concurrency, read_policy
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker, runnables
 
-    if not (recipes or commands):
+    agents = [] if recipes or commands else runnable_agents(cwd, lane)
+    if not (recipes or commands or agents):
         raise click.UsageError(
-            "name a recipe to cast, or a command to run (--yool agent.lint.ruff='ruff check {path}')"
+            "name a recipe to cast, or a command to run (--yool agent.lint.ruff='ruff check {path}'). AGENTS.md here has no "
+            f"agent of the lane {lane} with run or recipe"
         )
     policy = read_policy(cwd.resolve())
     hosts, at_once = named_hosts(allow_hosts), lane_concurrency(concurrency, policy=policy)
+    allowed = authorities(cwd)
     address = _address(metrics) if metrics is not None else None
     opened = []
     store = None
@@ -139,8 +144,18 @@ def worker(
             opened.append(each)
             print_allowed(each.cantrip, each.cantrip.circle, hosts, ask=False)
         store = open_space(space, state_dir)
-        further = command_yools(commands, inputs, cwd, state_dir, allow_hosts)
-        yools, counter = with_newest({**cast_yools(opened, allow_hosts), **further}), None
+
+        def open_agent(recipe: str) -> OpenedRecipe:
+            opened.append(open_recipe(recipe, cwd, loom_file, state_dir, model, many=True, named_here=False))
+            print_allowed(opened[-1].cantrip, opened[-1].cantrip.circle, hosts, ask=False)
+            return opened[-1]
+
+        casts = cast_yools(opened, allow_hosts)
+        for name in casts.keys() & allowed.keys():
+            setattr(casts[name], "authority", allowed[name])  # noqa: B010 - of functions too
+        further = command_yools(commands, inputs, cwd, state_dir, allow_hosts, allowed)
+        further |= agent_yools(agents, cwd, state_dir, allow_hosts, open_agent)
+        yools, counter = with_newest({**casts, **further}), None
         runs = runnables(yools)
         for each in opened:
             note_references(each)

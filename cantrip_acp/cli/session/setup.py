@@ -147,6 +147,7 @@ def open_recipe(
     model: str | None = None,
     *,
     many: bool = False,
+    named_here: bool = True,
 ) -> OpenedRecipe:
     """Load a recipe, build its cantrip and open its loom. ``model`` takes the place of the recipe's own model.
 
@@ -156,7 +157,7 @@ def open_recipe(
     """
     from cantrip_acp.recipes.build.build import build, open_loom
 
-    recipe, workspace, state = load_trusted(name_or_path, cwd, state_dir)
+    recipe, workspace, state = load_trusted(name_or_path, cwd, state_dir, named_here=named_here)
     if many and not recipe.data.get("memory", {}).get("batches"):
         recipe = recipe.independent()
     from cantrip_acp.tuplespace.gate_cache import with_gate_cache
@@ -215,15 +216,20 @@ def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crysta
     return build(recipe, workspace=workspace, crystal=crystal)
 
 
-def load_trusted(name_or_path: str, cwd: Path, state_dir: Path | None) -> tuple[Recipe, Path, Path]:
-    """Load the recipe and check its trust. Returns the recipe, its workspace and the state folder."""
+def load_trusted(
+    name_or_path: str, cwd: Path, state_dir: Path | None, *, named_here: bool = True
+) -> tuple[Recipe, Path, Path]:
+    """Load the recipe and check its trust. Returns the recipe, its workspace and the state folder.
+
+    A recipe that the user has not ``named_here``, but a file of the project, needs trust also if it is named by its path.
+    """
     from cantrip_acp.files import paths
     from cantrip_acp.recipes import load, trust
     from cantrip_acp.recipes.recipe import is_path
 
     state, workspace = paths.state_dir(state_dir), cwd.resolve()
     recipe = load(name_or_path, workspace, state_dir=state)
-    if not is_path(name_or_path):
+    if not (named_here and is_path(name_or_path)):
         trust.require(recipe, workspace, state)
     return recipe, workspace, state
 

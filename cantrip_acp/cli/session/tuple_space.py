@@ -14,6 +14,7 @@ from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
+    from cantrip_acp.tuplespace.cast_yool import CastYool
     from cantrip_acp.tuplespace.guardrails import DiskFloor, Policy
     from cantrip_acp.tuplespace.reuse import Reuse
     from cantrip_acp.tuplespace.stores.base import TupleStore
@@ -113,9 +114,7 @@ def cast_yools(opened: Sequence[OpenedRecipe], hosts: Sequence[str]) -> dict[str
 
     Raises DefinitionError if two recipes have one name.
     """
-    from cantrip_acp.git.project_identity import project_id
-    from cantrip_acp.tuplespace.batch import cast_yool, recipe_digest
-    from cantrip_acp.tuplespace.cast_yool import CastYool
+    from cantrip_acp.tuplespace.batch import cast_yool
     from cantrip_acp.tuplespace.fan_out import SPAWN, spawn
 
     yools: dict[str, Any] = {SPAWN: spawn}
@@ -125,8 +124,15 @@ def cast_yools(opened: Sequence[OpenedRecipe], hosts: Sequence[str]) -> dict[str
             raise DefinitionError(
                 f"two recipes have the name {each.recipe.name!r}: start a worker for each", where=each.recipe.file
             )
-        digest = recipe_digest(each.recipe, each.model)
-        yools[name] = CastYool(
-            each.cantrip, each.loom, digest, hosts=hosts, model=each.model, project=project_id(each.workspace)
-        )
+        yools[name] = cast_of(each, hosts)
     return yools
+
+
+def cast_of(opened: OpenedRecipe, hosts: Sequence[str]) -> CastYool:
+    """The yool that casts a recipe."""
+    from cantrip_acp.git.project_identity import project_id
+    from cantrip_acp.tuplespace.batch import recipe_digest
+    from cantrip_acp.tuplespace.cast_yool import CastYool
+
+    digest, project = recipe_digest(opened.recipe, opened.model), project_id(opened.workspace)
+    return CastYool(opened.cantrip, opened.loom, digest, hosts=hosts, model=opened.model, project=project)

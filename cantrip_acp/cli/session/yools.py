@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,8 @@ import click
 import msgspec
 
 if TYPE_CHECKING:
+    from cantrip_acp.cli.session.setup import OpenedRecipe
+    from cantrip_acp.tuplespace.catalog.capabilities import Capability
     from cantrip_acp.tuplespace.worker import Yool
 
 yool_option = click.option(
@@ -36,6 +38,7 @@ def command_yools(
     cwd: Path,
     state_dir: Path | None,
     hosts: Sequence[str],
+    authorities: Mapping[str, tuple[str, ...]],
 ) -> dict[str, Yool]:
     """The yools of ``--yool``. They can reach the hosts of ``--allow-host``."""
     from cantrip_acp.files import paths
@@ -64,7 +67,14 @@ def command_yools(
     state = paths.private(paths.state_dir(state_dir))
     for name, each in found.items():
         try:
-            yools[name] = CommandYool(each, workspace, state, full_name=name, project=project_id(workspace))
+            yools[name] = CommandYool(
+                each,
+                workspace,
+                state,
+                full_name=name,
+                project=project_id(workspace),
+                authority=authorities.get(name, ()),
+            )
         except TupleError as error:
             raise click.BadParameter(f"{name}: {error}", param_hint="--yool") from None
     return yools
@@ -75,3 +85,40 @@ def _pair(text: str, option: str, example: str) -> tuple[str, str]:
     if not mark:
         raise click.BadParameter(f"write it as {option} {example}, not {text!r}", param_hint=option)
     return name.strip(), value
+
+
+def agent_yools(
+    agents: Sequence[Capability],
+    cwd: Path,
+    state_dir: Path | None,
+    hosts: Sequence[str],
+    open_agent: Callable[[str], OpenedRecipe],
+) -> dict[str, Yool]:
+    """The yools of agents. Their commands reach only hosts that the user allows. Raises `DefinitionError`."""
+    from cantrip_acp.cli.session.tuple_space import cast_of
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.files import paths
+    from cantrip_acp.git.project_identity import project_id
+    from cantrip_acp.tuplespace.command_yool import Command, CommandYool
+
+    workspace, state = cwd.resolve(), paths.private(paths.state_dir(state_dir))
+    yools: dict[str, Yool] = {}
+    for each in agents:
+        if each.recipe is not None:
+            cast = cast_of(open_agent(each.recipe), hosts)
+            cast.full_name, cast.authority = each.name, each.authority
+            yools[each.name] = cast
+            continue
+        assert each.run is not None
+        if refused := [host for host in each.network if host not in hosts]:
+            options = " ".join(f"--allow-host {host}" for host in refused)
+            raise DefinitionError(
+                f"{each.name} wants to reach {', '.join(refused)}. If you allow it, start the worker with {options}",
+                where=each.source,
+            )
+        command = Command(run=each.run, inputs=each.inputs, env=each.env, network=each.network)
+        project = project_id(workspace)
+        yools[each.name] = CommandYool(
+            command, workspace, state, full_name=each.name, project=project, authority=each.authority
+        )
+    return yools

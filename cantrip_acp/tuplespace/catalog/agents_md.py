@@ -8,6 +8,16 @@
         budget_usd: 0.50
     - Role: implements code from spec
 
+    ### linter
+    - yool_id: agent.lint.ruff.v1
+    - lane: build
+    - run: ruff check {path}
+    - inputs: [src/**, pyproject.toml]
+    - env: [RUFF_TARGET]
+
+``run`` is a command and ``recipe`` a recipe: with one of them, workers can run the agent. ``inputs``, ``env`` and ``network`` are
+for commands, and for people otherwise.
+
 The terms may be indented or not, and may be bullets too. Keys may be written ``Yool-ID`` or ``**lane**``. Other bullets are for
 people. Headings in code blocks are examples.
 """
@@ -21,7 +31,9 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from cantrip_acp.core.errors import CantripError
 from cantrip_acp.text.codecs import convert
+from cantrip_acp.tuplespace.command_yool import Command, Template, check_hosts, check_variables
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.tuples import AgentTerms
 
@@ -65,6 +77,47 @@ class AgentBlock:
             return convert([found] if isinstance(found, str) else found, tuple[str, ...])
         except msgspec.ValidationError:
             self.fail("authority", f"authority must be a list such as [user, ci], not {found!r}")
+
+    @property
+    def command(self) -> Command | None:
+        """The command of the agent."""
+        if (text := self._text("run")) is None:
+            return None
+        if "recipe" in self.values:
+            self.fail("recipe", "it has run and recipe; keep one of them")
+        inputs = self._list("inputs") if "inputs" in self.values else None
+        made = Command(run=text, inputs=inputs, env=self._list("env"), network=self._list("network"))
+        for key, check in (
+            ("run", lambda: Template(made.run)),
+            ("env", lambda: check_variables(made.env)),
+            ("network", lambda: check_hosts(made.network)),
+        ):
+            try:
+                check()
+            except CantripError as error:
+                self.fail(key, f"{key}: {error}")
+        return made
+
+    @property
+    def recipe(self) -> str | None:
+        """The recipe that the agent casts: its name, or its path in the project."""
+        return self._text("recipe")
+
+    def _text(self, key: str) -> str | None:
+        if key not in self.values:
+            return None
+        text = str(self.values[key])
+        if len(text) > 1 and text.startswith("`") and text.endswith("`") and "`" not in text[1:-1]:
+            text = text[1:-1]
+        if not text.strip():
+            self.fail(key, f"{key} is empty")
+        return text
+
+    def _list(self, key: str) -> tuple[str, ...]:
+        """``[a, b]``, or ``a, b``."""
+        text = str(self.values.get(key, "")).strip()
+        text = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+        return tuple(name for part in text.split(",") if (name := part.strip().strip("`'\"").strip()))
 
     @property
     def agent_terms(self) -> AgentTerms | None:
@@ -146,9 +199,10 @@ def _add(block: AgentBlock, entry: re.Match[str], line: int, in_terms: bool) -> 
         block.lines.setdefault(key, line)
         block.fail(key, f"{entry['key']!r} is no term; a term is {near[0]}")
     ours = key in ("yool_id", "authority", "lane", "agent_terms")
+    runs = key in ("run", "recipe", "inputs", "env", "network")
     values = block.terms if is_term else block.values
     if key in values:
-        if ours or is_term:
+        if ours or is_term or runs:
             where = block.lines[key]
             block.lines[key] = line
             block.fail(key, f"{entry['key']} is given twice, first in line {where}")

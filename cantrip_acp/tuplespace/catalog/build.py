@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,7 +21,16 @@ from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.recipe import BUILT_IN, Recipe, read, recipe_files
 from cantrip_acp.tuplespace.batch import cast_yool, recipe_digest
 from cantrip_acp.tuplespace.catalog.agents_md import AgentBlock, parse_agents
-from cantrip_acp.tuplespace.catalog.capabilities import Capability, Catalog, capability, split_version
+from cantrip_acp.tuplespace.catalog.capabilities import (
+    FILE,
+    Capability,
+    Catalog,
+    capability,
+    read_catalog,
+    split_version,
+    with_newest,
+)
+from cantrip_acp.tuplespace.command_yool import Template
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.version import __version__
 
@@ -70,22 +79,55 @@ def build_catalog(folder: Path) -> Catalog:
     for name, block in _agents(folder):
         given = {"lane": block.lane, "authority": block.authority, "agent_terms": block.agent_terms}
         if name in recipes:
+            for key in ("run", "recipe"):
+                if key in block.values:
+                    block.fail(key, f"{name} is the name of a recipe already; give the agent another yool_id")
             kept = {key: value for key, value in given.items() if value}
             recipes[name] = msgspec.structs.replace(recipes[name], **kept)
             continue
-        if block.lane is None:
-            block.fail("yool_id", "it has no lane; add a bullet such as - lane: build")
-        number = split_version(name)[1]
-        version, source = f"v{1 if number is None else number}", f"{AGENTS_FILE}: {block.title}"
-        try:
-            agents.append(
-                capability(
-                    name=name, version=version, kind="agent", source=source, description=block.description, **given
-                )
-            )
-        except TupleError as error:
-            block.fail("lane" if "$.lane" in str(error) else "yool_id", str(error))
+        agents.append(_agent(name, block))
     return Catalog([*agents, *recipes.values(), *_gates(), *_mediums(), *_providers()])
+
+
+def authorities(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Who may order the agents of a project, by name, also without their versions: as ``AGENTS.md`` says, else the catalog's file.
+
+    Raises `TupleError`.
+    """
+    if (folder / AGENTS_FILE).is_file():
+        return with_newest({name: block.authority for name, block in _agents(folder)})
+    if (folder / FILE).is_file():
+        return with_newest({each.name: each.authority for each in read_catalog(folder / FILE)})
+    return {}
+
+
+def runnable_agents(folder: Path, lane: str) -> list[Capability]:
+    """The agents of a project's ``AGENTS.md`` in this lane that a worker can run. Raises `TupleError`."""
+    found = (_agent(name, block) for name, block in _agents(folder) if {"run", "recipe"} & block.values.keys())
+    return [each for each in found if each.lane == lane]
+
+
+def _agent(name: str, block: AgentBlock) -> Capability:
+    if block.lane is None:
+        block.fail("yool_id", "it has no lane; add a bullet such as - lane: build")
+    number, command = split_version(name)[1], block.command
+    runs: dict[str, Any] = {"recipe": block.recipe}
+    if command is not None:
+        runs = {**msgspec.structs.asdict(command), "input_schema": Template(command.run).schema}
+    try:
+        return capability(
+            name=name,
+            version=f"v{1 if number is None else number}",
+            kind="agent",
+            source=f"{AGENTS_FILE}: {block.title}",
+            lane=block.lane,
+            authority=block.authority,
+            agent_terms=block.agent_terms,
+            description=block.description,
+            **runs,
+        )
+    except TupleError as error:
+        block.fail("lane" if "$.lane" in str(error) else "yool_id", str(error))
 
 
 def _agents(folder: Path) -> Iterator[tuple[str, AgentBlock]]:

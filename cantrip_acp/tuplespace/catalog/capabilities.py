@@ -60,6 +60,16 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     description: str = ""
     input_schema: dict[str, Any] | None = None
     """The JSON Schema of its arguments."""
+    run: str | None = None
+    """Of an agent: the command that a worker runs for it in the sandbox."""
+    recipe: str | None = None
+    """Of an agent: the recipe that a worker casts for it."""
+    inputs: tuple[str, ...] | None = None
+    """The files that the command reads. None: it does not say, so its results are not used again."""
+    env: tuple[str, ...] = ()
+    """The variables of the worker that the command gets."""
+    network: tuple[str, ...] = ()
+    """The hosts that the command can reach, if the worker's user allows them."""
 
 
 def capability(**fields: Any) -> Capability:

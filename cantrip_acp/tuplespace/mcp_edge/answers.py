@@ -15,6 +15,7 @@ import msgspec
 
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.json_schema import Schema
+from cantrip_acp.tuplespace.authority import refusal
 from cantrip_acp.tuplespace.batch import cast_yool
 from cantrip_acp.tuplespace.canonical import content_id
 from cantrip_acp.tuplespace.catalog.capabilities import Capability, Catalog, UnknownCapability
@@ -221,6 +222,11 @@ class Answers:
             work = await run_in_thread(lambda: self._with_files(payload, make))
         except TupleError as error:
             raise ToolError(str(error)) from None
+        catalog = await self._capabilities()
+        for step in work.payload:
+            with suppress(UnknownCapability):
+                if (why := refusal(step.yool, catalog.lookup(step.yool).authority, work)) is not None:
+                    raise ToolError(f"{why}. Nothing was put")
 
         def put() -> list[bool]:
             if self._budget_is_spent() and self._store.get(work.id) is None:

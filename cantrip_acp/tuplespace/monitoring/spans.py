@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.tuplespace import authority
 
 if TYPE_CHECKING:
     from cantrip_acp.telemetry.tracing import Trace
@@ -34,7 +35,8 @@ def emitting(name: str, attributes: Mapping[str, Any]) -> Iterator[dict[str, str
 
 def trace_of(claim: Claim) -> Trace | None:
     """The trace that a tuple belongs to; None if its emitter gave none and nobody collects spans."""
-    return tracing.trace_from(claim.meta) if claim.meta or tracing.collecting() else None
+    given = {key: value for key, value in (claim.meta or {}).items() if key not in authority.NOTED}
+    return tracing.trace_from(given) if given or tracing.collecting() else None
 
 
 @contextmanager

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cantrip_acp.tuplespace.catalog.capabilities import Capability, Catalog, CatalogDiff
 
 _KINDS = ("agent", "gate", "medium", "provider", "recipe")
+_OF_PACKAGES = ("gate", "medium", "provider")
+"""What has the version of its package."""
 file_option = click.option(
     "--file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -43,7 +45,8 @@ def catalog() -> None:
 def build(check: bool, as_json: bool, cwd: Path) -> int:
     """Write .catalog/capabilities.json from AGENTS.md, the recipes in .cantrip, and what is installed. Put it into git.
 
-    The same files and installed packages give the same text. A file that is up to date is not written again.
+    The same files and installed packages give the same text. A file that is up to date is not written again. For --check, a file
+    is also up to date if nothing but the versions of installed packages has changed.
 
     Exit status: 0 done, 1 the file is not up to date (--check), 2 AGENTS.md, a recipe or an installed gate is not valid.
     """
@@ -53,7 +56,7 @@ def build(check: bool, as_json: bool, cwd: Path) -> int:
     from cantrip_acp.tuplespace.errors import TupleError
 
     path = cwd / FILE
-    built = build_catalog(cwd)
+    built, upgraded = build_catalog(cwd), 0
     text, old_text = built.to_json(), b""
     try:
         # Both may have come with a repository, or from a command that works in the folder.
@@ -75,18 +78,30 @@ def build(check: bool, as_json: bool, cwd: Path) -> int:
             click.echo(str(error), err=True)
         old = Catalog(())
     changes = old.diff(built)
+    if check and not up_to_date and _is_only_upgraded(changes):
+        up_to_date, upgraded = True, len(changes.changed)
     if as_json:
         counts = {kind: len(built.list(kind=kind)) for kind in _KINDS}
         data = {"file": str(path), "catalog_id": built.catalog_id, "capabilities": counts, "up_to_date": up_to_date}
         click.echo(json.dumps({**data, "written": not (up_to_date or check), "changes": _as_json(changes)}))
     else:
-        if old_text:
+        if old_text and not upgraded:
             _print_changes(changes)
-        state = (
-            "is up to date" if up_to_date else "is not up to date: run cantrip catalog build" if check else "written"
-        )
+        if up_to_date:
+            state = "is up to date" + (f", except for {upgraded} versions of installed packages" if upgraded else "")
+        else:
+            state = "is not up to date: run cantrip catalog build" if check else "written"
         click.echo(f"{path}  {len(built)} capabilities  {state}")
     return 1 if check and not up_to_date else 0
+
+
+def _is_only_upgraded(changes: CatalogDiff) -> bool:
+    """Whether packages were upgraded, and all that they bring is as before."""
+    return (
+        not (changes.added or changes.removed)
+        and bool(changes.changed)
+        and all(new.kind in _OF_PACKAGES and _changed_fields(old, new) == ["version"] for old, new in changes.changed)
+    )
 
 
 @catalog.command(

@@ -7,7 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from cantrip_acp.tuplespace.catalog.build import build_catalog
+from cantrip_acp.tuplespace.catalog.capabilities import Catalog
 from tests.support.command_line import GREETER, run
 
 FILE = Path(".catalog", "capabilities.json")
@@ -54,6 +57,30 @@ def test_build_writes_once_and_check_only_looks(project: Path) -> None:
     )
     (same,) = run("catalog", "diff", FILE, FILE, "--json", cwd=project).lines
     assert (same["added"], same["removed"], same["changed"], same["nodes_read"]) == ([], [], [], 0)
+
+
+def test_after_an_upgrade_of_a_package_check_fails_only_for_what_has_changed(project: Path) -> None:
+    built = build_catalog(project)
+    older = [replace(each, version="0.0.1") if each.kind in ("gate", "medium") else each for each in built]
+    (project / FILE.parent).mkdir()
+    (project / FILE).write_bytes(Catalog(older).to_json())
+    checked = run("catalog", "build", "--check", cwd=project)
+    assert (checked.status, "except for" in checked.out) == (0, True)
+    (data,) = run("catalog", "build", "--check", "--json", cwd=project).lines
+    assert (data["up_to_date"], data["written"]) == (True, False)
+
+    described = [replace(each, description="Another") if each.name == "gate.done" else each for each in older]
+    (project / FILE).write_bytes(Catalog(described).to_json())
+    checked = run("catalog", "build", "--check", cwd=project)
+    assert checked.status == 1
+    assert "* gate.done: version, description" in checked.out
+
+    # A recipe's version is its text, and no package's.
+    recipes = [replace(each, version="sha256:0") if each.kind == "recipe" else each for each in built]
+    (project / FILE).write_bytes(Catalog(recipes).to_json())
+    assert run("catalog", "build", "--check", cwd=project).status == 1
+    assert run("catalog", "build", cwd=project).status == 0
+    assert (project / FILE).read_bytes() == built.to_json()
 
 
 def _version(project: Path, name: str) -> str:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
+from cantrip_acp.text.sanitize import clean_line
+
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.tuples import Authority, WorkTuple
 
@@ -58,8 +60,18 @@ def refusal(yool: str, allowed: Sequence[str], work: WorkTuple, meta: Mapping[st
 
     if not allowed:
         return None
-    who = ordered_by(work.authority or Authority(), meta)
-    if who in allowed:
+    said_in = work.authority or Authority()
+    who = ordered_by(said_in, meta)
+    name = _name_of_agent(said_in, meta) if who == "agent" else None
+    if who in allowed or name in allowed:
         return None
     said = "the tuple does not say who ordered it (its authority)" if who is None else f"{who} ordered it"
+    if name is not None:
+        said = f"the agent {clean_line(name, 100)} ordered it"
     return f"{yool} may be ordered by {' or '.join(allowed)} only (authority in the catalog), and {said}"
+
+
+def _name_of_agent(authority: Authority, meta: Mapping[str, str] | None) -> str | None:
+    """The name of the agent that ordered it. An agent cannot call itself ``user`` or ``ci``."""
+    name = authority.agent if authority.agent is not UNSET and authority.agent else (meta or {}).get(_NOTED["agent"])
+    return name if name not in _NOTED else None

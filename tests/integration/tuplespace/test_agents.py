@@ -148,6 +148,21 @@ def test_who_may_order_it_is_asked_when_a_tuple_is_put(
     assert rows_of_out(cantrip, deploy, monkeypatch, ci="1") == identity
 
 
+def test_one_agent_may_be_named_and_no_agent_can_call_itself_a_user(cantrip: Run, project: Path) -> None:
+    text = AGENTS.replace("- authority: ci", "- authority: [user, release-bot]")
+    (project / "AGENTS.md").write_text(text)
+    for name in ("other-bot", "user", "ci"):
+        refused = cantrip("tuple", "out", write(project, "agent.deploy.site", authority={"agent": name}))
+        assert (refused.returncode, "may be ordered by user or release-bot only" in refused.stderr) == (2, True)
+    assert "the agent other-bot ordered it" in " ".join(
+        cantrip("tuple", "out", write(project, "agent.deploy.site", authority={"agent": "other-bot"})).stderr.split()
+    )
+    put = cantrip("tuple", "out", write(project, "agent.deploy.site", authority={"agent": "release-bot"}))
+    assert put.returncode == 0, put.stderr
+    ran = cantrip("worker", "--lane", "build", "--until-empty", "--json")
+    assert [row["state"] for row in rows(ran)] == ["done"]
+
+
 def rows_of_out(cantrip: Run, file: str, monkeypatch: pytest.MonkeyPatch, ci: str) -> str:
     monkeypatch.setenv("CI", ci)
     Path(file).write_text(

@@ -86,9 +86,9 @@ def out(
     the space cannot be opened.
     """
     from cantrip_acp.cli.session.wait_for_tuples import wait_for_tuples
+    from cantrip_acp.text.utf8 import NotUtf8, utf8_text
     from cantrip_acp.tuplespace import authority
     from cantrip_acp.tuplespace.catalog.build import authorities
-    from cantrip_acp.text.utf8 import NotUtf8, utf8_text
     from cantrip_acp.tuplespace.errors import SpaceFull, TupleError
     from cantrip_acp.tuplespace.guardrails import max_waiting, read_policy
     from cantrip_acp.tuplespace.monitoring.spans import emitting

@@ -603,7 +603,11 @@ def test_tuples_are_put_and_read(folder: Path) -> None:
             "stdin:1: the tuple is not valid: Object missing required field `schema`",
         ),
         (("tuple", "out", "-"), "not json", "stdin:1: the tuple is not JSON"),
-        (("tuple", "out", "bytes.json"), "", "bytes.json:1: not UTF-8 (byte 0xff); save the file in the encoding UTF-8"),
+        (
+            ("tuple", "out", "bytes.json"),
+            "",
+            "bytes.json:1: not UTF-8 (byte 0xff); save the file in the encoding UTF-8",
+        ),
         (("tuple", "rd", "[" * 100_000), "", "a pattern is an id (sha256:…) or a JSON object"),
         (("tuple", "rd", "lane"), "", "a pattern is an id (sha256:…) or a JSON object"),
         (("tuple", "rd", "[1]"), "", "a pattern is a JSON object such as"),

@@ -7,6 +7,7 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-inte
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any, Literal
@@ -202,8 +203,17 @@ def _is_json(text: bytes) -> bool:
     try:
         json_decoder(msgspec.Raw).decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False
+        # Half of a surrogate pair may be in a text, which the SDKs read.
+        return _value(text) is not None
     return True
+
+
+def _value(text: bytes) -> Any:
+    """The value as the SDKs read it; None if it is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _are_json(lines: list[bytes]) -> bool:
@@ -211,12 +221,7 @@ def _are_json(lines: list[bytes]) -> bool:
     return all(each.strip() in (b"", DONE) or _is_json(each) for each in lines)
 
 
-class _Typed(msgspec.Struct):
-    type: str
-
-
 def _type_of(text: bytes) -> bytes | None:
-    try:
-        return json_decoder(_Typed).decode(text).type.encode()
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
+    value = _value(text)
+    kind = value.get("type") if isinstance(value, dict) else None
+    return kind.encode("utf-8", "replace") if isinstance(kind, str) else None

@@ -19,15 +19,17 @@ from typing import Any
 
 import pytest
 
+from cantrip_acp import Cantrip, Circle
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
 from cantrip_acp.crystals.mended_answers import NO_NAME
 from cantrip_acp.crystals.retry import RetryPolicy, query_with_retries
+from cantrip_acp.gates.contract import Gate
 from tests.support import anthropic_replies as anthropic
 from tests.support import google_replies as google
 from tests.support import openai_replies as openai
 from tests.support.families import FAMILIES, Family
-from tests.support.provider_server import Reply, Wire, sse
+from tests.support.provider_server import Reply, Request, Wire, sse
 
 WIRES = {
     "chat": (
@@ -135,7 +137,9 @@ def raw_characters(events: Events) -> Events:
     """Characters as they are, in place of escapes."""
 
     def written(found: re.Match[bytes]) -> bytes:
-        return b"data: " + json.dumps(json.loads(found[1]), ensure_ascii=False).encode()
+        # Half of a surrogate pair can only be escaped.
+        text = json.dumps(json.loads(found[1]), ensure_ascii=False)
+        return b"data: " + re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
 
     return [re.sub(rb"^data: (\{.*\})$", written, each, flags=re.MULTILINE) for each in events]
 
@@ -308,7 +312,8 @@ def unnamed(*, alone: bool) -> Callable[[str], Events]:
         if wire == "anthropic":
             parts = [anthropic.use(0, "look", good), anthropic.use(1, "", bad, id="toolu_2")]
             return [usual(wire)[0], *(each for part in parts[alone:] for each in part), *usual(wire)[-2:]]
-        calls = [google.chunk(google.call("look", {"q": "x"})), google.chunk(google.call("", {"q": "y"}))]
+        given = (("look", {"q": "x"}), ("", {"q": "y"}))
+        calls = [google.chunk(google.call(name, args, sign="c2lnbg==")) for name, args in given]
         return [*calls[alone:], usual(wire)[-1]]
 
     return events
@@ -499,6 +504,27 @@ async def test_an_oddity(row: Row, wire: str, family: Family) -> None:
             await asked(family, body, row.kind)
         return
     check(row, *await asked(family, body, row.kind))
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(("wire", "family"), [(wire, each) for wire in WIRES for each in WIRES[wire]])
+async def test_a_call_without_a_name_is_answered_and_the_cast_goes_on(wire: str, family: Family, alone: bool) -> None:
+    """The next request is one that the provider takes, and the model reads which gates there are."""
+    replies = [Reply(200, {"content-type": EVENTS}, stream=unnamed(alone=alone)(wire)), family.say("I see.")]
+    problems: list[str | None] = []
+
+    def answer(request: Request) -> Reply:
+        problems.append(family.problem(request))
+        return replies.pop(0)
+
+    look = Gate("look", "Looks.", LOOK.parameters, lambda args, context: "a tree")
+    with Wire(answer) as wires:
+        circle = Circle(gates=[look, "done"], wards=[{"max_turns": 3}])
+        cantrip = Cantrip(family.crystal(wires.url), {}, circle, retry=RetryPolicy(max_retries=0))
+        result = await cantrip.cast("Look.")
+        assert result.result == "I see."
+        assert problems == [None, None]
+        assert NO_NAME in wires.requests[1].body.decode()
 
 
 async def test_rows_that_are_combined() -> None:

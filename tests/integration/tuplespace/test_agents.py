@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +16,10 @@ import pytest
 from cantrip_acp.tuplespace.catalog.build import build_catalog, runnable_agents
 from cantrip_acp.tuplespace.catalog.capabilities import parse_catalog
 from cantrip_acp.tuplespace.errors import TupleError
+from tests.integration.tuplespace.conftest import new_schema
+from tests.support import processes
+from tests.support.postgres_server import Server
+from tests.support.processes import CANTRIP
 
 AGENTS = """\
 # Agents
@@ -264,3 +270,51 @@ def test_an_agent_may_cast_a_recipe_that_may_run_here(cantrip: Run, project: Pat
     [row] = rows(ran)
     assert row["receipt"]["yool"] == "agent.review.text.v3"
     assert row["receipt"]["result"]["result"] == "Good."
+
+
+def files_of_the_page() -> dict[str, str]:
+    """The files of the example at the beginning of docs/tuples.md."""
+    page = (Path(__file__).parents[3] / "docs" / "tuples.md").read_text().partition("\n## A batch")[0]
+    return dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", page, re.DOTALL))
+
+
+def test_what_one_machine_has_tested_another_reuses(postgres: Server, tmp_path: Path) -> None:
+    """The example of the documentation on two machines: two clones, two state folders, one PostgreSQL."""
+    first, space = tmp_path / "one" / "prices", new_schema(postgres)
+    for name, text in files_of_the_page().items():
+        (first / name).parent.mkdir(parents=True, exist_ok=True)
+        (first / name).write_text(text)
+    author = ["-c", "user.name=Me", "-c", "user.email=me@example.org"]
+    for words in (["init", "-q"], ["add", "."], [*author, "commit", "-qm", "Prices"]):
+        subprocess.run(["git", *words], cwd=first, check=True)
+    subprocess.run(["git", "remote", "add", "origin", "https://example.org/prices.git"], cwd=first, check=True)
+    second = tmp_path / "two" / "elsewhere"
+    subprocess.run(["git", "clone", "-q", str(first), str(second)], check=True)
+    subprocess.run(["git", "remote", "set-url", "origin", "git@example.org:prices"], cwd=second, check=True)
+    (second / "search.json").write_text((second / "login.json").read_text().replace("login", "search"))
+
+    def run(folder: Path, *words: str) -> str:
+        environment = {
+            **os.environ,
+            "CANTRIP_STATE_DIR": str(folder.parent / "state"),
+            "CANTRIP_TUPLE_SPACE": space,
+        }
+        done = processes.run(
+            [*CANTRIP, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    def said(folder: Path, file: str) -> list[list[str]]:
+        run(folder, "tuple", "out", file)
+        run(folder, "worker", "--lane", "build", "--until-empty")
+        return [line.split()[:2] for line in run(folder, "tuple", "out", file, "--wait").splitlines()[1:4]]
+
+    lint, test, patch = "agent.lint.python.v1", "agent.test.python.v1", "agent.pr.patch.v1"
+    assert said(first, "login.json") == [[lint, "ran"], [test, "ran"], [patch, "ran"]]
+    assert said(second, "search.json") == [[lint, "reused"], [test, "reused"], [patch, "ran"]]
+    assert (second / "search.patch").exists()
+    # A change there is new work.
+    (second / "src" / "prices.py").write_text("def total(prices):\n    return sum(prices) + 0\n")
+    (second / "third.json").write_text((second / "login.json").read_text().replace("login", "third"))
+    assert said(second, "third.json") == [[lint, "ran"], [test, "ran"], [patch, "ran"]]

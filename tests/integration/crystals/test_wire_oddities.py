@@ -451,7 +451,46 @@ CALLS = [
     ),
 ]
 
-ROWS = [*FORMS, *CALLS]
+CUTS = "aider PR#5395, Rapid-MLX #1778, llama.cpp #27661: a closing tag of thinking in the answer"
+APART = "Rapid-MLX #1778: the same beside thinking in a field of its own"
+MENTIONS = [
+    "The bug is fixed: strip everything up to `</think>` before parsing. 12 tests pass.",
+    "Answer: 42. The tags stand in <think> and </think>.",
+    "Close it:\n```xml\n<answer>\n</think>\n```\nThen go on.",
+]
+
+
+def thought_apart(wire: str) -> Events:
+    """Thinking in a field of its own, and a text that could be cut there."""
+    odd = chat_json({"choices": [{"index": 0, "delta": {"reasoning_content": "Hm."}, "finish_reason": None}]})
+    return [odd, *text_of(wire, "So.\n</think>", "\nYes.")]
+
+
+THINKING = [
+    *(
+        Row(
+            f"a mention of the tag ({at})",
+            CUTS,
+            held=EVERY[1:],
+            events=text(said[:20], said[20:]),
+            content=said,
+            calls=[],
+        )
+        for at, said in enumerate(MENTIONS)
+    ),
+    Row(
+        "the tag in an argument",
+        CUTS,
+        WRITTEN,
+        WRITTEN,
+        events=args('{"q": "s.split(\'</thi', "nk>')[-1]\"}"),
+        content=None,
+        calls=[("look", {"q": "s.split('</think>')[-1]"})],
+    ),
+    Row("thinking apart", APART, ("chat",), events=thought_apart, content="So.\n</think>\nYes.", calls=[]),
+]
+
+ROWS = [*FORMS, *CALLS, *THINKING]
 
 
 async def no_notice(wait: float, error: CrystalError) -> None: ...

@@ -264,7 +264,8 @@ class CommandYool:
         self._template = Template(command.run)
         self._folder = folder
         self._private = (os.path.realpath(state),)
-        self._patterns = [matcher(each.removeprefix("./")) for each in command.inputs or ()]
+        self._inputs = [each.removeprefix("./") for each in command.inputs or ()]
+        self._patterns = [matcher(each) for each in self._inputs]
         kept = state / "file-digests" / content_id(["command", os.fspath(folder), list(command.inputs or ())])[7:23]
         self._digests = FileDigests(kept)
 
@@ -279,10 +280,31 @@ class CommandYool:
         return content_id({"files": files, "env": variables})
 
     def _files(self) -> str | None:
-        def counts(name: str) -> bool:
+        elsewhere = False
+
+        def is_input(name: str) -> bool:
             return not name.startswith(".catalog/") and any(each.fullmatch(f"/{name}") for each in self._patterns)
 
-        return self._digests.folder(self._folder, counts, most=_MOST_FILES, strict=False)
+        def counts(name: str) -> bool:
+            nonlocal elsewhere
+            found, place = is_input(name), self._folder / name
+            if (found or self._may_be_above(name)) and place.is_symlink():
+                # The digest has where a link leads, and not what is there.
+                target = os.path.relpath(os.path.realpath(place), os.path.realpath(self._folder))
+                elsewhere |= not (found and place.is_file() and not target.startswith("..") and is_input(target))
+            return found
+
+        digest = self._digests.folder(self._folder, counts, most=_MOST_FILES, strict=False)
+        return None if elsewhere else digest
+
+    def _may_be_above(self, name: str) -> bool:
+        """Whether inputs could be below this name, if it is a link to a folder."""
+        depth = name.count("/") + 1
+        for each in self._inputs:
+            parts = each.removeprefix("/").split("/")
+            if "**" in parts[:depth] or (len(parts) > depth and matcher("/".join(parts[:depth])).fullmatch(f"/{name}")):
+                return True
+        return False
 
     async def __call__(self, call: StepCall) -> StepResult:
         from cantrip_acp.sandbox.launch import self_test

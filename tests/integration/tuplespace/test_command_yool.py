@@ -314,3 +314,24 @@ async def test_a_command_without_declared_inputs_always_runs(
     yool = make("date")
     assert (await work_off(store, yool, 1)).reused == 0
     assert (await work_off(store, yool, 2)).reused == 0
+
+
+@pytest.mark.parametrize("inputs", ["src/**", "src/*.txt", "**/*.txt"])
+async def test_what_a_link_leads_to_is_no_declared_input(project: Path, tmp_path: Path, inputs: str) -> None:
+    (project / "src").mkdir()
+    (project / "src" / "a.txt").write_text("1")
+    yool = CommandYool(Command(run="cat src/*", inputs=(inputs,)), project, tmp_path / "state", full_name="agent.cat.x")
+    first = await yool.input_digest(call())
+    assert first is not None
+    # A link to another input is as good as that.
+    (project / "src" / "b.txt").symlink_to("a.txt")
+    assert await yool.input_digest(call()) not in (None, first)
+    (project / "other").write_text("2")
+    (project / "src" / "b.txt").unlink()
+    (project / "src" / "b.txt").symlink_to("../other")
+    assert await yool.input_digest(call()) is None
+    (project / "src" / "b.txt").unlink()
+    assert await yool.input_digest(call()) == first
+    (project / "src").rename(project / "moved")
+    (project / "src").symlink_to("moved")
+    assert await yool.input_digest(call()) is None

@@ -115,7 +115,8 @@ class AlarmCommand:
         work, started = claim.work, now_iso()
         step = work.payload[0]
         created = work.created_at if isinstance(work.created_at, str) else None
-        alarm = {"alarm": step.yool, "lane": work.lane, "tuple_id": work.id, "at": created, **(step.args or {})}
+        # What a tuple says of itself does not take the place of what it is.
+        alarm = {**(step.args or {}), "alarm": step.yool, "lane": work.lane, "tuple_id": work.id, "at": created}
         failed = self._call(alarm)
         if failed is not None:
             failed = shared().diagnostic(failed)

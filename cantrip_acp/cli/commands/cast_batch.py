@@ -33,7 +33,7 @@ from cantrip_acp.cli.session.tuple_space import (
     space_option,
     worker_name,
 )
-from cantrip_acp.text.sanitize import escaped_json
+from cantrip_acp.text.sanitize import clean, escaped_json
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
@@ -282,7 +282,7 @@ def _model_name(recipe: Recipe, model: str | None) -> str:
 
 
 def _tell(text: str) -> None:
-    click.echo(f"cantrip: {text}", err=True)
+    click.echo(f"cantrip: {clean(text)}", err=True)
 
 
 def _begin(
@@ -631,7 +631,7 @@ class _Report:
     def notice(self, text: str) -> None:
         """Show a remark above the progress."""
         self._clear()
-        click.echo(f"cantrip: {text}", err=True)
+        click.echo(f"cantrip: {clean(text)}", err=True)
 
     def _clear(self) -> None:
         if self._live and self._width:
@@ -672,7 +672,7 @@ class _Report:
                 reason = " ".join(str(each.get("error") or f"exit {each['exit']}").split())[:200]
                 reasons.setdefault(same_reason(reason), []).append(reason)
         for reason, count in sorted(((same[0], len(same)) for same in reasons.values()), key=lambda pair: -pair[1])[:5]:
-            click.echo(f"  {count} × {reason}", err=True)
+            click.echo(f"  {count} × {clean(reason)}", err=True)
         if loom is not None:
             click.echo(f"loom     {loom}", err=True)
         for budget in self._store.budgets(self._budget) if self._budget is not None else ():

@@ -32,6 +32,7 @@ from cantrip_acp.cli.session.tuple_space import (
     worker_name,
 )
 from cantrip_acp.cli.session.yools import agent_yools, command_yools, inputs_option, yool_option
+from cantrip_acp.text.sanitize import clean
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
@@ -199,7 +200,7 @@ def worker(
 
                 async def watch_signals() -> None:
                     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                        click.echo(begins, err=True)
+                        click.echo(clean(begins), err=True)
                         async for _ in signals:
                             if runner.running:
                                 click.echo(
@@ -225,7 +226,7 @@ def worker(
 
 def notice(text: str) -> None:
     """Show a remark of a worker on stderr."""
-    click.echo(f"cantrip: {text}", err=True)
+    click.echo(f"cantrip: {clean(text)}", err=True)
 
 
 def note_references(opened: OpenedRecipe) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from cantrip_acp.tuplespace import worker as workers
 from cantrip_acp.tuplespace.events import Watch
 from cantrip_acp.tuplespace.reuse import Reuse
+from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
 from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult, Worker, Yool
@@ -236,3 +238,24 @@ def test_a_disk_that_is_full_is_an_alarm_too(address: str, store: TupleStore, tm
         worker.terminate()
         worker.communicate(timeout=60)
     assert json.loads((tmp_path / "alarm").read_text())["alarm"] == "fs.gc.run"
+
+
+def test_what_an_alarm_and_its_command_say_is_shown_without_control_characters(tmp_path: Path) -> None:
+    folder = tmp_path / "a\u202eb\x9b31m"
+    folder.mkdir()
+    (folder / "greeter.cantrip.yaml").write_text(RECIPE)
+    (folder / "intents.jsonl").write_text('"Say hello."\n')
+    forged = {"percent": 50, "alarm": "other", "lane": "other", "tuple_id": "other", "at": "other"}
+    sent = new_tuple("alarms", [{"yool": "alarm.budget", "args": forged}])
+    with closing(open_store(str(folder / "s.db"))) as space:
+        space.put([sent])
+    on_alarm = ("--on-alarm", "cat > alarm; printf 'no \\342\\200\\256mail \\033[31m'; exit 3")
+    env = {"CANTRIP_STATE_DIR": str(tmp_path / "state")}
+    done = run("cast-batch", "greeter.cantrip.yaml", "intents.jsonl", "--space", "s.db", *on_alarm, cwd=folder, **env)
+    assert "alarm.budget ended with status 3: no " in done.err
+    alarm = json.loads((folder / "alarm").read_text())
+    assert (alarm["alarm"], alarm["lane"], alarm["tuple_id"]) == ("alarm.budget", "alarms", sent.id)
+    assert alarm["at"] != "other"
+    worker = run("worker", "greeter.cantrip.yaml", "--lane", "x", "--space", "s.db", "--until-empty", cwd=folder, **env)
+    assert "takes the tuples of lane x" in worker.err
+    assert not {*done.err, *worker.err} & {"\u202e", "\x9b", "\x1b"}

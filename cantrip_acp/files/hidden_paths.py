@@ -16,6 +16,16 @@ from functools import lru_cache
 _WILD = re.compile(r"[*?[]")
 
 
+def may_be_above(patterns: Iterable[str], name: str) -> bool:
+    """Whether what patterns match could be below this name, if it were a folder."""
+    depth = name.count("/") + 1
+    for each in patterns:
+        parts = each.removeprefix("./").removeprefix("/").split("/")
+        if "**" in parts[:depth] or (len(parts) > depth and matcher("/".join(parts[:depth])).fullmatch(f"/{name}")):
+            return True
+    return False
+
+
 @lru_cache(maxsize=256)
 def matcher(pattern: str) -> re.Pattern[str]:
     """Matches a path that begins with a slash, if it fits a pattern or is below what does."""

@@ -22,7 +22,7 @@ from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.files import disk_limit
 from cantrip_acp.files.digests import FileDigests
 from cantrip_acp.files.disk_limit import DiskLimit
-from cantrip_acp.files.hidden_paths import matcher
+from cantrip_acp.files.hidden_paths import matcher, may_be_above
 from cantrip_acp.text.redaction import ShapeMask, looks_secret, shared
 from cantrip_acp.tuplespace.canonical import content_id
 from cantrip_acp.tuplespace.errors import TupleError
@@ -288,7 +288,7 @@ class CommandYool:
         def counts(name: str) -> bool:
             nonlocal elsewhere
             found, place = is_input(name), self._folder / name
-            if (found or self._may_be_above(name)) and place.is_symlink():
+            if (found or may_be_above(self._inputs, name)) and place.is_symlink():
                 # The digest has where a link leads, and not what is there.
                 target = os.path.relpath(os.path.realpath(place), os.path.realpath(self._folder))
                 elsewhere |= not (found and place.is_file() and not target.startswith("..") and is_input(target))
@@ -296,15 +296,6 @@ class CommandYool:
 
         digest = self._digests.folder(self._folder, counts, most=_MOST_FILES, strict=False)
         return None if elsewhere else digest
-
-    def _may_be_above(self, name: str) -> bool:
-        """Whether inputs could be below this name, if it is a link to a folder."""
-        depth = name.count("/") + 1
-        for each in self._inputs:
-            parts = each.removeprefix("/").split("/")
-            if "**" in parts[:depth] or (len(parts) > depth and matcher("/".join(parts[:depth])).fullmatch(f"/{name}")):
-                return True
-        return False
 
     async def __call__(self, call: StepCall) -> StepResult:
         from cantrip_acp.sandbox.launch import self_test

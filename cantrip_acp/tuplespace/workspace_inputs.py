@@ -12,7 +12,7 @@ from threading import Timer
 from typing import TYPE_CHECKING
 
 from cantrip_acp.files.digests import FileDigests
-from cantrip_acp.files.hidden_paths import matcher
+from cantrip_acp.files.hidden_paths import matcher, may_be_above
 from cantrip_acp.tuplespace.errors import TupleError
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class WorkspaceInputs:
         declared: list[str] | None = recipe.data.get("inputs")
         self.count = reads_files(recipe) if declared is None else bool(declared)
         """Whether any files count."""
+        self._declared = declared or []
         self._patterns = None if declared is None else [matcher(each) for each in declared]
         paths = [state, *own, recipe.path, *trust.named_by(recipe)]
         self._own = tuple(name for each in paths if (name := self._name(each)) is not None)
@@ -77,8 +78,17 @@ class WorkspaceInputs:
         return None if name.startswith("..") else name
 
     def _counts(self, name: str) -> bool:
-        if self._patterns is not None and not any(each.fullmatch(f"/{name}") for each in self._patterns):
-            return False
+        if self._patterns is not None:
+            found = self._matches(name)
+            if (found or may_be_above(self._declared, name)) and (place := self._workspace / name).is_symlink():
+                # The digest has where a link leads, and not what is there.
+                target = self._name(place)
+                if target is None or not (found and place.is_file() and self._matches(target)):
+                    raise TupleError(
+                        f"{self._recipe.file}: inputs: {name} is a link to what inputs does not name; name the files themselves"
+                    )
+            if not found:
+                return False
         if name.startswith(_NEVER) or _LOOMS.search(name):
             return False
         folder, _, last = name.rpartition("/")
@@ -89,6 +99,9 @@ class WorkspaceInputs:
             for own in self._own
             for each in (name, plain)
         )
+
+    def _matches(self, name: str) -> bool:
+        return any(each.fullmatch(f"/{name}") for each in self._patterns or ())
 
     def digest(self) -> str:
         """The digest of the files as they are now, or "" if none count. Raises `TupleError`."""

@@ -119,6 +119,10 @@ MIGRATIONS = (
         RETURN NEW;
     END $$;
     CREATE FUNCTION cantrip_substrate_commit_texts() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        -- Behind the largest number nobody could commit any more.
+        IF NEW.number <> (SELECT coalesce(max(number), 0) + 1 FROM cantrip_commits) THEN
+            RAISE check_violation USING MESSAGE = 'commits are numbered without gaps';
+        END IF;
         INSERT INTO cantrip_commit_texts
             SELECT NEW.number, NEW.author, NEW.source, NEW.message, owner, part FROM (
                 SELECT owner, part FROM cantrip_chunks WHERE number = NEW.number AND owner <> ''

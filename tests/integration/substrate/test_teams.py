@@ -212,7 +212,8 @@ def test_facts_of_a_project_are_everybodys_and_say_whose_they_are(team: Team) ->
     assert (hit["text"], hit["source"]) == ("Deploys happen on Tuesday.", f"user:{team.ann.role}")
     notes = json.dumps({"chunks": [{"id": "notes", "name": "notes", "body": {"text": "Notes of a heron."}}]})
     assert team.bob.run("substrate", "commit", "-", stdin=notes).status == 0
-    earlier_writes(team.bob.address, 900, "fact-9", Project.of(team.ann.clone).culture, "An older heron.")
+    ((number,),) = team.bob.sql("SELECT max(number) + 1 FROM cantrip_commits")
+    earlier_writes(team.bob.address, number, "fact-9", Project.of(team.ann.clone).culture, "An older heron.")
     found = team.ann.run("substrate", "search", "heron", "--json").lines
     assert {hit["source"] for hit in found} == {f"user:{team.bob.role}"}
     assert len(found) == 2
@@ -253,6 +254,7 @@ def test_plain_sql_of_another_role_reads_and_changes_nothing_private(team: Team)
         "ALTER TABLE cantrip_chunks DISABLE ROW LEVEL SECURITY",
         "DROP POLICY cantrip_own ON cantrip_chunks",
         f"SET ROLE {role}",
+        "INSERT INTO cantrip_commits (number, at, author, source, message, changed) VALUES (9223372036854775807, 1, '', '', '', 0)",
     )
     for attack in attacks:
         with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.CheckViolation)):

@@ -178,3 +178,26 @@ def test_a_later_process_reads_only_what_has_changed(folder: Path, monkeypatch: 
     kept.write_bytes(b"torn")
     (folder / "a.py").write_text("1")
     assert inputs(folder).digest() == first
+
+
+def test_declared_inputs_behind_links_are_named_themselves(folder: Path) -> None:
+    """The digest has where a link leads, so a change behind it would be no new work."""
+    declared = RECIPE + "inputs: ['src/**', lib.py]\n"
+    (folder / "other").mkdir()
+    (folder / "other" / "b.py").write_text("1")
+    (folder / "src").symlink_to("other")
+    with pytest.raises(TupleError, match=r"r\.cantrip\.yaml: inputs: src is a link to what inputs does not name"):
+        inputs(folder, declared).digest()
+    (folder / "src").unlink()
+    (folder / "src").mkdir()
+    (folder / "src" / "c.py").symlink_to("../other/b.py")
+    with pytest.raises(TupleError, match=r"src/c\.py is a link"):
+        inputs(folder, declared).digest()
+    # A link to a file that counts, too, is one.
+    (folder / "src" / "c.py").unlink()
+    (folder / "lib.py").write_text("1")
+    (folder / "src" / "c.py").symlink_to("../lib.py")
+    (folder / "elsewhere").symlink_to("other")
+    before = inputs(folder, declared).digest()
+    (folder / "lib.py").write_text("2")
+    assert inputs(folder, declared).digest() != before

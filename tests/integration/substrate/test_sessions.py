@@ -107,8 +107,8 @@ async def test_messages_to_openai_are_rebuilt_from_chunks(workspace: Path, state
     replies = openai_replies
     first = replies.chat_stream(
         {"content": "I look."},
-        replies.call_delta(0, "call_1", "read_file", '{"path": "a.txt"}'),
-        replies.call_delta(1, "call_2", "read_file", '{"path": "none.txt"}'),
+        replies.call_delta(0, "callOne01", "read_file", '{"path": "a.txt"}'),
+        replies.call_delta(1, "callTwo02", "read_file", '{"path": "none.txt"}'),
         finish="tool_calls",
     )
     with Wire([first, replies.said("It says alpha.")]) as wire, Loom.memory() as loom:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,7 +120,10 @@ def test_tuples_that_are_put_by_hand_have_the_trace_of_their_environment(tmp_pat
 
     store = open_store(tmp_path / "space.db")
     [claim] = store.claim(Pattern(), "w", lease_s=9)
-    assert claim.meta == {"traceparent": env["TRACEPARENT"]}
+    assert claim.meta is not None
+    # Who put it is noted there, too.
+    assert claim.meta["traceparent"] == env["TRACEPARENT"]
+    assert claim.meta["authority.user"] == getpass.getuser()
     store.close()
 
 

@@ -27,7 +27,8 @@ from bench.options import Options
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, Spec
 from cantrip_acp.substrate.knowledge import render
-from cantrip_acp.substrate.projects import USER_CULTURE, Project, create, session_id, sync
+from cantrip_acp.substrate.owners import USER_CULTURE
+from cantrip_acp.substrate.projects import Project, create, session_id, sync
 from cantrip_acp.substrate.stores.base import Record, View, encode_spec, searched_text
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 from cantrip_acp.substrate.types import TYPES, type_id

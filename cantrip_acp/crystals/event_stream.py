@@ -7,6 +7,7 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-inte
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import AsyncIterator
@@ -183,13 +184,18 @@ async def beginning(response: Any) -> bytes:
         read.append(piece)
         if piece.strip():
             break
-    before, after = b"".join(read), pieces
+    before, rest = b"".join(read), [pieces]
 
     async def again(chunk_size: int | None = None) -> AsyncIterator[bytes]:
-        if before:
-            yield before
-        async for piece in after:
-            yield piece
+        # The response must not keep the generator: in a cycle with it, the generator would be closed by the garbage collector,
+        # and so at any time and in any thread.
+        if not rest:
+            return
+        async with contextlib.aclosing(rest.pop()) as after:
+            if before:
+                yield before
+            async for piece in after:
+                yield piece
 
     response.aiter_bytes = again
     return before.lstrip()

@@ -133,7 +133,7 @@ def is_json(message: dict[str, Any]) -> bool:
 )
 def test_any_envelope(agent: RawClient, message: dict[str, Any]) -> None:
     called = message.get("jsonrpc") == "2.0" and isinstance(message.get("method"), str)
-    if called and message["method"] in METHODS and "id" in message and is_id(message["id"]):
+    if called and message["method"] in METHODS and "id" in message and is_id(message["id"]) and is_json(message):
         # A request, by chance sometimes one that succeeds (`session/list` needs no parameters). Some answer only later.
         agent._asked[json.dumps(message["id"])] = message["method"]
         agent.raw(json.dumps(message).encode() + b"\n")

@@ -136,9 +136,10 @@ def cpu_percent(policy: Policy) -> int:
     )
 
 
-def max_waiting(policy: Policy) -> int:
-    """``YOOL_TUPLE_QUEUE_MAXSIZE``: the most waiting tuples of a lane. Raises `TupleError` if it is not a number above 0."""
-    most = max_waiting_from_environment()
+def max_waiting(policy: Policy, wanted: int | None = None) -> int:
+    """The most waiting tuples of a lane: ``wanted``, else ``YOOL_TUPLE_QUEUE_MAXSIZE``. Raises `TupleError` if that is not a
+    number above 0."""
+    most = wanted or max_waiting_from_environment()
     return min(most, policy.queue_maxsize or most)
 
 

@@ -210,10 +210,10 @@ def cast_batch(
         loom = loom_file or _batch_loom(state, workspace, digest, project)
         # Links of the page lead to files beside it.
         beside = page.with_name(f"{page.stem}-looms") if page is not None else None
-        own = [intents, out, page, beside, getattr(store, "path", None), loom.removeprefix("sqlite:")]
+        own: list[Path | str | None] = [intents, out, page, beside, store.path, loom.removeprefix("sqlite:")]
         log = BatchLog(store, batch, digest, project, name, terms)
         own += [*own_streams(), *(workspace / name for name in log.own_names())]
-        files = WorkspaceInputs(found, workspace, state, [*filter(None, own)], _tell)
+        files = WorkspaceInputs(found, workspace, state, [each for each in own if each], _tell)
 
         def tuples(round_: Round) -> list[WorkTuple]:
             return batch_tuples(

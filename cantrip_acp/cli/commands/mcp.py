@@ -234,7 +234,7 @@ def mcp(
         if limited or stores[0].budgets(budget):
             # A budget of an earlier start ends when it is not asked for any more.
             stores[0].set_budget(budget, usd=budget_usd, tokens=budget_tokens)
-        own = [str(each).removeprefix("sqlite:") for each in (loom_file, getattr(stores[0], "path", None)) if each]
+        own = [str(each).removeprefix("sqlite:") for each in (loom_file, stores[0].path) if each]
 
         def tell(text: str) -> None:
             click.echo(f"cantrip: {text}", err=True)
@@ -248,7 +248,7 @@ def mcp(
                 max_usd=max_usd,
                 max_tokens=max_tokens,
                 max_retries=max_retries,
-                max_waiting=min(max_waiting or most_waiting(policy), policy.queue_maxsize or 10**9),
+                max_waiting=most_waiting(policy, max_waiting),
             ),
             budget=budget if limited else None,
             catalog=_catalog(cwd),

@@ -57,7 +57,7 @@ def reuse_in(store: TupleStore, state_dir: Path | None, workspace: Path) -> Reus
     if os.environ.get("CANTRIP_NO_CACHE"):
         return None
     key = None
-    if store.is_file:
+    if store.path is not None:
         try:
             key = user_key(paths.private(paths.state_dir(state_dir)) / "gate-receipts" / "key")
         except OSError as error:

@@ -92,14 +92,7 @@ class AnthropicCrystal:
         self._ready = False
         self._refused_thinking = RefusedReplay(FAMILY)
         self._effort = EffortFallback(self._who)
-        self._choice = ForcedCalls(
-            self._who,
-            self.name,
-            self.model,
-            endpoint.address() or "",
-            endpoint.options.get("effort"),
-            forced=endpoint.info.forced_tools,
-        )
+        self._choice = ForcedCalls(self._who, endpoint, endpoint.address())
         self._schemas = ToolSchemas(self._who)
         self._dropped: set[str] = set()
         """Names of parameters that the model refused."""

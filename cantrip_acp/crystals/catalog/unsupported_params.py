@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Message
+
+if TYPE_CHECKING:
+    from cantrip_acp.crystals.endpoint import Endpoint
 
 DROPPABLE = (
     "temperature",
@@ -181,10 +184,10 @@ class ForcedCalls:
     crystals of the same model and address.
     """
 
-    def __init__(self, who: str, provider: str, model: str, address: str, effort: str | None, *, forced: bool) -> None:
+    def __init__(self, who: str, endpoint: Endpoint, address: str | None) -> None:
         self._who = who
-        self._key = (provider, model, address, effort or "")
-        self._forced = forced
+        self._key = (endpoint.provider, endpoint.model, address or "", endpoint.options.get("effort") or "")
+        self._forced = endpoint.info.forced_tools
         self._notices: list[str] = []
 
     @property

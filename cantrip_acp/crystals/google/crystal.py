@@ -83,14 +83,7 @@ class GoogleCrystal:
         self._accepted: dict[str, dict[str, Any]] = {}
         """Maps a ``generationConfig`` that the model refused (its repr) to the next one to try."""
         self._refused_signatures: set[str] = set()
-        self._choice = ForcedCalls(
-            self._who,
-            self.name,
-            self.model,
-            endpoint.address() or "",
-            endpoint.options.get("effort"),
-            forced=endpoint.info.forced_tools,
-        )
+        self._choice = ForcedCalls(self._who, endpoint, endpoint.address())
         self._schemas = ToolSchemas(self._who)
         self._clients: ClientPerLoop[_Client] = ClientPerLoop(self._make, _close)
 

@@ -93,7 +93,7 @@ class ChatCrystal:
         self.sdk = OpenAISdk(endpoint, base_url, headers)
         self._dropped: set[str] = set()
         self._effort = unsupported_params.EffortFallback(self.sdk.who)
-        self._choice = forced_calls(endpoint, self.sdk)
+        self._choice = unsupported_params.ForcedCalls(self.sdk.who, endpoint, self.sdk.base_url)
         self._schemas = ToolSchemas(self.sdk.who)
         tools = endpoint.options.get("tools", "auto")
         if tools not in TOOLS:
@@ -326,18 +326,6 @@ class ChatCrystal:
         """The usage of the answer, with its cost if that is known."""
         usage = chat.counted()
         return UNKNOWN_USAGE if usage is None else priced(usage, self.endpoint.info.price)
-
-
-def forced_calls(endpoint: Endpoint, sdk: OpenAISdk) -> unsupported_params.ForcedCalls:
-    """Whether the model at an endpoint takes a forced call."""
-    return unsupported_params.ForcedCalls(
-        sdk.who,
-        endpoint.provider,
-        endpoint.model,
-        sdk.base_url,
-        endpoint.options.get("effort"),
-        forced=endpoint.info.forced_tools,
-    )
 
 
 def require_content(who: str, response: Response) -> Response:

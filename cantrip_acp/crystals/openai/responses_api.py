@@ -35,7 +35,7 @@ from cantrip_acp.crystals.contract import (
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.logprobs import SampledTokens, TokenCollector
 from cantrip_acp.crystals.mended_answers import NO_NAME
-from cantrip_acp.crystals.openai.chat_completions import ChatCrystal, cache_key, forced_calls, require_content
+from cantrip_acp.crystals.openai.chat_completions import ChatCrystal, cache_key, require_content
 from cantrip_acp.crystals.openai.chat_messages import attachment_text, file_name
 from cantrip_acp.crystals.openai.chat_stream import usage_of
 from cantrip_acp.crystals.openai.client import OpenAISdk, address, is_own
@@ -131,7 +131,7 @@ class ResponsesCrystal:
         self.sdk = OpenAISdk(endpoint, base_url)
         self._dropped: set[str] = set()
         self._effort = unsupported_params.EffortFallback(self.sdk.who)
-        self._choice = forced_calls(endpoint, self.sdk)
+        self._choice = unsupported_params.ForcedCalls(self.sdk.who, endpoint, self.sdk.base_url)
         self._schemas = ToolSchemas(self.sdk.who)
         self._refused_reasoning = unsupported_params.RefusedReplay(FAMILY)
         self._no_logprobs = False

@@ -12,6 +12,7 @@ import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -192,8 +193,8 @@ class TupleStore(Protocol):
         """The address, without a password."""
 
     @property
-    def is_file(self) -> bool:
-        """Whether the store is a file, which other programs of this user can write, too."""
+    def path(self) -> Path | None:
+        """The file, if the store is one. Other programs of this user can write it, too."""
 
     def put(
         self,

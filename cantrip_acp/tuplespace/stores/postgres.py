@@ -85,6 +85,8 @@ _RECONNECTS = 30
 class PostgresTupleStore:
     """Tuples in a database. A lost connection is opened again for up to 30 s. Raises `SpaceError`."""
 
+    path = None
+
     def __init__(self, url: str) -> None:
         try:
             self._url = PgUrl.of(url)
@@ -101,10 +103,6 @@ class PostgresTupleStore:
     @property
     def location(self) -> str:
         return self._url.shown.removesuffix("?loom=default")
-
-    @property
-    def is_file(self) -> bool:
-        return False
 
     def __repr__(self) -> str:
         return f"PostgresTupleStore({self.location!r})"

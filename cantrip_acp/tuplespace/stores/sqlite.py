@@ -101,10 +101,6 @@ class SqliteTupleStore:
     def location(self) -> str:
         return f"sqlite:{self.path}"
 
-    @property
-    def is_file(self) -> bool:
-        return True
-
     def __repr__(self) -> str:
         return f"SqliteTupleStore({str(self.path)!r})"
 

@@ -112,6 +112,8 @@ def out(
             works.append(work if depth is None else _fan_out(work, depth, branching))
         except TupleError as error:
             raise TupleError(f"{name}:{number}: {error}") from None
+    if not works:
+        raise TupleError(f"{name}: there are no tuples")
     most = max_waiting(read_policy(Path.cwd()))
     store = open_space(space, state_dir)
     try:

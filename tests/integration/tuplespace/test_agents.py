@@ -272,6 +272,12 @@ def test_an_agent_may_cast_a_recipe_that_may_run_here(cantrip: Run, project: Pat
     assert row["receipt"]["result"]["result"] == "Good."
 
 
+def test_a_file_without_tuples_is_told(cantrip: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    put = cantrip("tuple", "out", str(tmp_path / "empty.jsonl"))
+    assert (put.returncode, "empty.jsonl: there are no tuples" in put.stderr) == (2, True)
+
+
 def files_of_the_page() -> dict[str, str]:
     """The files of the example at the beginning of docs/tuples.md."""
     page = (Path(__file__).parents[3] / "docs" / "tuples.md").read_text().partition("\n## A batch")[0]

@@ -112,7 +112,12 @@ async function read(said: readonly Said[], delay: number, at?: number): Promise<
   conversation.changed.on(state);
   conversation.queueChanged.on(state);
   await conversation.prompt("Go", [], () => Promise.resolve([{ type: "text", text: "Go" }]), () => Promise.resolve(session), () => Promise.resolve(false));
-  if (said.at(-1) !== "reply") await pause(delay + 60);
+  // What comes after the reply has nothing to wait for but itself; on a busy machine that takes longer than its delay.
+  const length = wire(said).join("").length;
+  for (const end = Date.now() + 20_000; page.texts.join("").length < length && Date.now() < end;) {
+    await pause(5);
+    channel.flush();
+  }
   channel.flush();
   conversation.dispose();
   return page;

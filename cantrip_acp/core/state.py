@@ -14,7 +14,7 @@ import msgspec
 
 from cantrip_acp.core.casting.query_digest import QueryDigest
 from cantrip_acp.core.casting.request_graph import RequestGraph
-from cantrip_acp.core.casting.token_log import TokenLog
+from cantrip_acp.core.casting.sampled_tokens import TokenLog
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
 from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.crystals.contract import NO_USAGE, ToolDefinition, Usage

@@ -23,7 +23,7 @@ from cantrip_acp.lsp.looms.requests import RequestFailed, RequestParams
 if TYPE_CHECKING:
     from cantrip_acp.lsp.commands.arguments import CommandArguments
     from cantrip_acp.lsp.commands.command_run import CommandRun
-    from cantrip_acp.lsp.server.server import Server
+    from cantrip_acp.lsp.server.language_server import Server
     from cantrip_acp.substrate.chunks import Chunk, Placed
     from cantrip_acp.substrate.knowledge import Knowledge
     from cantrip_acp.substrate.view import SessionView

@@ -19,7 +19,7 @@ from cantrip_acp.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cantrip_acp.lsp.server.server import Server
+    from cantrip_acp.lsp.server.language_server import Server
 
 _log = logging.getLogger(__name__)
 

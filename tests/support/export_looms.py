@@ -11,7 +11,7 @@ import msgspec
 from cantrip_acp import Cantrip, Loom, ScriptedCrystal
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.core.history.crystal_view import Window
+from cantrip_acp.core.history.replayed_context import Window
 from cantrip_acp.crystals.contract import Attachment, Emit, Message, Query, Response, ToolCall
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.gates.contract import Gate

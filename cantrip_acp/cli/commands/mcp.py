@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cantrip_acp.tuplespace.catalog.capabilities import Catalog
     from cantrip_acp.tuplespace.guardrails import Policy
     from cantrip_acp.tuplespace.mcp_edge.answers import Answers
-    from cantrip_acp.tuplespace.mcp_edge.server import HttpServer
+    from cantrip_acp.tuplespace.mcp_edge.mcp_server import HttpServer
     from cantrip_acp.tuplespace.stores.base import TupleStore
     from cantrip_acp.tuplespace.worker import Worker
 
@@ -210,7 +210,7 @@ def mcp(
     from cantrip_acp.tuplespace.guardrails import max_waiting as most_waiting
     from cantrip_acp.tuplespace.guardrails import read_policy
     from cantrip_acp.tuplespace.mcp_edge.answers import Answers, Limits
-    from cantrip_acp.tuplespace.mcp_edge.server import HttpServer, listen, read_token
+    from cantrip_acp.tuplespace.mcp_edge.mcp_server import HttpServer, listen, read_token
     from cantrip_acp.tuplespace.tuples import new_tuple
     from cantrip_acp.tuplespace.workspace_inputs import WorkspaceInputs
 
@@ -303,7 +303,7 @@ async def _serve(answers: Answers, server: HttpServer | None, workers: Sequence[
     """Serve and work until a signal, or until stdin ends."""
     import anyio
 
-    from cantrip_acp.tuplespace.mcp_edge.server import serve_stdio
+    from cantrip_acp.tuplespace.mcp_edge.mcp_server import serve_stdio
 
     stdio, timers = anyio.CancelScope(), list[threading.Timer]()
 

@@ -200,7 +200,7 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
     """
     import msgspec
 
-    from cantrip_acp.core.history.crystal_view import differing_turns
+    from cantrip_acp.core.history.replayed_context import differing_turns
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import find_loom
     from cantrip_acp.loom.loom import Loom

@@ -15,7 +15,7 @@ from cantrip_acp.cli.session.setup import state_option
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cantrip_acp.core.history.crystal_view import Window
+    from cantrip_acp.core.history.replayed_context import Window
     from cantrip_acp.crystals.contract import Message
     from cantrip_acp.loom.loom import Loom
 
@@ -81,10 +81,10 @@ def _window(held: Loom, turn_id: str) -> tuple[Window, int, bool]:
     """The part of the crystal's context in which it wrote a turn, the number of messages before it, and whether it is not
     what was sent."""
     from cantrip_acp.core.errors import LoomError
-    from cantrip_acp.core.history.crystal_view import CrystalView
+    from cantrip_acp.core.history.replayed_context import ReplayedContext
     from cantrip_acp.loom.query.outline import Outline
 
-    view = CrystalView(held, Outline(held))
+    view = ReplayedContext(held, Outline(held))
     for window in view.windows(turn_id):
         for uttered in window.uttered:
             if turn_id in (uttered.turn.id, uttered.first):

@@ -1,6 +1,6 @@
 """Query digest: a short hash of what a crystal was sent (messages, tools, parameters), recorded with each turn.
 
-Readers rebuild the same query from the loom (`history.crystal_view`) and compare. The hash of a query is made of one hash
+Readers rebuild the same query from the loom (`history.replayed_context`) and compare. The hash of a query is made of one hash
 for each message, so that a long session hashes each message only once.
 """
 

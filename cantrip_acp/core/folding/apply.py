@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core import events
-from cantrip_acp.core.casting.token_log import TokenLog
+from cantrip_acp.core.casting.sampled_tokens import TokenLog
 from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, REQUEST, largest, transcript
 from cantrip_acp.core.state import CastState

@@ -1,5 +1,5 @@
 """Rebuilds from the loom what an entity had before: what its crystal saw, and where its cast continues.
 
 Used by forks and resumed casts, and by the exports for training. May import the rest of `core` below the loop, mediums
-and the loom. Start with `crystal_view.py`.
+and the loom. Start with `replayed_context.py`.
 """

@@ -164,8 +164,8 @@ def rebuild_context(entity: EntityState, where: Point) -> Context:
     """The context for continuing from a point: the original entity's for the same cantrip, a fork's for another
     cantrip.
     """
-    from cantrip_acp.core.history.crystal_view import CrystalView
     from cantrip_acp.core.history.recorded_circle import RecordedCircles
+    from cantrip_acp.core.history.replayed_context import ReplayedContext
     from cantrip_acp.loom.query.history import casts_of
     from cantrip_acp.mediums.text_program import writes_calls
 
@@ -176,7 +176,7 @@ def rebuild_context(entity: EntityState, where: Point) -> Context:
         return Context(entity.call, entity.circle, text_calls=by_text, recorded=RecordedCircles(loom))
 
     if loom.places[last].cantrip_id == entity.cantrip_id:
-        seen = CrystalView(loom, Outline(loom))
+        seen = ReplayedContext(loom, Outline(loom))
         context = seen.context_after(last, entity.cantrip_id, empty)
         # Casts that reached no turn: their intents and unfinished answers were in the context too.
         before = seen.partials.get(loom.places[last].cast_id or "") if where.begins else None

@@ -19,7 +19,7 @@ import msgspec
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.crystals.embedded import weights
-from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
+from cantrip_acp.crystals.embedded.shared_model import ModelServer, ServerSettings
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer

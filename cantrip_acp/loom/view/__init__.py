@@ -4,7 +4,7 @@
     with serve("x.loom.jsonl") as view:
         webbrowser.open(view.link("t_0198f2c4a1b2c3d4e5f6"))
 
-Editors and the command line call this; nothing here imports them. Start with `server.py` and `routes.py`. The page's
+Editors and the command line call this; nothing here imports them. Start with `page_server.py` and `routes.py`. The page's
 own files are in ``page/``: plain modules that the browser loads without a build step.
 """
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.view.html_export import write_html as write_html
-    from cantrip_acp.loom.view.server import View as View
-    from cantrip_acp.loom.view.server import serve as serve
+    from cantrip_acp.loom.view.page_server import View as View
+    from cantrip_acp.loom.view.page_server import serve as serve
 
 __all__ = ["View", "serve", "write_html"]
 
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
 
         return write_html
     if name in ("View", "serve"):
-        from cantrip_acp.loom.view import server
+        from cantrip_acp.loom.view import page_server
 
-        return getattr(server, name)
+        return getattr(page_server, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

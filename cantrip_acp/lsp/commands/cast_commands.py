@@ -18,7 +18,7 @@ from cantrip_acp.lsp.recipes import lenses
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.lsp.server.server import Server
+    from cantrip_acp.lsp.server.language_server import Server
     from cantrip_acp.recipes.build.python_files import Files
     from cantrip_acp.recipes.recipe import Recipe
 

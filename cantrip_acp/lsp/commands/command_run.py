@@ -23,7 +23,7 @@ from cantrip_acp.recipes.models.field_types import nearest
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.commands.registry import Command
-    from cantrip_acp.lsp.server.server import Server
+    from cantrip_acp.lsp.server.language_server import Server
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from cantrip_acp.lsp.looms.cache import path_of
 from cantrip_acp.lsp.looms.document import LoomDocument
 
 if TYPE_CHECKING:
-    from cantrip_acp.lsp.server.server import Server
+    from cantrip_acp.lsp.server.language_server import Server
 
 
 def opened(ls: Server, item: types.TextDocumentItem) -> None:

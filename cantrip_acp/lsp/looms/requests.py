@@ -22,7 +22,7 @@ from cantrip_acp.text import codecs
 from cantrip_acp.text.sanitize import without_links
 
 if TYPE_CHECKING:
-    from cantrip_acp.lsp.server.server import Server
+    from cantrip_acp.lsp.server.language_server import Server
 
 PAGE, LARGEST_PAGE = 100, 1_000
 ENDING = ".loom.jsonl"

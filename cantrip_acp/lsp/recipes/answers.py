@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cantrip_acp.lsp.recipes.call_hierarchy import EntityHierarchy
     from cantrip_acp.lsp.server.documents import OpenDocument
-    from cantrip_acp.lsp.server.server import Server
+    from cantrip_acp.lsp.server.language_server import Server
 
 T = TypeVar("T")
 

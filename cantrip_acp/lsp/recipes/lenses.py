@@ -12,7 +12,7 @@ from cantrip_acp.lsp.server.positions import TextDocument
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server.documents import OpenDocument
-    from cantrip_acp.lsp.server.server import Server
+    from cantrip_acp.lsp.server.language_server import Server
 
 
 # --- Intents that the author noted in the recipe: comments ``# intent: TEXT`` on their own lines.

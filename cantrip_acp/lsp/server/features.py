@@ -15,7 +15,7 @@ from cantrip_acp.lsp.commands.registry import COMMANDS
 from cantrip_acp.lsp.recipes.semantic_tokens import MODIFIERS, TYPES
 from cantrip_acp.lsp.server import document_kinds
 from cantrip_acp.lsp.server.file_watch import FileWatch
-from cantrip_acp.lsp.server.server import Server
+from cantrip_acp.lsp.server.language_server import Server
 
 METHODS: dict[str, tuple[str, Any]] = {
     types.TEXT_DOCUMENT_COMPLETION: (

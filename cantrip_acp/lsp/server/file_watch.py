@@ -16,7 +16,7 @@ from lsprotocol import types
 from cantrip_acp.recipes.parse.document import SUFFIXES
 
 if TYPE_CHECKING:
-    from cantrip_acp.lsp.server.server import Server
+    from cantrip_acp.lsp.server.language_server import Server
 
 _log = logging.getLogger(__name__)
 

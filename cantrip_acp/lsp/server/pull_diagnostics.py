@@ -10,7 +10,7 @@ from lsprotocol import types
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server.documents import OpenDocument
-    from cantrip_acp.lsp.server.server import Server
+    from cantrip_acp.lsp.server.language_server import Server
 
 Report = types.RelatedFullDocumentDiagnosticReport | types.RelatedUnchangedDocumentDiagnosticReport
 

@@ -28,7 +28,7 @@ from cantrip_acp.training.export.registry import find
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.training.trainer.example import Example, Question
 from cantrip_acp.training.trainer.rollouts import play
-from cantrip_acp.training.trainer.server import SamplerServer
+from cantrip_acp.training.trainer.sampling_server import SamplerServer
 
 
 def not_installed(library: str, error: ImportError) -> ImportError:

@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
+from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers

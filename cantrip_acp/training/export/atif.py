@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.history.crystal_view import WindowUtterance
+from cantrip_acp.core.history.replayed_context import WindowUtterance
 from cantrip_acp.crystals.contract import NO_USAGE, Message, Usage
 from cantrip_acp.crystals.text_tools import words_of
 from cantrip_acp.loom import rewards

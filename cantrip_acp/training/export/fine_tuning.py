@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.history.crystal_view import Window
+from cantrip_acp.core.history.replayed_context import Window
 from cantrip_acp.crystals.contract import Message
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.rewards import Group

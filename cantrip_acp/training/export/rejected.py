@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
+from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Message
 from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance, UtteranceRecord, VoidedAttempt, metadata_of
 from cantrip_acp.training.export.rows import Sequences

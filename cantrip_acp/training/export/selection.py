@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.core.history.crystal_view import CrystalView, Window, WindowUtterance
+from cantrip_acp.core.history.replayed_context import ReplayedContext, Window, WindowUtterance
 from cantrip_acp.crystals.contract import Message
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.loom import Loom
@@ -71,7 +71,7 @@ class Episode:
     its relative reward, ``reference`` the expected answer of its last cast (JSON data), ``sampled`` whether a model wrote
     its last utterance (`Source.sampled`), ``path`` its turns."""
 
-    seen: CrystalView
+    seen: ReplayedContext
     leaf: str
     state: State
     reason: str | None
@@ -93,7 +93,7 @@ class Episode:
     path: Sequence[str]
 
     def windows(self, *, summaries: bool = False) -> Iterator[Window]:
-        """Yield what its crystal was sent, window by window (`CrystalView.windows`, `sent`), but without the answers that
+        """Yield what its crystal was sent, window by window (`ReplayedContext.windows`, `sent`), but without the answers that
         were rejected."""
         for window in self.seen.windows(self.leaf, summaries=summaries):
             yield from windows_as_sent(window, self.seen.loom)
@@ -180,7 +180,7 @@ class Source:
         self.wanted = wanted or ThreadSelection()
         self.outline = Outline(loom)
         self._endings = Endings(loom, self.outline.starts)
-        self.seen = CrystalView(loom, self.outline)
+        self.seen = ReplayedContext(loom, self.outline)
         self.report = Report()
         self.masked = False
         """Whether what looks like a secret is masked in the rows (`rows.write`)."""

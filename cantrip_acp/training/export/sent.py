@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import msgspec
 
-from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
+from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
 from cantrip_acp.crystals.contract import Message, RequestParameters, ToolCall
 from cantrip_acp.crystals.openai.chat_messages import DIALECTS, FILLER, arranged
 from cantrip_acp.crystals.openai.tool_names import CallIds, IdStyle, wire_args, wire_name

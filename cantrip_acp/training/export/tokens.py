@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
+from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.records.turn import Turn

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.history.crystal_view import Window, WindowUtterance
+from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
 from cantrip_acp.crystals.contract import CUTS, Message, ToolDefinition
 from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.crystals.text_tools import words_of

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from cantrip_acp.training.trainer.learner import Learner, TokenRow, Update
     from cantrip_acp.training.trainer.model import Model
     from cantrip_acp.training.trainer.sampler import Sampler
-    from cantrip_acp.training.trainer.server import SamplerServer
+    from cantrip_acp.training.trainer.sampling_server import SamplerServer
 
 STATE = "state.safetensors"
 _FORMAT = 1
@@ -227,7 +227,7 @@ class Run:
         from cantrip_acp.training.trainer.learner import Learner
         from cantrip_acp.training.trainer.model import Model
         from cantrip_acp.training.trainer.sampler import Sampler
-        from cantrip_acp.training.trainer.server import SamplerServer
+        from cantrip_acp.training.trainer.sampling_server import SamplerServer
 
         settings = self.settings
 

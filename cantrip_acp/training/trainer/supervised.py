@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.core.history.crystal_view import Window
+from cantrip_acp.core.history.replayed_context import Window
 from cantrip_acp.crystals.openai.chat_messages import LOCAL
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.loom import Loom
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cantrip_acp.training.trainer.model import Model
 
 _FORM: Form = (LOCAL.family, "text", "nine")
-"""The form in which `server.SamplerServer` gets messages."""
+"""The form in which `sampling_server.SamplerServer` gets messages."""
 
 
 async def play(cantrip: Cantrip, loom: Loom, demonstrations: Sequence[Demonstration]) -> None:

@@ -16,7 +16,7 @@ from cantrip_acp import Cantrip, Circle, DefinitionError, Gate, Loom, ScriptedCr
 from cantrip_acp.core.errors import EntityExists
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.forking.resume import resume_entity
-from cantrip_acp.core.history.crystal_view import CrystalView, differing_turns
+from cantrip_acp.core.history.replayed_context import ReplayedContext, differing_turns
 from cantrip_acp.loom.query.outline import Outline
 from tests.support.fixtures.core import done, echo, make
 
@@ -299,7 +299,7 @@ async def test_an_export_has_what_was_seen(ephemeral: Any) -> None:
     asked = [[(m.role, m.content) for m in q.messages] for q in cantrip.crystal.invocations]
     outline = Outline(cantrip.loom)
     told = []
-    for window in CrystalView(cantrip.loom, outline).windows(cantrip.loom.leaves()[0]):
+    for window in ReplayedContext(cantrip.loom, outline).windows(cantrip.loom.leaves()[0]):
         for uttered in window.uttered:
             told.append([(m.role, m.content) for m in window.messages[: uttered.at]])
     assert told == asked

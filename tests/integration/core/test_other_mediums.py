@@ -13,7 +13,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, Gate, Loom, ScriptedCrystal
 from cantrip_acp.core.forking.resume import resume_entity
-from cantrip_acp.core.history.crystal_view import CrystalView
+from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.crystals.contract import Message
 from cantrip_acp.loom.query.outline import Outline
 
@@ -64,7 +64,7 @@ def check_read(loom: Loom, crystal: ScriptedCrystal, last: str) -> None:
     assert any("RESULT-42" in text for text in texts if text), texts
     assert not any("not run" in text for text in texts), texts
     check_answered(query.messages)
-    windows = list(CrystalView(loom, Outline(loom)).windows(last))
+    windows = list(ReplayedContext(loom, Outline(loom)).windows(last))
     said = windows[-1].uttered[0]
     assert msgspec.json.encode(windows[-1].messages[: said.at]) == msgspec.json.encode(list(query.messages))
 
@@ -142,7 +142,7 @@ async def test_a_crystal_that_writes_its_calls_as_text_saw_another_capability_bl
         entity.use_crystal(two)
         await entity.cast("and on")
         leaf = entity.last_turn
-    windows = list(CrystalView(loom, Outline(loom)).windows(leaf))
+    windows = list(ReplayedContext(loom, Outline(loom)).windows(leaf))
     told = [window.messages[: said.at] for window in windows for said in window.uttered]
     assert told == [list(query.messages) for query in (*one.invocations, *two.invocations)]
     assert [window.begun for window in windows] == ["start", "cantrip"]

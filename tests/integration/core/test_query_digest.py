@@ -23,7 +23,7 @@ from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.errors import CantripError, CrystalError
 from cantrip_acp.core.folding.apply import fold_now
 from cantrip_acp.core.forking.resume import resume_entity
-from cantrip_acp.core.history.crystal_view import CrystalView, Window, differing_turns
+from cantrip_acp.core.history.replayed_context import ReplayedContext, Window, differing_turns
 from cantrip_acp.crystals.contract import Attachment, Delta, Message, Query, Response, ToolCall, Usage
 from cantrip_acp.gates.contract import GateContext, GateReply
 from cantrip_acp.loom.query.outline import Outline
@@ -191,7 +191,7 @@ async def test_a_thread_in_a_file_of_its_own_reads_the_same(seed: int) -> None:
         assert differing_turns(copy) == [], leaf
 
 
-def windows(view: CrystalView) -> Iterator[Window]:
+def windows(view: ReplayedContext) -> Iterator[Window]:
     for leaf in view.outline.ends:
         yield from view.windows(leaf)
 
@@ -200,7 +200,7 @@ def windows(view: CrystalView) -> Iterator[Window]:
 async def test_readers_rebuild_what_was_sent(seed: int) -> None:
     life = Life(seed)
     await life.live()
-    view, compared = CrystalView(life.loom, Outline(life.loom)), 0
+    view, compared = ReplayedContext(life.loom, Outline(life.loom)), 0
     for window in windows(view):
         for said in window.uttered:
             messages, tools = life.crystal.sent[int((said.turn.utterance.content or "").split(" ")[0])]
@@ -225,7 +225,7 @@ async def test_a_turn_that_differs_is_named(tmp_path: Path) -> None:
         if isinstance(record, CastRecord) and record.intent is not None:
             record = msgspec.structs.replace(record, intent="another intent")
         other.append(record)
-    view = CrystalView(other, Outline(other))
+    view = ReplayedContext(other, Outline(other))
     turns = {said.first for window in windows(view) for said in window.uttered}
     assert set(view.differing) == turns
     other.close()
@@ -268,7 +268,7 @@ async def test_turns_of_a_mode_have_the_tools_that_were_sent(tmp_path: Path) -> 
         entity.set_wards(replace(entity.circle.wards, remove_gate=("plan",)))
         await entity.cast("two")
         await entity.cast("three")
-    view = CrystalView(loom, Outline(loom))
+    view = ReplayedContext(loom, Outline(loom))
     told = [(window.begun, [tool.name for tool in window.tools], len(window.uttered)) for window in windows(view)]
     assert told == [("start", ["done", "echo", "plan"], 1), ("tools", ["done", "echo"], 2)]
     kept = [turn.metadata.query for turn in loom.turns() if turn.role == "crystal"]

@@ -29,7 +29,7 @@ from cantrip_acp.core.events import QueryStarted
 from cantrip_acp.crystals.contract import Crystal, Delta, Message, Query, template_label
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.embedded.crystal import repeated_unit
-from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
+from cantrip_acp.crystals.embedded.shared_model import ModelServer, ServerSettings
 from cantrip_acp.crystals.local import missing_tokens
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source
@@ -245,7 +245,7 @@ async def test_a_model_whose_process_was_killed_is_started_again(file: Path, soc
 
 ASK = """
 import sys
-from cantrip_acp.crystals.embedded.server import ModelServer, ServerSettings
+from cantrip_acp.crystals.embedded.shared_model import ModelServer, ServerSettings
 server = ModelServer(ServerSettings(sys.argv[1], 512, 1, idle_s=float(sys.argv[2])), "test")
 print("begin", flush=True)
 with server.in_use():

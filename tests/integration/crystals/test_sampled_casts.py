@@ -24,9 +24,9 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, CrystalError, Entity, Loom, ScriptedCrystal
 from cantrip_acp.core.forking.replay import replay
-from cantrip_acp.core.history.crystal_view import CrystalView
+from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.crystals.contract import Crystal, Emit, Query, Response, Usage
-from cantrip_acp.crystals.embedded.server import ModelServer
+from cantrip_acp.crystals.embedded.shared_model import ModelServer
 from cantrip_acp.crystals.text_tools import RESULT
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.records.turn import TERMINATIONS, CastRecord, Turn
@@ -288,7 +288,7 @@ def check_view(loom: Loom, model: Model, plan: Plan) -> None:
     """The loom gives back what the model was asked."""
     asked = [[(m.role, m.content) for m in each.query.messages] for each in model.listened]
     for leaf in Outline(loom).leaves:
-        for window in CrystalView(loom, Outline(loom)).windows(leaf):
+        for window in ReplayedContext(loom, Outline(loom)).windows(leaf):
             for uttered in window.uttered:
                 if uttered.turn.metadata.model == "smollm2":
                     seen = [(m.role, m.content) for m in window.messages[: uttered.at]]

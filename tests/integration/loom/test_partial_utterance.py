@@ -15,7 +15,7 @@ from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.events import ChildEvent, Text
 from cantrip_acp.core.forking.fork import fork
 from cantrip_acp.core.forking.resume import resume_entity
-from cantrip_acp.core.history.crystal_view import CrystalView
+from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.text.redaction import shared
 from tests.support.fixtures.core import INSTANT, echo
@@ -81,7 +81,7 @@ async def test_a_cancelled_stream_is_kept_and_known(place: Place) -> None:
     ]  # type: ignore[union-attr]
     assert chunks == ["one two ", "after", "again"]
     # An exporter sees what the crystal saw.
-    seen = CrystalView(again, Outline(again))
+    seen = ReplayedContext(again, Outline(again))
     (window,) = seen.windows(again.leaves()[-1])
     assert [(m.role, m.content) for m in window.messages if m.role != "system"][: len(messages)] == messages
 

@@ -47,7 +47,7 @@ from cantrip_acp.training.trainer.model import Model, _weights
 from cantrip_acp.training.trainer.rollouts import compared, roll_out
 from cantrip_acp.training.trainer.run import STATE, Run, read_rows
 from cantrip_acp.training.trainer.sampler import Sampler
-from cantrip_acp.training.trainer.server import SamplerServer
+from cantrip_acp.training.trainer.sampling_server import SamplerServer
 from tests.support.letters_example import VERIFIER, write_example
 from tests.support.processes import CANTRIP
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp.checkpoints import watcher
-from cantrip_acp.core.history.crystal_view import CrystalView, differing_turns
+from cantrip_acp.core.history.replayed_context import ReplayedContext, differing_turns
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.records.turn import ConfigRecord, ContextRecord
@@ -401,7 +401,7 @@ def test_an_edited_recipe_is_a_fork_and_the_user_is_told(start: Start, folder: P
         assert change.changes["definition"] == ["system prompt", "new gate read_file"]
         (note,) = [r for r in loom.records() if isinstance(r, ContextRecord) and r.source == "session"]
         assert "Your definition has changed" in note.text
-        told = list(CrystalView(loom, Outline(loom)).windows(leaf))
+        told = list(ReplayedContext(loom, Outline(loom)).windows(leaf))
         assert [(w.messages[0].content, w.begun) for w in told] == [("Only French.", "start"), ("Only German.", "fork")]
 
 

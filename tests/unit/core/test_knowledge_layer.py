@@ -11,7 +11,7 @@ import pytest
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, ContextBlock
 from cantrip_acp.core.events import Noticed
-from cantrip_acp.core.history.crystal_view import CrystalView
+from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.crystals.contract import Message
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.records.turn import ContextRecord
@@ -104,7 +104,7 @@ async def test_the_loom_shows_what_each_query_saw() -> None:
         await entity.cast("Do it.")
         await entity.cast("Again.")
         last = entity.state.last_turn
-    view = CrystalView(loom, Outline(loom))
+    view = ReplayedContext(loom, Outline(loom))
     rebuilt = [plain(window.messages[: each.at]) for window in view.windows(last) for each in window.uttered]
     assert rebuilt == [plain(query.messages) for query in crystal.invocations]
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import cantrip_acp
 from cantrip_acp import Gate, GateReply, Loom
 from cantrip_acp.core.events import Diff, Text, as_json
-from cantrip_acp.core.history.crystal_view import CrystalView
+from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.text.redaction import MASK, Pieces, Redactor, looks_secret, shared
 from tests.support.fixtures.core import done, echo, make
@@ -151,7 +151,7 @@ async def test_a_key_in_the_name_or_the_id_of_a_call_is_masked(where: str, tmp_p
     assert MASK in path.read_text()
     assert events[-1]["result"] == "over"
     # What the model read next is what the loom's readers rebuild.
-    view = CrystalView(cantrip.loom, Outline(cantrip.loom))
+    view = ReplayedContext(cantrip.loom, Outline(cantrip.loom))
     read = [window for leaf in view.outline.ends for window in view.windows(leaf)]
     assert sum(len(window.uttered) for window in read) == 2
     assert not view.differing

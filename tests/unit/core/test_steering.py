@@ -13,7 +13,7 @@ from cantrip_acp.core import events
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.errors import EntityIdle, IntentRequired
 from cantrip_acp.core.forking.replay import RecordedCrystal, replay
-from cantrip_acp.core.history.crystal_view import CrystalView
+from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.crystals.contract import Message
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.loom.query.outline import Outline
@@ -92,7 +92,7 @@ async def test_a_loom_gives_back_what_each_query_saw(tmp_path: Path, store: str)
             await entity.cast("Again.")
             last, before = entity.last_turn, plain(entity.context.messages)
     with Loom.open(tmp_path / store) as loom:
-        view = CrystalView(loom, Outline(loom))
+        view = ReplayedContext(loom, Outline(loom))
         rebuilt = [plain(window.messages[: each.at]) for window in view.windows(last) for each in window.uttered]
         assert rebuilt == [plain(query.messages) for query in crystal.invocations]
         other = scripted(END)
@@ -128,7 +128,7 @@ async def test_before_the_first_query_it_follows_the_intent() -> None:
         await entity.cast("Do it.")
         assert plain(crystal.invocations[0].messages)[-2:] == [("user", "Do it."), ("user", "and quickly")]
         last = entity.last_turn
-    view = CrystalView(loom, Outline(loom))
+    view = ReplayedContext(loom, Outline(loom))
     assert [plain(w.messages[: u.at]) for w in view.windows(last) for u in w.uttered] == [
         plain(query.messages) for query in crystal.invocations
     ]
@@ -143,7 +143,7 @@ async def test_a_fold_keeps_it_as_long_as_the_intent(tmp_path: Path) -> None:
         await entity.cast("Do it.")
         last = entity.last_turn
     assert all("use tabs" in texts for texts in steered(crystal)[1:])
-    view = CrystalView(loom, Outline(loom))
+    view = ReplayedContext(loom, Outline(loom))
     rebuilt = [plain(w.messages[: u.at]) for w in view.windows(last) for u in w.uttered]
     assert rebuilt == [plain(query.messages) for query in crystal.invocations]
     loom.close()
@@ -188,7 +188,7 @@ async def test_a_cast_that_fails_after_it_is_continued_with_it() -> None:
         await entity.resume()
         last = entity.last_turn
     assert steered(crystal) == [[], ["one"], ["one"]]
-    view = CrystalView(loom, Outline(loom))
+    view = ReplayedContext(loom, Outline(loom))
     rebuilt = [plain(w.messages[: u.at]) for w in view.windows(last) for u in w.uttered]
     assert rebuilt == [plain(crystal.invocations[0].messages), plain(crystal.invocations[2].messages)]
 

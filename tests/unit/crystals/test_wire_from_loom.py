@@ -11,8 +11,8 @@ import pytest
 from cantrip_acp import Cantrip, Circle, Gate, Loom
 from cantrip_acp.core.casting.query_digest import QueryDigest
 from cantrip_acp.core.definition.call import Call
-from cantrip_acp.core.history.crystal_view import CrystalView
 from cantrip_acp.core.history.recorded_circle import recorded_call
+from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.crystals.contract import Crystal, Delta, Query, ToolDefinition
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
@@ -77,7 +77,7 @@ async def test_a_query_that_is_rebuilt_from_the_loom_is_sent_as_it_was(name: str
             await entity.cast("And again.")
         sent = [request.json() for request in wire.requests]
     assert len(sent) == 3
-    view, rebuilt = CrystalView(loom, Outline(loom)), 0
+    view, rebuilt = ReplayedContext(loom, Outline(loom)), 0
     with Wire(lambda request: anything()) as wire:
         for window in view.windows(view.outline.ends[0]):
             call = recorded_call(loom.cantrip(window.cantrip_id))

@@ -66,7 +66,7 @@ class Window:
     uttered: list[WindowUtterance] = field(default_factory=list)
 
 
-class CrystalView:
+class ReplayedContext:
     """Windows of any thread of a loom. Reads the records once on creation, and holds one thread's context at a time."""
 
     def __init__(self, loom: Loom, outline: Outline) -> None:
@@ -256,7 +256,7 @@ def differing_turns(loom: Loom) -> list[str]:
 
     Threads that are damaged, and turns of earlier versions, are not compared.
     """
-    view = CrystalView(loom, Outline(loom))
+    view = ReplayedContext(loom, Outline(loom))
     for leaf in view.outline.ends:
         with suppress(LoomError):
             for _ in view.windows(leaf):
@@ -267,7 +267,7 @@ def differing_turns(loom: Loom) -> list[str]:
 class _Walk:
     """Follows a thread's context turn by turn."""
 
-    def __init__(self, seen: CrystalView, changes: int, empty: Callable[[str], Context] | None = None) -> None:
+    def __init__(self, seen: ReplayedContext, changes: int, empty: Callable[[str], Context] | None = None) -> None:
         """``changes`` is how often the path changes to another entity or cantrip. ``empty`` creates the context of a cantrip
         before its first cast."""
         self._seen = seen

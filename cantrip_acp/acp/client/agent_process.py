@@ -18,6 +18,7 @@ from typing import Final
 import anyio
 import anyio.abc
 
+from cantrip_acp.acp.client.in_process import MemoryPipe
 from cantrip_acp.core.errors import CantripError
 
 _TERMINATE_SECONDS: Final = 2.0
@@ -188,7 +189,7 @@ class StdoutFilter:
 
     def __init__(
         self,
-        stdout: anyio.abc.ByteReceiveStream,
+        stdout: anyio.abc.ByteReceiveStream | MemoryPipe,
         *,
         junk: Callable[[str], None],
         ready: Callable[[], Awaitable[None]],

@@ -25,6 +25,7 @@ import anyio.to_thread
 
 from cantrip_acp.acp.client.agent_process import AgentMissing, AgentProcess, StdoutFilter, start_agent
 from cantrip_acp.acp.client.client_files import ClientFiles, FileRefused
+from cantrip_acp.acp.client.in_process import InProcessAgent, Serve, start_in_process
 from cantrip_acp.acp.wire.connection import Connection, Disconnected, Method, Request
 from cantrip_acp.acp.wire.jsonrpc import (
     INVALID_PARAMS,
@@ -65,7 +66,7 @@ _T = TypeVar("_T")
 class AgentClient:
     """The client's side of one connection. Made by `connect`."""
 
-    def __init__(self, process: AgentProcess, observer: ClientObserver) -> None:
+    def __init__(self, process: AgentProcess | InProcessAgent, observer: ClientObserver) -> None:
         self._process = process
         self._observer = observer
         self._files: dict[str, ClientFiles] = {}
@@ -88,7 +89,7 @@ class AgentClient:
         """The answer to `initialize`."""
 
     @property
-    def process(self) -> AgentProcess:
+    def process(self) -> AgentProcess | InProcessAgent:
         return self._process
 
     # Requests of the client
@@ -400,7 +401,7 @@ class AgentClient:
 
 @contextlib.asynccontextmanager
 async def connect(
-    argv: Sequence[str],
+    agent: Sequence[str] | Serve,
     observer: ClientObserver,
     *,
     folder: Path | None = None,
@@ -408,7 +409,8 @@ async def connect(
 ) -> AsyncIterator[AgentClient]:
     """Start an agent and connect to it. When the block ends, the agent and its process group are stopped.
 
-    `folder` is the agent's working folder. `environment` replaces the inherited environment. Raises AgentMissing.
+    `agent` is its command line, or a function that serves ACP in this event loop. `folder` is the working folder of a command,
+    and `environment` replaces the inherited environment. Raises AgentMissing.
     """
     clients: list[AgentClient] = []
 
@@ -417,7 +419,12 @@ async def connect(
             client._queue_line("stderr", line)
 
     try:
-        async with start_agent(argv, folder=folder, environment=environment, relay=relay) as process:
+        started: contextlib.AbstractAsyncContextManager[AgentProcess | InProcessAgent] = (
+            start_in_process(agent)
+            if callable(agent)
+            else start_agent(agent, folder=folder, environment=environment, relay=relay)
+        )
+        async with started as process:
             client = AgentClient(process, observer)
             clients.append(client)
             async with anyio.create_task_group() as tasks:

@@ -23,6 +23,7 @@ import anyio
 import anyio.from_thread
 
 from cantrip_acp.acp.client.client import AgentClient, AgentRefused, ListedSession, Outcome, Session, connect
+from cantrip_acp.acp.client.in_process import Serve
 from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RESOURCE_NOT_FOUND
 from cantrip_acp.cli.render.client_output import ClientOutput
 from cantrip_acp.cli.render.from_acp import get_list, get_text
@@ -49,13 +50,14 @@ class Quit(Exception):
 
 
 class ClientSession:
-    """One agent and one session. Use it as a context manager; then call `open`, then `turn` for each prompt.
+    """One agent and one session. Use it as a context manager; then call `open`, then `turn` for each prompt. `agent` is the
+    agent's command line, or a function that serves ACP in this process.
     `asker` asks the user which permission to give if the policy's rule is "ask"; without it the answer is no.
     """
 
     def __init__(
         self,
-        argv: Sequence[str],
+        agent: Sequence[str] | Serve,
         output: ClientOutput,
         *,
         folder: Path,
@@ -64,7 +66,7 @@ class ClientSession:
         timeout: float | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._argv = list(argv)
+        self._command = agent
         self._output = output
         self._folder = folder
         self._policy = policy or Policy()
@@ -86,7 +88,7 @@ class ClientSession:
             stack.enter_context(self._signals())
             self._portal = stack.enter_context(anyio.from_thread.start_blocking_portal("asyncio"))
             # The agent starts in the current folder, so that relative paths in its command line work.
-            connection = connect(self._argv, _QueueObserver(self), environment=self._environment)
+            connection = connect(self._command, _QueueObserver(self), environment=self._environment)
             self._agent: AgentClient = stack.enter_context(self._portal.wrap_async_context_manager(connection))
             self._stack = stack.pop_all()
         return self

@@ -17,8 +17,9 @@ from tests.integration.attack.weakened_sandbox import calls, filtered, number
 
 _CAPABLE = "the dropped capabilities stop it as well, with the same answer"
 _MISSING = "this kernel does not have it, or its settings forbid it"
-_BAD = "0xdead000"
-"""An address that is not there: what reads it is past the filter."""
+_BAD = "-4096"
+"""An address of the kernel, which no program may have: what reads it is past the filter. (A low address may be in the heap of a
+program, which begins anywhere in its first gigabyte.)"""
 
 
 def reach(name: str, arguments: str, outer: str | None = None) -> Attack:

@@ -76,7 +76,7 @@ print("whole")
 """
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_threads_that_meet_a_struct_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", RACE, "codecs", "100"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr

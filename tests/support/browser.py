@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +48,24 @@ def running() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+def eventually(page: Page, condition: Callable[[], object]) -> None:
+    """Wait until a condition holds, while the page goes on."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, f"not true within a minute: {condition}"
+        page.wait_for_timeout(20)
+
+
+def rested(page: Page, expression: str) -> Any:
+    """The value of an expression, once it has been the same for half a second: what moves has come to its end."""
+    seen, since = page.evaluate(expression), time.monotonic()
+    while time.monotonic() < since + 0.5:
+        page.wait_for_timeout(50)
+        if (now := page.evaluate(expression)) != seen:
+            seen, since = now, time.monotonic()
+    return seen
 
 
 @dataclass

@@ -17,6 +17,7 @@ from typing import Any
 from cantrip_acp.files.descriptors import is_ready
 from tests.support import processes
 from tests.support.processes import CANTRIP
+from tests.support.waiting import settled
 
 GREETER = """
 name: greeter
@@ -50,7 +51,7 @@ SLEEPER = """
 crystal:
   provider: scripted
   responses:
-    - bash: "echo begun; sleep 60; echo not reached"
+    - bash: "echo begun; sleep 600; echo not reached"
     - content: after the break
 circle:
   medium: bash
@@ -73,7 +74,7 @@ class Done:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-def run(*arguments: str | Path, cwd: Path, stdin: str = "", timeout: float = 60, **env: str) -> Done:
+def run(*arguments: str | Path, cwd: Path, stdin: str = "", timeout: float = 100, **env: str) -> Done:
     """A command to its end."""
     done = processes.run(
         [*CANTRIP, *map(str, arguments)],
@@ -113,10 +114,10 @@ class Terminal:
     def type(self, text: str) -> None:
         if text == "\x03":
             # As in tests/integration/client/client_processes.py: a signal between readline's prompt and its wait is noticed late.
-            time.sleep(0.3)
+            settled(self.pid, 1)
         os.write(self._fd, text.encode())
 
-    def wait_for(self, text: str, timeout: float = 20) -> str:
+    def wait_for(self, text: str, timeout: float = 60) -> str:
         """Everything up to a text, which is taken away; fails with what came instead."""
         end = time.monotonic() + timeout
         while text not in self.seen:
@@ -126,7 +127,7 @@ class Terminal:
         before, _, self.seen = self.seen.partition(text)
         return before
 
-    def end(self, timeout: float = 20) -> int:
+    def end(self, timeout: float = 60) -> int:
         """The exit status, after everything it still wrote."""
         end = time.monotonic() + timeout
         while self._read(max(0.0, end - time.monotonic())):
@@ -200,7 +201,7 @@ class TerminalScreen(Terminal):
         """What is on the line of the cursor."""
         return str(self._screen.display[self._screen.cursor.y]).rstrip()
 
-    def until(self, condition: str | Callable[[TerminalScreen], bool], timeout: float = 20) -> str:
+    def until(self, condition: str | Callable[[TerminalScreen], bool], timeout: float = 60) -> str:
         """Wait until the screen shows a text, or a condition holds. Returns all lines."""
         end = time.monotonic() + timeout
         while not (condition in self.text if isinstance(condition, str) else condition(self)):

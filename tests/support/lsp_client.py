@@ -161,10 +161,10 @@ class Client:
             try:
                 self.reply(self.begin("shutdown", None))
                 self.tell("exit", None)
-                self.process.wait(timeout=20)
+                self.process.wait(timeout=60)
             except (AssertionError, OSError, subprocess.TimeoutExpired):
                 self.process.kill()
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=60)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             try:
                 stream.close()

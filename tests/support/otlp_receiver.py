@@ -47,7 +47,7 @@ class Receiver:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 def attributes(holder: Any) -> dict[str, Any]:

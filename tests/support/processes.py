@@ -68,7 +68,7 @@ class _Server:
     def end(self) -> None:
         if os.getpid() == self.pid:
             self._channel.close()
-            self._process.wait(10)
+            self._process.wait(60)
 
 
 _server: _Server | None = None

@@ -140,7 +140,7 @@ class Wire:
                 pass
             each.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         if kind is None and self.problems:
             raise self.problems[0]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
+import psutil
 
 Found = TypeVar("Found")
 
@@ -30,6 +31,22 @@ async def wait_until(condition: Callable[[], Found], seconds: float = 60.0) -> F
         assert time.monotonic() < deadline, f"this did not become true within {seconds:g} s: {condition}"
         await anyio.sleep(STEP_S)
     return found
+
+
+def settled(pid: int, seconds: float = 30.0) -> None:
+    """Wait until a process sleeps and nothing wakes it for a quarter of a second: it waits for somebody.
+
+    One that waits for a processor does not sleep, however busy the machine is. One that has a clock to draw never comes to
+    rest: after ``seconds`` this returns all the same.
+    """
+    process = psutil.Process(pid)
+    deadline = time.monotonic() + seconds
+    seen, since = None, time.monotonic()
+    while time.monotonic() < since + 0.25:
+        time.sleep(STEP_S)
+        now = (process.status(), process.num_ctx_switches())
+        if (now != seen or now[0] != psutil.STATUS_SLEEPING) and time.monotonic() < deadline:
+            seen, since = now, time.monotonic()
 
 
 def in_a_loom(state: Path, text: str) -> bool:

@@ -17,7 +17,7 @@ from tests.support.browser import Watch
 from tests.support.command_line import run
 from tests.support.tuples import acknowledge
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 Watched = Callable[..., Watch]
 
 RECIPE = """\

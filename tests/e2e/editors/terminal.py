@@ -104,7 +104,7 @@ class Terminal:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGHUP)
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
             if time.monotonic() > end:
                 with contextlib.suppress(ProcessLookupError):

@@ -109,12 +109,12 @@ def test_a_session(toad: Callable[..., Terminal], home: Home, tmp_path: Path) ->
     screen.wait("Turn cancelled")
     began = time.monotonic()
     while "⌛" in screen.text():
-        assert time.monotonic() - began < 30, screen.text()
+        assert time.monotonic() - began < 60, screen.text()
         screen.look(0.2)
     log = sorted((home.path / "state/toad/logs").glob("cantrip-acp_*"))[0]
     assert '"stopReason":"cancelled"' in log.read_text()
     screen.close()
-    gone = time.monotonic() + 20
+    gone = time.monotonic() + 60
     while _agents(home):
         assert time.monotonic() < gone, _agents(home)
         time.sleep(0.1)

@@ -27,7 +27,7 @@ from cantrip_acp.loom.view import assets, serve, write_html
 from tests.support.browser import Watch
 from tests.support.view_looms import stamp
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 TRICKS = {
     "script": "<script>window.pwned = 'script'; alert(1)</script>",

@@ -16,7 +16,7 @@ from tests.support import view_looms as looms
 from tests.support.browser import Watch
 from tests.support.command_line import recipe, start
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 TURNS = 10_000
 
 

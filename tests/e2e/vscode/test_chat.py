@@ -101,7 +101,7 @@ STREAMING = {
 
 def wait_until(true: Callable[[], bool]) -> None:
     """Wait for what no element shows."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not true():
         assert time.monotonic() < end
         time.sleep(0.1)

@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from tests.e2e.vscode.test_chat_look import faults
 from tests.e2e.vscode.test_chat_page import HOST, HOSTILE, add
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200), pytest.mark.xdist_group("vscode-page")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode-page")]
 
 QUESTION = "How many files are **three** files? See `a.py`."
 
@@ -24,7 +24,7 @@ def shared_page(chromium: Any, built: Path) -> Iterator[Any]:
     """One page for all tests, because to load one takes most of a test's time."""
     page = chromium.new_page(viewport={"width": 420, "height": 700})
     page.on("pageerror", lambda error: print("page:", error))
-    page.set_default_timeout(5000)
+    page.set_default_timeout(60_000)
     page.set_content('<html><body><main id="chat"></main></body></html>')
     page.add_style_tag(content=(built / "chat.css").read_text())
     page.add_script_tag(content=HOST)

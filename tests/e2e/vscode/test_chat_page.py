@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200), pytest.mark.xdist_group("vscode-page")]
+from tests.support.browser import eventually, rested
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode-page")]
 
 HOST = """
 window.said = []
@@ -155,9 +157,8 @@ def test_markdown_that_grows_is_that_which_is_whole(page: Any) -> None:
         if at % 30 == 0:
             page.wait_for_timeout(20)
     page.evaluate("tell({ type: 'state', state: { ...state, running: false } })")
-    page.wait_for_timeout(100)
-    whole, grown = (page.locator(".agent-item .markdown").nth(n).inner_html() for n in (0, 1))
-    assert grown == whole
+    whole, grown = (page.locator(".agent-item .markdown").nth(n) for n in (0, 1))
+    eventually(page, lambda: grown.inner_html() == whole.inner_html())
 
 
 GROWING = (
@@ -227,8 +228,7 @@ SEEN = """() => {
 
 def test_a_long_conversation_has_elements_only_near_what_is_seen(page: Any) -> None:
     page.evaluate(MANY, 20_000)
-    page.wait_for_timeout(100)
-    assert page.evaluate(SEEN)[-1] == 20_000
+    eventually(page, lambda: page.evaluate(SEEN)[-1:] == [20_000])
     log = page.locator(".log")
     log.hover()
     seen = [page.evaluate(SEEN)[0]]
@@ -261,19 +261,13 @@ def test_a_long_conversation_has_elements_only_near_what_is_seen(page: Any) -> N
           log.scrollTop = log.scrollHeight / 2
         }"""
     )
-    page.wait_for_timeout(200)
-    middle = page.evaluate(SEEN)
-    assert 5_000 < middle[0] < 15_000
+    eventually(page, lambda: 5_000 < page.evaluate(SEEN)[0] < 15_000)
     assert page.locator(".item").count() <= 320
     log.focus()
-    for _ in range(6):
-        page.keyboard.press("Home")
-        page.wait_for_timeout(100)
-    assert page.evaluate(SEEN)[0] == 1
+    eventually(page, lambda: page.keyboard.press("Home") or page.evaluate(SEEN)[0] == 1)
     assert page.locator(".item").first.inner_text().startswith("You:\nQuestion 0")
     page.locator(".to-end").click()
-    page.wait_for_timeout(200)
-    assert page.evaluate(SEEN)[-1] == 20_001
+    eventually(page, lambda: page.evaluate(SEEN)[-1] == 20_001)
 
 
 def test_alt_and_the_arrows_go_through_a_long_conversation(page: Any) -> None:
@@ -282,7 +276,7 @@ def test_alt_and_the_arrows_go_through_a_long_conversation(page: Any) -> None:
     for _ in range(200):
         page.keyboard.press("Alt+ArrowUp")
         page.wait_for_timeout(1)
-    page.wait_for_timeout(100)
+    rested(page, SEEN)
     at = int(page.evaluate("document.activeElement.closest('.item').getAttribute('aria-posinset')"))
     assert 795 <= at <= 810
     assert at in page.evaluate(SEEN)
@@ -296,8 +290,7 @@ def test_the_place_in_a_conversation_survives_a_new_page(page: Any, built: Path)
     for _ in range(8):
         page.mouse.wheel(0, -2000)
         page.wait_for_timeout(40)
-    page.wait_for_timeout(400)
-    before = page.evaluate(SEEN)
+    before, _ = rested(page, f"() => [({SEEN})(), kept]")
     assert before[-1] < 1_950
     kept = page.evaluate("kept")
     page.set_content('<html><body><main id="chat"></main></body></html>')
@@ -306,8 +299,7 @@ def test_the_place_in_a_conversation_survives_a_new_page(page: Any, built: Path)
     page.evaluate("document.body.innerHTML = '<main id=\"chat\"></main>'")
     page.add_script_tag(content=(built / "chat.js").read_text())
     page.evaluate(MANY, 2_000)
-    page.wait_for_timeout(200)
-    assert page.evaluate(SEEN) == before
+    eventually(page, lambda: page.evaluate(SEEN) == before)
 
 
 def call(number: int, kind: str = "read", **more: Any) -> dict[str, Any]:
@@ -665,8 +657,7 @@ def test_the_versions_of_a_message_are_buttons_that_lead_to_the_same_place(page:
     (asked,) = page.evaluate("said.filter((m) => m.type === 'items' && m.from === 0)")
     found = {"type": "items", "ask": asked["ask"], "first": 0, "items": other[: asked["to"]], "total": 1_000}
     page.evaluate(tell, {**found, "session": "c"})
-    page.wait_for_timeout(300)
-    assert abs(page.locator("[data-id=u40]").bounding_box()["y"] - top) < 2
+    eventually(page, lambda: abs(page.locator("[data-id=u40]").bounding_box()["y"] - top) < 2)
     # There is no later one, so the focus is on the way back.
     assert page.get_by_role("button", name="No later version of this message").is_disabled()
     assert page.evaluate("document.activeElement.title") == "Earlier version of this message: 2 of 3"
@@ -838,11 +829,7 @@ def test_a_diagram_is_drawn_once_and_shows_its_source(strict: Callable[..., Any]
     # In the colours of another theme.
     before = picture.get_attribute("src")
     page.evaluate(THEME, LIGHT)
-    for _ in range(100):
-        if page.locator(".drawing img").get_attribute("src") != before:
-            break
-        page.wait_for_timeout(50)
-    assert page.locator(".drawing img").get_attribute("src") != before
+    eventually(page, lambda: page.locator(".drawing img").get_attribute("src") != before)
     # All that the policy refused are styles while the diagram was measured.
     assert {directive for directive, _ in page.evaluate("refused")} <= {"style-src-attr", "style-src-elem"}
 
@@ -983,8 +970,7 @@ def test_pictures_come_from_the_extension_host_alone(strict: Callable[..., Any])
         "file:///etc/x.png",
     ]
     add(page, type="agent", id="1", text="\n\n".join(f"![A picture {at}]({name})" for at, name in enumerate(names)))
-    page.wait_for_timeout(300)
-    asked = page.evaluate("said.filter((m) => m.type === 'picture')")
+    asked = rested(page, "said.filter((m) => m.type === 'picture')")
     assert [each["href"] for each in asked] == ["docs/pic.png", "../secret.png"]
     page.evaluate(
         "(message) => tell(message)",

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.vscode.test_chat_page import HOST, add
+from tests.support.browser import eventually, rested
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200), pytest.mark.xdist_group("vscode-page")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("vscode-page")]
 
 OPTIONS = [
     {"id": "a", "name": "Allow", "kind": "allow_once"},
@@ -86,9 +87,8 @@ REST = "(() => { const l = document.querySelector('.log'); return l.scrollHeight
 
 
 def in_view(page: Any) -> bool:
-    """Whether Allow and Reject are where they can be pressed."""
-    page.wait_for_timeout(150)
-    found = page.evaluate(IN_VIEW)
+    """Whether Allow and Reject are where they can be pressed, once nothing moves any more."""
+    found = rested(page, IN_VIEW)
     return len(found) == 2 and all(found)
 
 
@@ -155,23 +155,21 @@ def test_the_question_is_in_view_whatever_comes(page: Any) -> None:
     add(page, type="agent", id="last", text="The last words. " * 80 + "THE END")
     add(page, type="end", id="e", reason="end_turn", words="", turn="t")
     page.evaluate("tell({ type: 'state', state: { ...state, running: false } })")
-    page.wait_for_timeout(200)
-    assert page.evaluate(REST) <= 1
+    assert rested(page, REST) <= 1
 
 
 def test_only_the_user_stops_the_view_from_following(page: Any) -> None:
     for n in range(60):
         add(page, type="agent", id=f"m{n}", text=f"Message {n}. " + "Some more words. " * (n % 9))
-    page.wait_for_timeout(150)
+    rested(page, REST)
     # A scroll that nobody made: the layout's own.
     page.evaluate("document.querySelector('.log').scrollTop -= 400")
     add(page, type="agent", id="next", text="The next message.")
-    page.wait_for_timeout(150)
-    assert page.evaluate(REST) <= 1
+    assert rested(page, REST) <= 1
     page.locator(".log").hover()
     page.mouse.wheel(0, -500)
-    page.wait_for_timeout(400)
-    assert page.evaluate(REST) > 100
+    eventually(page, lambda: page.evaluate(REST) > 100)
+    rested(page, REST)
     before = page.evaluate("document.querySelector('.log').scrollTop")
     ask(page, 1, **command("ls"))
     page.wait_for_timeout(200)
@@ -190,12 +188,12 @@ def test_only_the_user_stops_the_view_from_following(page: Any) -> None:
     )
     page.locator(".log").hover()
     page.mouse.wheel(0, -500)
-    page.wait_for_timeout(400)
+    eventually(page, lambda: page.evaluate(REST) > 100)
+    rested(page, REST)
     page.mouse.wheel(0, 5000)
-    page.wait_for_timeout(400)
+    eventually(page, lambda: page.evaluate(REST) <= 1)
     add(page, type="agent", id="last", text="Words. " * 300)
-    page.wait_for_timeout(200)
-    assert page.evaluate(REST) <= 1
+    assert rested(page, REST) <= 1
 
 
 def test_an_edit_shows_where_its_lines_differ(page: Any) -> None:
@@ -371,8 +369,8 @@ def test_a_long_path_in_a_table_can_be_read(page: Any) -> None:
     # What cannot be broken is scrolled to.
     wide.hover()
     page.mouse.wheel(2000, 0)
-    page.wait_for_timeout(200)
-    assert wide.evaluate("(t) => t.scrollLeft > 0 && t.scrollLeft + t.clientWidth >= t.scrollWidth - 1")
+    end = "(t) => t.scrollLeft > 0 && t.scrollLeft + t.clientWidth >= t.scrollWidth - 1"
+    eventually(page, lambda: wide.evaluate(end))
 
 
 def test_the_list_of_models_leaves_the_question_in_view(page: Any) -> None:

@@ -113,7 +113,7 @@ def test_a_list_among_damage(begin: Begin, folder: Path, state: Path) -> None:
             assert len(page["sessions"]) <= 50
             if cursor is None:
                 break
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         assert {each["sessionId"] for each in seen} == {*ids} - {ids[number] for number in (*lost, 15)}
         assert len(seen) == 500 - len(lost) - 1
         assert {each["title"] for each in seen} >= {f"Number {number}" for number in range(11)}
@@ -305,7 +305,7 @@ def test_a_session_is_deleted_while_a_command_runs(begin: Begin, folder: Path, s
     (ended,) = [message for message in agent.seen if message.get("id") == prompt]
     assert ended["result"]["stopReason"] == "cancelled"
     assert not [path for path in (state / "looms").iterdir() if session in path.name]
-    running = [process for process in still_alive(below, 10) if "sleep" in " ".join(process.cmdline())]
+    running = [process for process in still_alive(below, 30) if "sleep" in " ".join(process.cmdline())]
     assert not running
     assert agent.error("session/load", named(session, folder))["code"] == -32002
     assert agent.session(folder)

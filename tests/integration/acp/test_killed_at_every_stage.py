@@ -109,8 +109,8 @@ def test_nothing_outlives_it(stage: str, way: str, recipe: Callable[..., str], f
                 agent.process.stdout.close()
                 # It learns so when it speaks.
                 agent.ask("_ping")
-        agent.process.wait(20)
-        alive = still_alive(family, 5)
+        agent.process.wait(60)
+        alive = still_alive(family, 30)
         assert not alive, alive
     finally:
         agent.close()

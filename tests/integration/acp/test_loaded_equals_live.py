@@ -1,15 +1,17 @@
 """What a client is shown of a session that is loaded is what it was shown while it happened, in the same order."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cantrip_acp.loom.loom import Loom
 from tests.support import postgres_server as pgserver
 from tests.support.acp_client import RawClient
+from tests.support.waiting import wait_for
 
 CALLED: dict[str, list[dict[str, Any]]] = {
     "conversation": [
@@ -297,6 +299,11 @@ def test_calls_beside_each_other_refused_and_cancelled_are_shown_again(
     assert edits[0]["locations"][0]["line"] == 501
 
 
+def asked_for(intent: str, loom: str) -> bool:
+    with Loom.open(loom, readonly=True) as held:
+        return intent in [start.intent for start, _ in held.casts()]
+
+
 @pytest.mark.parametrize("store", ["file", "sqlite", "postgres"])
 def test_children_and_unanswered_prompts_wherever_the_loom_is(
     recipe: Callable[..., str], folder: Path, tmp_path: Path, store: str, request: pytest.FixtureRequest
@@ -320,13 +327,12 @@ def test_children_and_unanswered_prompts_wherever_the_loom_is(
             agent.initialize()
             if method == "session/prompt":
                 sessions = [agent.session(folder) for _ in range(2)]
-                for each in sessions:
-                    agent.prompt(each, "Go.")
+                first, _ = [agent.prompt(each, "Go.")["_meta"]["cantrip"]["loom"] for each in sessions]
                 agent.seen.clear()
                 agent.prompt(agent.session(folder), "Go.")
                 shown.append(agent.updates("tool_call_update")[-1]["content"])
                 agent.start_prompt(sessions[0], "Nobody answers.")
-                time.sleep(1)
+                wait_for(partial(asked_for, "Nobody answers.", first))
             else:
                 agent.call(method, {"sessionId": sessions[0], "cwd": str(folder), "mcpServers": []})
                 shown.append(agent.updates("tool_call")[0]["content"])

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.acp_client import SOON
 from tests.support.fixtures.acp import Start
 from tests.unit.acp.test_permission_scope import END, asked, question
 
@@ -42,7 +43,7 @@ def test_a_word_on_a_command_stays_in_its_folder(start: Start, folder: Path, tmp
     agent.prompt(session)
     first = asked(agent)
     assert len(first) == 2
-    assert agent.hang_up() < 20
+    assert agent.hang_up() < SOON
     for cwd, questions in ((folder, 0), (other, 1)):
         again = start([*script, *script, *script], "--state-dir", state, **shell)
         again.call("session/resume", {"sessionId": session, "cwd": str(cwd), "mcpServers": []})
@@ -50,4 +51,4 @@ def test_a_word_on_a_command_stays_in_its_folder(start: Start, folder: Path, tmp
         again.prompt(session)
         assert asked(again)[:questions] == first[:questions]
         assert bool(asked(again)) == bool(questions)
-        assert again.hang_up() < 20
+        assert again.hang_up() < SOON

@@ -183,7 +183,7 @@ def test_an_editors_session(tmp_path: Path, served: tuple[Wire, Wire], key_in: s
     assert agent.process.stdin is not None
     agent.process.stdin.close()
     agent.process.stdin = None
-    out, err = agent.process.communicate(timeout=30)
+    out, err = agent.process.communicate(timeout=60)
     said = {"stdout": json.dumps(agent.seen) + out.decode(), "stderr": err.decode()}
     assert "[redacted]" in said["stdout"]
     look_everywhere(place, wire, traces, said)

@@ -307,7 +307,7 @@ def test_the_log_goes_to_a_file_without_secrets(start_process: Start, folder: Pa
 def test_the_other_name_of_the_command() -> None:
     cantrip = Path(AGENT).with_name("cantrip")
     hello = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}\n'
-    ended = subprocess.run([cantrip, "acp"], input=hello, capture_output=True, timeout=30, check=False)
+    ended = subprocess.run([cantrip, "acp"], input=hello, capture_output=True, timeout=60, check=False)
     assert ended.returncode == 0
     assert json.loads(ended.stdout)["result"]["protocolVersion"] == 1
 
@@ -389,7 +389,7 @@ def words(process: psutil.Process) -> str:
 def test_a_session_prepares_its_worker_before_a_prompt(start_process: Start, folder: Path) -> None:
     client = start_process([{"code": "done(6 * 7)"}], medium="code", gates=["done"])
     client.session(folder)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not any("_cantrip" in words(p) for p in client.family()):
         assert time.monotonic() < deadline
         time.sleep(0.02)

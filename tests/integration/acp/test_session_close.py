@@ -84,7 +84,7 @@ def test_a_stubborn_command_ends_in_the_loom_before_the_session_is_closed(
         time.sleep(0.3)
         if how == "hang up":
             agent.process.stdin.close()  # type: ignore[union-attr]
-            assert agent.process.wait(10) == 0
+            assert agent.process.wait(60) == 0
         else:
             closing = agent.ask(f"session/{how}", {"sessionId": session})
             late = agent.ask("session/prompt", prompt(session))
@@ -103,8 +103,8 @@ def test_a_stubborn_command_ends_in_the_loom_before_the_session_is_closed(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("late", [2.0, 8.0])
-async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, late: float) -> None:
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, late: bool) -> None:
     """In process: such a crystal is a program's own."""
     import anyio
 
@@ -114,10 +114,13 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
     from cantrip_acp.core.errors import LoomError
     from cantrip_acp.telemetry import tracing
 
+    asked, closed = anyio.Event(), anyio.Event()
+
     class Hanging(ScriptedCrystal):
         async def query(self, query: Any, emit: Any) -> Any:
+            asked.set()
             with anyio.CancelScope(shield=True):
-                await anyio.sleep(late)
+                await (closed.wait() if late else anyio.sleep(0.5))
             return await super().query(query, emit)
 
     path = tmp_path / "a.loom.jsonl"
@@ -163,15 +166,14 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
     trace = tracing.trace_from(None)
     async with anyio.create_task_group() as group:
         group.start_soon(session.run, session.cast("Go.", (), trace), trace)
-        await anyio.sleep(0.2)
-        began = time.monotonic()
+        await asked.wait()
         await session.close()
-        assert time.monotonic() - began < 7
         # As long as the cast may write, the loom is open: nobody else can write to it.
-        assert opened.left == (late < 6)
-        if not opened.left:
+        assert opened.left == (not late)
+        if late:
             with pytest.raises(LoomError):
                 Loom.open(path)
+        closed.set()
     assert opened.left
     with Loom.open(path) as again:
         assert [end is not None for _, end in again.casts()] == [True]

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from tests.support.acp_client import SOON, RawClient
+from tests.support.acp_client import SOON, RawClient, at_rest
 from tests.support.fixtures.acp import Start
 
 FLOOD: dict[str, Any] = {
@@ -21,23 +21,13 @@ ENDLESS: dict[str, Any] = {"wards": [{"max_turns": 10_000}]}
 def replies(agent: RawClient, *ids: Any) -> dict[Any, dict[str, Any]]:
     """The replies to all of these, which come in any order."""
     found: dict[Any, dict[str, Any]] = {}
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while set(ids) - set(found):
         message = agent.next()
         if "method" not in message:
             found[message["id"]] = message
         assert time.monotonic() < deadline, f"no reply to {set(ids) - set(found)}"
     return found
-
-
-def at_rest(process: psutil.Process) -> None:
-    """Wait until the process has used no processor time for half a second: all its pipes are full."""
-    deadline = time.monotonic() + 30
-    used = -1.0
-    while process.cpu_times().user != used:
-        assert time.monotonic() < deadline, "the agent never comes to rest"
-        used = process.cpu_times().user
-        time.sleep(0.5)
 
 
 def test_other_sessions_go_on_beside_a_flood(start: Start, folder: Path) -> None:

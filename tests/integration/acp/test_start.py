@@ -30,7 +30,7 @@ def new_session(folder: Path) -> bytes:
 
 
 def run(*arguments: str, stdin: Any = subprocess.DEVNULL, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([AGENT, *arguments], stdin=stdin, capture_output=True, timeout=30, check=False, **options)
+    return subprocess.run([AGENT, *arguments], stdin=stdin, capture_output=True, timeout=60, check=False, **options)
 
 
 # --- the command line
@@ -45,7 +45,7 @@ def test_help_names_every_flag_and_its_example_works() -> None:
     example = next(line.strip() for line in text.splitlines() if line.strip().startswith("printf"))
     path = f"{Path(AGENT).parent}{os.pathsep}{os.environ['PATH']}"
     pasted = subprocess.run(
-        ["sh", "-c", example], capture_output=True, timeout=30, check=True, env={**os.environ, "PATH": path}
+        ["sh", "-c", example], capture_output=True, timeout=60, check=True, env={**os.environ, "PATH": path}
     )
     check("InitializeResponse", json.loads(pasted.stdout)["result"], V1_UNSTABLE)
 
@@ -195,7 +195,7 @@ def test_input_and_output_may_be_files(recipe: Callable[..., str], folder: Path,
     asked.write_bytes(HELLO + new_session(folder) + b'{"jsonrpc":"2.0","id":2,"method":"_x/y"}')
     with asked.open("rb") as source, answered.open("wb") as sink:
         ended = subprocess.run(
-            [AGENT, "--recipe", recipe([])], stdin=source, stdout=sink, stderr=subprocess.PIPE, timeout=30, check=False
+            [AGENT, "--recipe", recipe([])], stdin=source, stdout=sink, stderr=subprocess.PIPE, timeout=60, check=False
         )
     assert ended.returncode == 0
     said = map(json.loads, answered.read_text().splitlines())
@@ -217,7 +217,7 @@ def test_input_and_output_may_be_one_socket(recipe: Callable[..., str], folder: 
         ours.shutdown(socket.SHUT_WR)
         assert json.loads(lines.readline())["method"] == "session/update"
         assert lines.readline() == b""
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize("blocking", [True, False])
@@ -232,7 +232,7 @@ def test_input_and_output_may_be_a_terminal(recipe: Callable[..., str], folder: 
     def line() -> Any:
         nonlocal data
         while b"\n" not in data:
-            assert is_ready(ours, 20), data
+            assert is_ready(ours, 60), data
             data += os.read(ours, 65536)
         first, _, data = data.partition(b"\n")
         return json.loads(first)
@@ -247,7 +247,7 @@ def test_input_and_output_may_be_a_terminal(recipe: Callable[..., str], folder: 
     threading.Thread(target=os.write, args=(ours, json.dumps(padded).encode() + b"\n")).start()
     check("NewSessionResponse", line()["result"])
     os.write(ours, b"\x04")
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert termios.tcgetattr(theirs)[3] == before[3]
     os.close(ours)
     os.close(theirs)
@@ -276,7 +276,7 @@ def test_without_stderr(start_process: Callable[..., RawClient], folder: Path) -
 
 def test_without_input_or_output_it_says_so() -> None:
     for closing in ("<&-", ">&-"):
-        ended = subprocess.run(["sh", "-c", f'"$0" {closing}', AGENT], capture_output=True, timeout=30, check=False)
+        ended = subprocess.run(["sh", "-c", f'"$0" {closing}', AGENT], capture_output=True, timeout=60, check=False)
         assert ended.returncode == 2
         assert b"must be open" in ended.stderr
 
@@ -340,7 +340,7 @@ def test_a_client_that_dies_before_its_answer() -> None:
     process = subprocess.Popen([AGENT], stdin=subprocess.PIPE, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     os.close(read)
-    _, stderr = process.communicate(HELLO, timeout=20)
+    _, stderr = process.communicate(HELLO, timeout=60)
     assert process.returncode == 0
     assert b"Traceback" not in stderr
 

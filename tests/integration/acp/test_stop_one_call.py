@@ -1,5 +1,6 @@
 """One running call is stopped alone (``_cantrip/tool_call/cancel``): the prompt goes on, and the entity reads why."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def test_a_command_ends_with_all_its_processes_and_the_prompt_goes_on(start_proc
 def test_a_cell_keeps_the_state_of_those_before_it(start_process: Start, folder: Path) -> None:
     script = [
         {"code": "kept = 41"},
-        {"code": "import time\nprint('begun', flush=True)\nkept += 1\ntime.sleep(60)"},
+        {"code": "import time\nkept += 1\nprint('be' + 'gun', flush=True)\ntime.sleep(600)"},
         {"code": "print(kept)"},
         END,
     ]
@@ -71,7 +72,7 @@ def test_a_cell_keeps_the_state_of_those_before_it(start_process: Start, folder:
     prompt = agent.start_prompt(session)
     agent.until(lambda message: message.get("params", {}).get("update", {}).get("status") == "completed")
     call_id = agent.until(begun)["params"]["update"]["toolCallId"]
-    time.sleep(0.5)
+    agent.until(lambda message: "begun" in json.dumps(message))
     stop(agent, session, call_id)
     result = agent.answer(prompt)["result"]
     assert result["stopReason"] == "end_turn"

@@ -98,11 +98,11 @@ def test_output_goes_into_a_display_terminal_where_there_is_one(start: Start, fo
 @pytest.mark.sandbox
 def test_gates_called_from_a_command(start: Start, folder: Path) -> None:
     (folder / "a.txt").write_text("hello\n")
-    command = "read_file a.txt; write_file b.txt made; cantrip_done finished; sleep 100; echo never"
+    command = "read_file a.txt; write_file b.txt made; cantrip_done finished; sleep 600; echo never"
     agent = start([{"bash": command}], medium="bash", gates=["done", "read_file", "write_file"])
     began = time.monotonic()
     result = agent.prompt(agent.session(folder))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert result["_meta"]["cantrip"]["reason"] == "done"
     bash, read, write, done = agent.updates("tool_call")
     assert [call["name"] for call in (bash, read, write, done)] == ["bash", "read_file", "write_file", "done"]
@@ -138,12 +138,9 @@ def test_two_sessions_with_commands_at_once(start: Start, folder: Path, tmp_path
     other.mkdir()
     agent = start([{"bash": "pwd; sleep 0.5; pwd"}, DONE], medium="bash", gates=["done"])
     sessions = {agent.session(path): path for path in (folder, other)}
-    began = time.monotonic()
     prompts = {agent.start_prompt(session) for session in sessions}
     while prompts:
         prompts.discard(agent.next().get("id"))
-    took = time.monotonic() - began
-    assert took < 15
     for session, path in sessions.items():
         finished = next(u for u in agent.updates("tool_call_update", session) if "rawOutput" in u)
         assert finished["rawOutput"]["output"] == f"{path}\n{path}\n"

@@ -31,7 +31,7 @@ def when(seen: Path, act: Callable[[], None]) -> threading.Thread:
     """Do something as soon as a file is there, as a person who works beside the agent."""
 
     def wait() -> None:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while not seen.exists() and time.monotonic() < until:
             time.sleep(0.01)
         act()

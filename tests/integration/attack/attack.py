@@ -77,6 +77,7 @@ async def held(attack: Attack, scene: Scene) -> None:
     """Run it in the sandbox as it is, and look at the host."""
     if attack.prepare is not None:
         attack.prepare(scene)
+    scene.hold_s = 10.0
     before = scene.picture()
     outcome = await scene.run(attack)
     assert attack.ends or TRIED in outcome.stdout, f"the attack never ran to its end: {outcome}"

@@ -66,6 +66,8 @@ class Scene:
         self.sandbox: Sandbox | None = None
         self.more: dict[str, Any] = {}
         self.seen = 0
+        self.hold_s = 1.6
+        """How long an attack holds what it took. What ends it looks now and then, and on a busy machine seldom."""
         self.more_descriptor = -1
 
     def _furnish(self) -> None:
@@ -110,6 +112,7 @@ class Scene:
             "WORK": self.workspace,
             "BESIDE": self.beside,
             "HOME": self.home,
+            "HOLD": self.hold_s,
             "PORT": self.listener.getsockname()[1],
             "UNIX": self._unix,
             "ABSTRACT": self.abstract,

@@ -29,7 +29,7 @@ def host_runs_git(scene: Scene) -> bool:
         ["commit", "-q", "-m", "x"],
         ["checkout", "-q", "-b", "y"],
     ):
-        subprocess.run(["git", *words], cwd=scene.workspace, env=env, capture_output=True, check=False, timeout=20)
+        subprocess.run(["git", *words], cwd=scene.workspace, env=env, capture_output=True, check=False, timeout=60)
     (scene.workspace / "README.md").write_text("A project.\n")
     return mark.exists()
 
@@ -37,7 +37,7 @@ def host_runs_git(scene: Scene) -> bool:
 def host_runs_shell(scene: Scene) -> bool:
     """Whether a shell started with the workspace as its home runs something of the attacker's."""
     env = {"HOME": str(scene.workspace), "PATH": "/usr/bin:/bin"}
-    subprocess.run(["bash", "-lic", "true"], cwd=scene.workspace, env=env, capture_output=True, check=False, timeout=20)
+    subprocess.run(["bash", "-lic", "true"], cwd=scene.workspace, env=env, capture_output=True, check=False, timeout=60)
     return (scene.workspace / "ran-on-the-host").exists()
 
 

@@ -66,7 +66,7 @@ def agent(scene: Scene) -> Iterator[Callable[..., RawClient]]:
     for client in running:
         family = client.family()
         client.close()
-        assert not still_alive(family, 5)
+        assert not still_alive(family, 30)
 
 
 def opened(client: RawClient, scene: Scene) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def test_a_worker_does_not_reach_its_queue(scene: Scene) -> None:
         done = run(*batch, cwd=scene.workspace, timeout=120)
     finally:
         worker.terminate()
-        worker.communicate(timeout=30)
+        worker.communicate(timeout=60)
     assert done.status == 0, done
     said = shown(scene)
     assert said.count("TRIED") == 2

@@ -43,7 +43,7 @@ def sized(path: str, size: int) -> Defence:
 
 
 _ALONE = {"memory": _WIDE}
-_HOLD = "x = bytearray(300_000_000); x[::4096] = b'y' * len(x[::4096])\nimport time; time.sleep(0.6); broke('kept')"
+_HOLD = "x = bytearray(300_000_000); x[::4096] = b'y' * len(x[::4096])\nimport time; time.sleep(@HOLD@); broke('kept')"
 
 _KERNEL = patched("the count of the kernel's own memory", resource_limits, "kernel_memory_used", lambda *_: 0)
 _PAIRS = """
@@ -67,7 +67,7 @@ for n in range(1500):
 ATTACKS = [
     Attack(
         "many processes",
-        'for i in $(seq 60); do sleep 2 & done; sleep 0.4; [ "$(jobs -r | wc -l)" -ge 60 ] && broke forked',
+        'for i in $(seq 60); do sleep 60 & done; sleep @HOLD@; [ "$(jobs -r | wc -l)" -ge 60 ] && broke forked',
         limited("the limit of processes", processes=512),
         wards={"sandbox_max_processes": 40},
         ends=True,
@@ -76,8 +76,8 @@ ATTACKS = [
     Attack(
         "memory in many processes",
         "for n in range(6):\n    if os.fork() == 0:\n        x = bytearray(50_000_000); x[::4096] = b'y' * len(x[::4096])\n"
-        "        time.sleep(2); os._exit(0)\n"
-        "time.sleep(0.8); broke('kept')",
+        "        time.sleep(@HOLD@ + 2); os._exit(0)\n"
+        "time.sleep(@HOLD@); broke('kept')",
         limited("the limit of memory", memory=2 * _WIDE),
         python=True,
         ends=True,
@@ -90,7 +90,7 @@ try:
     for fd in fds:
         for n in range(3): os.write(fd, bytes(1_000_000))
 except OSError as error: print(error)
-else: time.sleep(0.6); broke("kept")
+else: time.sleep(@HOLD@); broke("kept")
 """,
         calls("memfd_create"),
         python=True,
@@ -99,7 +99,7 @@ else: time.sleep(0.6); broke("kept")
     ),
     Attack(
         "memory that processes share",
-        "m = mmap.mmap(-1, 300_000_000)\nm[::4096] = b'y' * len(m[::4096])\ntime.sleep(0.6); broke('kept')",
+        "m = mmap.mmap(-1, 300_000_000)\nm[::4096] = b'y' * len(m[::4096])\ntime.sleep(@HOLD@); broke('kept')",
         limited("the limit of memory", memory=2 * _WIDE),
         python=True,
         ends=True,
@@ -114,7 +114,7 @@ for n in range(30):
     address = libc.shmat(segment, None, 0)
     ctypes.memset(address, 1, 10_000_000)
     libc.shmdt(ctypes.c_void_p(address))
-else: time.sleep(0.6); broke("kept")
+else: time.sleep(@HOLD@); broke("kept")
 """,
         calls("shmget"),
         python=True,
@@ -211,7 +211,7 @@ memory = mmap.mmap(-1, 300 << 30, flags=mmap.MAP_PRIVATE | 0x4000, prot=mmap.PRO
 try: memory.madvise(15)
 except OSError: pass
 for at in range(0, 300 << 30, 2 << 20): memory[at]
-time.sleep(0.6); broke("kept")
+time.sleep(@HOLD@); broke("kept")
 """,
         _KERNEL,
         python=True,
@@ -226,8 +226,8 @@ for n in range(6):
         try: memory.madvise(15)
         except OSError: pass
         for at in range(0, 60 << 30, 2 << 20): memory[at]
-        time.sleep(3); os._exit(0)
-time.sleep(1.6); broke("kept")
+        time.sleep(@HOLD@ + 2); os._exit(0)
+time.sleep(@HOLD@); broke("kept")
 """,
         _KERNEL,
         python=True,
@@ -235,14 +235,14 @@ time.sleep(1.6); broke("kept")
     ),
     Attack(
         "memory that waits in sockets",
-        _PAIRS + "time.sleep(1); broke('kept')",
+        _PAIRS + "time.sleep(@HOLD@); broke('kept')",
         _KERNEL,
         python=True,
         ends=True,
     ),
     Attack(
         "the same where the network is the machine's",
-        _PAIRS + "time.sleep(1); broke('kept')",
+        _PAIRS + "time.sleep(@HOLD@); broke('kept')",
         _KERNEL,
         python=True,
         ends=True,
@@ -250,7 +250,7 @@ time.sleep(1.6); broke("kept")
     ),
     Attack(
         "memory in sockets that are on their way",
-        _PAIRS.replace("held += pair", "pass_on(pair)") + "time.sleep(1); broke('kept')",
+        _PAIRS.replace("held += pair", "pass_on(pair)") + "time.sleep(@HOLD@); broke('kept')",
         _KERNEL,
         python=True,
         ends=True,

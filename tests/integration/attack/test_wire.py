@@ -46,7 +46,7 @@ class Wired:
 
         scene = self.scene
         box = Sandbox(scene.wards(attack), scene.workspace, host=scene.host, wire=self.wire)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             outcome = await box.run(attack.command(scene), call=self.call)
         return outcome.stdout + outcome.stderr
 

@@ -318,9 +318,9 @@ def test_a_signal_cancels_records_and_leaves_with_130(tmp_path: Path, number: in
             break
     begun = time.monotonic()
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 60
     last = json.loads(out.splitlines()[-1])
     assert (last["event"], last["reason"], last["truncated"]) == ("result", "cancelled", True)
     with Loom.open(loom, readonly=True) as held:
@@ -343,7 +343,7 @@ def test_a_hangup_that_was_ignored_from_the_start_stays_ignored(tmp_path: Path) 
         if json.loads(line)["event"] == "query":
             break
     process.send_signal(signal.SIGHUP)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert json.loads(out.splitlines()[-1])["terminated"]
 
@@ -356,7 +356,7 @@ def test_a_signal_during_a_query(tmp_path: Path) -> None:
         if json.loads(line)["event"] == "query":
             break
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert json.loads(out.splitlines()[-1])["reason"] == "cancelled"
 
@@ -387,7 +387,7 @@ def test_a_reader_that_leaves_ends_the_cast(tmp_path: Path, flags: str) -> None:
     )
     loom = tmp_path / "x.loom.jsonl"
     command = " ".join([*CANTRIP, "cast", str(recipe(tmp_path, text)), "x", "--loom", str(loom), flags])
-    done = subprocess.run(f"{command} | head -3", shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(f"{command} | head -3", shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert len(done.stdout.splitlines()) == 3
     assert done.stderr == "cantrip: allows nothing that changes files or reaches the network\n"
     with Loom.open(loom, readonly=True) as held:
@@ -400,7 +400,7 @@ def test_a_reader_that_leaves_ends_the_cast(tmp_path: Path, flags: str) -> None:
 def test_a_full_disk_behind_stdout(tmp_path: Path, flags: list[str]) -> None:
     command = [*CANTRIP, "cast", str(recipe(tmp_path, GREETER)), "x", *flags]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
@@ -410,7 +410,7 @@ def test_a_full_disk_behind_stdout(tmp_path: Path, flags: list[str]) -> None:
 def test_closed_streams(tmp_path: Path, closed: str) -> None:
     loom = tmp_path / "x.loom.jsonl"
     command = " ".join([*CANTRIP, "cast", str(recipe(tmp_path, GREETER)), "x", "--loom", str(loom), closed])
-    done = subprocess.run(command, shell=True, cwd=tmp_path, timeout=30)
+    done = subprocess.run(command, shell=True, cwd=tmp_path, timeout=60)
     assert done.returncode == 0
     with Loom.open(loom, readonly=True) as held:
         assert held.problems == ()

@@ -218,7 +218,7 @@ def test_an_interruption_leaves_the_rest_for_the_same_command(folder: Path) -> N
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["intent"] == "Say hello."
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "run the same command again to continue" in stderr
     assert "tried again" not in stderr, "it was stopped, and is not tried again before the next command"
@@ -262,7 +262,7 @@ def test_a_cast_that_was_cut_off_goes_on_from_its_loom(folder: Path, how: signal
             break
     assert saved["cost"] == {"usd": 0.001, "tokens_in": 10, "tokens_out": 5}
     process.send_signal(how)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     done = run(folder, "cast-batch", "effect.cantrip.yaml", "intents.jsonl", "--json")
     [row] = rows(done.stdout)
     assert (folder / "effects.txt").read_text() == "once\n"
@@ -313,7 +313,7 @@ def test_workers_cast_what_is_left_to_them(folder: Path, kind: str, request: pyt
         ended: list[dict[str, Any]] = []
         for worker in workers:
             worker.terminate()
-            stdout, stderr = worker.communicate(timeout=30)
+            stdout, stderr = worker.communicate(timeout=60)
             assert worker.returncode == 0, stderr
             assert "takes the tuples of lane greetings" in stderr
             ended += rows(stdout)
@@ -380,7 +380,7 @@ def test_what_no_worker_can_run_stays_until_one_can(folder: Path) -> None:
     finally:
         for each in workers:
             each.terminate()
-            each.communicate(timeout=30)
+            each.communicate(timeout=60)
         batch.kill()
         batch.communicate()
 

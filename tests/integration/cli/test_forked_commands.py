@@ -80,7 +80,7 @@ def test_signals_end_it_in_the_same_way(number: signal.Signals, session: bool, t
         assert (os.getsid(process.pid) == process.pid) is session
         assert process.poll() is None
         process.send_signal(number)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
         found.append(process.returncode)
     assert found[0] == found[1]
 

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.crystals.human import InputParser
 from tests.support.acp_client import RawClient
 from tests.support.command_line import Terminal, recipe, run
+from tests.support.waiting import settled
 
 HUMAN = """
 crystal: {provider: human}
@@ -108,7 +108,7 @@ def test_ctrl_c_cancels_and_takes_no_line_of_the_next_prompt(tmp_path: Path, loo
         terminal.type("\x03")
         terminal.wait_for("cancelled")
         terminal.wait_for("❯ ")
-        time.sleep(0.3)
+        settled(terminal.pid)
         terminal.type("second\r")
         assert "second" in terminal.wait_for(PROMPT)
         terminal.type("fine\r")

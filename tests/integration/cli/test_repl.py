@@ -13,6 +13,7 @@ from cantrip_acp import Loom
 from tests.support import processes
 from tests.support.command_line import GREETER, SHELL, SLEEPER, Terminal, recipe, run, start
 from tests.support.processes import CANTRIP
+from tests.support.waiting import settled
 
 TALKER = """
 crystal:
@@ -65,13 +66,12 @@ def test_ctrl_c_cancels_the_cast_and_the_talk_goes_on(tmp_path: Path) -> None:
         begun = time.monotonic()
         terminal.type("\x03")
         assert "cancelled" in terminal.wait_for("❯ ")
-        assert time.monotonic() - begun < 15
+        assert time.monotonic() - begun < 60
         terminal.type("again\r")
         assert "after the break" in terminal.wait_for("❯ ")
         # At the prompt it only begins a new line.
         terminal.type("half a line")
         terminal.wait_for("half a line")
-        time.sleep(0.3)
         terminal.type("\x03")
         terminal.wait_for("❯ ")
         terminal.type("/quit\r")
@@ -86,7 +86,7 @@ def test_a_polite_signal_at_the_prompt_leaves(tmp_path: Path, number: int) -> No
 
     with Terminal("repl", recipe(tmp_path, TALKER), cwd=tmp_path, TERM="dumb") as terminal:
         terminal.wait_for("❯ ")
-        time.sleep(0.5)  # readline shows the prompt a moment before it waits
+        settled(terminal.pid)  # readline shows the prompt a moment before it waits
         os.kill(terminal.pid, number)
         assert terminal.end() == 128 + number
 
@@ -135,9 +135,9 @@ def test_an_interrupted_pipe_is_130(tmp_path: Path) -> None:
     for line in process.stdout:
         if "go" in line:
             break
-    time.sleep(0.5)
+    settled(process.pid)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "cancelled" in out
 

@@ -383,7 +383,7 @@ def test_the_engine_is_served_on_a_socket(project: Path, tmp_path: Path) -> None
         second = run("substrate", "serve", "--socket", path, cwd=project)
         assert (second.status, "another process serves it" in second.err) == (2, True)
         server.send_signal(signal.SIGTERM)
-        assert server.wait(30) == 0
+        assert server.wait(60) == 0
     finally:
         server.kill()
         server.wait()

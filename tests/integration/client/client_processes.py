@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cantrip_acp.files.descriptors import is_ready
 from tests.support import processes
+from tests.support.waiting import settled
 
 HERE = Path(__file__).parent
 CLIENT = [sys.executable, "-m", "cantrip_acp.cli.main", "client"]
@@ -53,7 +54,7 @@ class Terminal:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self.status: int | None = None
 
-    def until(self, text: str, timeout: float = 30) -> str:
+    def until(self, text: str, timeout: float = 60) -> str:
         """Reads until the text was written after what was waited for before; returns what came up to it."""
         start = self._at
         end = time.monotonic() + timeout
@@ -69,10 +70,10 @@ class Terminal:
         if text == "\x03":
             # CPython notices a signal that comes between readline's prompt and its wait with the next key only, and no
             # person is that quick.
-            time.sleep(0.3)
+            settled(self.pid, 1)
         os.write(self._fd, text.encode())
 
-    def wait(self, timeout: float = 30) -> int:
+    def wait(self, timeout: float = 60) -> int:
         """Reads to the end; the exit status."""
         end = time.monotonic() + timeout
         while self._read(max(0.0, end - time.monotonic())):

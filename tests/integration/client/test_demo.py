@@ -182,7 +182,7 @@ def test_an_interrupt_leaves_nothing(folder: Path, number: signal.Signals) -> No
         assert line
     demo.send_signal(number)
     rest = demo.stdout.read()
-    assert demo.wait(20) == 128 + number, rest
+    assert demo.wait(60) == 128 + number, rest
     demo.stdout.close()
     assert not list(folder.iterdir())
     assert not processes_in(folder)

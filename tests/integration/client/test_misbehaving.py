@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.client.client_processes import CLIENT, alive, environment, rude, run_client
+from tests.support.waiting import settled
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_each_failure_is_told(way: str, words: list[str]) -> None:
         assert word in done.stderr
     assert "Traceback" not in done.stderr
     # The timeout, the seconds that a cancelled agent has, and those before SIGTERM and SIGKILL.
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize("way", ["junk_between", "broken_json", "huge_line", "too_huge_line", "floods_stderr"])
@@ -96,7 +97,7 @@ def test_a_signal_ends_the_agent_too(number: signal.Signals) -> None:
         time.sleep(0.5)
         assert client.poll() is None
         client.send_signal(number)
-    assert client.wait(15) == 128 + number
+    assert client.wait(60) == 128 + number
     client.stdout.close()
     assert not alive(child)
 
@@ -113,7 +114,7 @@ def test_interrupt_cancels_the_turn() -> None:
         out += client.stdout.readline()
     client.send_signal(signal.SIGINT)
     rest = client.stdout.read()
-    assert client.wait(15) == 130
+    assert client.wait(60) == 130
     client.stdout.close()
     assert json.loads(rest.splitlines()[-1])["stop_reason"] == "cancelled"
 
@@ -132,10 +133,10 @@ def test_a_killed_client_leaves_no_agent() -> None:
     agents = [int(pid) for task in children for pid in (task / "children").read_text().split()]
     assert agents
     os.kill(client.pid, signal.SIGKILL)
-    client.wait(5)
+    client.wait(60)
     client.stdout.close()
     # Its stdin has ended; this agent is polite.
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while any(alive(pid) for pid in agents):
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -154,8 +155,8 @@ def test_a_signal_while_stdin_is_awaited_leaves(number: signal.Signals) -> None:
     client.stdin.flush()
     while '"result"' not in client.stdout.readline():
         pass
-    time.sleep(0.3)
+    settled(client.pid)
     client.send_signal(number)
-    assert client.wait(15) == 128 + number
+    assert client.wait(60) == 128 + number
     client.stdin.close()
     client.stdout.close()

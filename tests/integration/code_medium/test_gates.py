@@ -146,14 +146,14 @@ async def test_commands_of_what_a_cell_starts(python) -> None:
 @both_back_ends
 async def test_slots_of_killed_calls_are_free_again(make) -> None:
     async def never() -> None:
-        await anyio.sleep(30)
+        await anyio.sleep(600)
 
     python = await make(never=never)
     for _ in range(3):
         await python(
             "import subprocess, time\nfor n in range(30): subprocess.Popen(['cantrip_never'])\ntime.sleep(0.3)"
         )
-    assert await python.value("subprocess.run(['cantrip_echo', 'x'], capture_output=True, timeout=5).stdout") == "b'x'"
+    assert await python.value("subprocess.run(['cantrip_echo', 'x'], capture_output=True, timeout=60).stdout") == "b'x'"
 
 
 @both_back_ends
@@ -181,14 +181,14 @@ async def test_gates_come_back_when_they_are_deleted(python) -> None:
         "try:\n    done(ANSWER)\nexcept BaseException as e:\n    print('went on')\nprint('went on')",
         "while True:\n    try:\n        done(ANSWER)\n    except BaseException:\n        pass",
         "def f():\n    try:\n        done(ANSWER)\n    except:\n        return f()\nf()\nprint('went on')",
-        "exec('''try:\\n  done(ANSWER)\\nexcept: pass\\nimport time; time.sleep(9)''')",
-        "import contextlib, time\nwith contextlib.suppress(BaseException): done(ANSWER)\ntime.sleep(9)\nprint('went on')",
-        "import threading\nt = threading.Thread(target=lambda: done(ANSWER)); t.start(); t.join()\nimport time; time.sleep(9)",
-        "import asyncio\nasync def f(): done(ANSWER)\nawait asyncio.gather(f(), asyncio.sleep(9))\nprint('went on')",
+        "exec('''try:\\n  done(ANSWER)\\nexcept: pass\\nimport time; time.sleep(600)''')",
+        "import contextlib, time\nwith contextlib.suppress(BaseException): done(ANSWER)\ntime.sleep(600)\nprint('went on')",
+        "import threading\nt = threading.Thread(target=lambda: done(ANSWER)); t.start(); t.join()\nimport time; time.sleep(600)",
+        "import asyncio\nasync def f(): done(ANSWER)\nawait asyncio.gather(f(), asyncio.sleep(600))\nprint('went on')",
     ],
 )
 async def test_done_stops_the_cell_at_once(python, code: str) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         output = await python("kept = 1\n" + code.replace("ANSWER", "{'n': [1, None]}"))
     assert python.turn.answers == [{"n": [1, None]}]
     assert "went on" not in output.stdout
@@ -208,10 +208,10 @@ async def test_no_gate_after_done(python) -> None:
 @both_back_ends
 async def test_the_clock_stands_while_gates_work(make) -> None:
     async def long() -> str:
-        await anyio.sleep(0.8)
+        await anyio.sleep(2.5)
         return "waited"
 
-    python = await make({"code_timeout_ms": 400}, long=long)
+    python = await make({"code_timeout_ms": 2000}, long=long)
     assert await python.value("long()") == "'waited'"
 
 

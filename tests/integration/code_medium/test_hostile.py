@@ -70,8 +70,8 @@ async def test_forged_messages_harm_nothing(python, code: str) -> None:
 @both_back_ends_in_cases("code", FATAL, few=4)
 async def test_a_stream_that_is_lost_ends_the_worker(python, code: str) -> None:
     await python(FIND)
-    with anyio.fail_after(5):
-        output = await python(code + "\nimport time; time.sleep(20)")
+    with anyio.fail_after(60):
+        output = await python(code + "\nimport time; time.sleep(600)")
     assert "the Python process ended" in (output.error or "")
     assert await python.value("echo('works')") == "'works'"
 
@@ -86,7 +86,7 @@ async def test_a_forged_end_gains_nothing(python) -> None:
     )
     assert output.value == "forged"
     assert not python.turn.finished
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         assert await python.value("1 + 1") in ("2", "real")
         assert await python.value("2 + 2") == "4"
 
@@ -120,7 +120,7 @@ async def test_a_flood_of_calls_is_bounded(python) -> None:
 
 async def test_a_gigabyte_of_output_with_flat_memory(python) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         output = await python("import os\nblock = b'x' * 2**20\nfor n in range(1024): os.write(1, block)\n'written'")
     assert output.truncated
     assert output.value == "'written'"
@@ -155,7 +155,7 @@ async def test_a_gigabyte_of_output_with_flat_memory(python) -> None:
     ],
 )
 async def test_a_python_taken_apart_costs_at_most_itself(python, code: str) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         await python(code)
         output = await python("1 + 1")
         if output.value != "2":

@@ -427,7 +427,7 @@ async def test_a_cast_that_is_stopped_gives_up_its_snapshot_and_keeps_its_state(
             await anyio.sleep(0.2)
             began = time.monotonic()
             entity.cancel()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60
         (record,) = [record for record in loom.records() if isinstance(record, SnapshotRecord)]
         assert "stopped" in record.data["error"]
         assert loom_pieces(loom, record.turn_id) is None

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.anyio
 
 KEPT = "kept = 'still here'\n"
 STUBBORN = [
-    "import time\ntime.sleep(60)",
+    "import time\ntime.sleep(600)",
     "while True: pass",
     "import time\nwhile True:\n    try:\n        time.sleep(0.01)\n    except:\n        pass",
-    "import time\nwhile True:\n    try:\n        time.sleep(60)\n    except BaseException:\n        print('caught')",
-    "import asyncio\nawait asyncio.sleep(60)",
+    "import time\nwhile True:\n    try:\n        time.sleep(600)\n    except BaseException:\n        print('caught')",
+    "import asyncio\nawait asyncio.sleep(600)",
     "import threading\nthreading.Event().wait()",
-    "import subprocess\nsubprocess.run(['sleep', '60'])",
+    "import subprocess\nsubprocess.run(['sleep', '600'])",
     "class A:\n    def __repr__(self):\n        while True: pass\nA()",
     "class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E",
     "exec('while True: pass')",
@@ -30,15 +30,14 @@ STUBBORN = [
 ]
 DEAF = [
     "sum(range(10**12))",
-    "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nimport time\ntime.sleep(60)",
-    "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nimport time\ntime.sleep(60)",
+    "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nimport time\ntime.sleep(600)",
+    "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nimport time\ntime.sleep(600)",
     "import hashlib\nhashlib.pbkdf2_hmac('sha256', b'x', b'y', 10**9)",
 ]
 
 
-def within(seconds: float, back_end: str) -> float:
-    """A number of seconds. `ps`, which macOS needs to find processes, takes long on a busy machine."""
-    return seconds if back_end == "bubblewrap" else seconds + 10
+SOON = 30
+"""Seconds, of which a busy machine may need some; what is not stopped goes on for longer."""
 
 
 @both_back_ends_in_cases("code", STUBBORN, few=3)
@@ -49,7 +48,7 @@ async def test_over_time_is_interrupted_and_state_survives(make, back_end: str, 
     await python("pass")
     began = time.monotonic()
     output = await python(KEPT + code)
-    assert time.monotonic() - began < within(2 + limit / 1000, back_end)
+    assert time.monotonic() - began < SOON
     assert "timed out after " in (output.error or "")
     assert "(code_timeout_ms); its state is kept" in (output.error or "")
     assert await python.value("kept") == "'still here'"
@@ -61,7 +60,7 @@ async def test_what_does_not_listen_is_killed_and_said(make, back_end: str, code
     await python(KEPT)
     began = time.monotonic()
     output = await python(code)
-    assert time.monotonic() - began < within(4, back_end)
+    assert time.monotonic() - began < SOON
     assert "could not be interrupted" in (output.error or "")
     assert "Lost with it: kept" in (output.error or "")
     assert "NameError" in ((await python("kept")).error or "")
@@ -71,7 +70,7 @@ async def test_what_does_not_listen_is_killed_and_said(make, back_end: str, code
 async def test_an_interrupt_can_be_used_to_tidy_up(make) -> None:
     python = await make({"code_timeout_ms": 200})
     output = await python(
-        "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    tidied = True\n'tidied'"
+        "import time\ntry:\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    tidied = True\n'tidied'"
     )
     assert output.value == "'tidied'"
     assert "timed out" in (output.error or "")
@@ -85,7 +84,7 @@ async def test_an_interrupt_in_a_destructor_is_not_lost(make) -> None:
         "import time\nclass Busy:\n    def __del__(self):\n        end = time.monotonic() + 0.5\n"
         "        while time.monotonic() < end: pass"
     )
-    output = await python("try:\n    Busy()\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('tidied')")
+    output = await python("try:\n    Busy()\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    print('tidied')")
     # It came once: a second one would have stopped the handler.
     assert (output.stdout, output.stderr) == ("tidied\n", "")
     assert "its state is kept" in (output.error or "")
@@ -186,18 +185,18 @@ async def test_memory_of_all_processes_is_bounded(make) -> None:
     code = (
         # Each stays within what one process may have; together they do not.
         "import os, time\nfor n in range(4):\n    if os.fork() == 0:\n        x = bytearray(b'x') * (90 * 2**20)\n"
-        "        time.sleep(20)\ntime.sleep(20)"
+        "        time.sleep(600)\ntime.sleep(600)"
     )
-    with anyio.fail_after(15):
+    with anyio.fail_after(60):
         output = await python(code)
     assert "memory" in (output.error or "")
 
 
 async def test_files_in_tmp_count_as_memory(make) -> None:
     python = await make({"code_memory_mb": 100})
-    with anyio.fail_after(15):
+    with anyio.fail_after(60):
         output = await python(
-            "import time\nwith open('/tmp/x', 'wb') as f:\n    for n in range(300): f.write(bytes(2**20))\ntime.sleep(9)"
+            "import time\nwith open('/tmp/x', 'wb') as f:\n    for n in range(300): f.write(bytes(2**20))\ntime.sleep(600)"
         )
     assert "memory" in (output.error or "")
 
@@ -206,21 +205,21 @@ async def test_files_in_tmp_count_as_memory(make) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "import subprocess\nsubprocess.Popen(['sleep', '60'])",
-        "import subprocess\nsubprocess.Popen(['sh', '-c', 'trap \"\" TERM INT HUP; sleep 60 & setsid sleep 60 & wait'])",
+        "import subprocess\nsubprocess.Popen(['sleep', '600'])",
+        "import subprocess\nsubprocess.Popen(['sh', '-c', 'trap \"\" TERM INT HUP; sleep 600 & setsid sleep 600 & wait'])",
         "import os\nfor n in range(20):\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork(): os._exit(0)\n"
-        "        import time; time.sleep(60)",
+        "        import time; time.sleep(600)",
         "import os, signal\nif os.fork() == 0:\n    os.kill(os.getpid(), signal.SIGSTOP)",
-        "import os, threading, time\ndef breed():\n    while True:\n        if os.fork() == 0:\n            time.sleep(60)\n"
+        "import os, threading, time\ndef breed():\n    while True:\n        if os.fork() == 0:\n            time.sleep(600)\n"
         "            os._exit(0)\n        time.sleep(0.002)\nthreading.Thread(target=breed, daemon=True).start()",
-        "import multiprocessing as mp, time\np = mp.get_context('fork').Process(target=time.sleep, args=(60,)); p.start()",
+        "import multiprocessing as mp, time\np = mp.get_context('fork').Process(target=time.sleep, args=(600,)); p.start()",
     ],
 )
 async def test_what_a_cell_leaves_running_is_gone(python, back_end: str, code: str) -> None:
     await python("import os, time, subprocess")
     began = time.monotonic()
     await python(KEPT + code)
-    assert time.monotonic() - began < within(1, back_end)
+    assert time.monotonic() - began < SOON
     assert python.worker is not None
     assert not python.worker.is_busy
     assert await python.value("kept") == "'still here'"
@@ -255,9 +254,9 @@ async def test_nothing_runs_between_cells(python) -> None:
 @both_back_ends
 async def test_too_many_processes_end_the_cell_or_are_refused(make) -> None:
     python = await make({"sandbox_max_processes": 30, "code_timeout_ms": 5000})
-    code = "import os, time\nfor n in range(200):\n    if os.fork() == 0:\n        time.sleep(20)\n"
-    code += "        os._exit(0)\ntime.sleep(20)"
-    with anyio.fail_after(10):
+    code = "import os, time\nfor n in range(200):\n    if os.fork() == 0:\n        time.sleep(600)\n"
+    code += "        os._exit(0)\ntime.sleep(600)"
+    with anyio.fail_after(60):
         output = await python(code)
     # An ordinary user's fork is refused by the kernel; as root the watchdog ends it all.
     assert "processes at once" in (output.error or "") or "BlockingIOError" in (output.error or "")
@@ -267,7 +266,7 @@ async def test_too_many_processes_end_the_cell_or_are_refused(make) -> None:
 @both_back_ends
 async def test_closing_leaves_nothing(python) -> None:
     await python(
-        "import subprocess, threading\nthreading.Thread(target=lambda: subprocess.run(['sleep', '60'])).start()"
+        "import subprocess, threading\nthreading.Thread(target=lambda: subprocess.run(['sleep', '600'])).start()"
     )
     started = {python.worker.first, python.worker.pid}
     await python.session.close()

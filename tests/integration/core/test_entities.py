@@ -159,9 +159,9 @@ async def test_max_turns_holds_at_once() -> None:
 
 async def test_max_seconds_holds_at_once() -> None:
     began = time.monotonic()
-    result = await _tightened(Wards(max_seconds=0.2), {"content": "late", "delay_ms": 20_000})
+    result = await _tightened(Wards(max_seconds=0.2), {"content": "late", "delay_ms": 600_000})
     assert result.reason == "max_seconds"
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 async def test_a_time_limit_that_is_lifted_is_gone() -> None:

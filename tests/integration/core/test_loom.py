@@ -26,7 +26,7 @@ def test_one_writer(tmp_path: Path) -> None:
         with pytest.raises(LoomLocked, match="another process"):
             Loom.open(path)
         code = f"from cantrip_acp import Loom; Loom.open({str(path)!r})"
-        other = processes.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+        other = processes.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
         assert "LoomLocked" in other.stderr
         with Loom.open(path, readonly=True) as reader:
             assert len(reader) == 5

@@ -91,7 +91,7 @@ def test_a_pipe_gets_what_is_written(loom: Path, tmp_path: Path, way: str) -> No
     reader.start()
     done = run(*command(way, loom, out), cwd=tmp_path)
     assert done.status == 0, done.err
-    reader.join(10)
+    reader.join(60)
     plain = tmp_path / "plain" / out.name
     plain.parent.mkdir()
     run(*command(way, loom, plain), cwd=tmp_path)
@@ -109,7 +109,7 @@ def test_a_link_is_refused_whatever_it_names(loom: Path, tmp_path: Path, way: st
     out = target(tmp_path, way)
     for to in (file, fifo, again, tmp_path / "none", Path("/dev/null"), Path("0")):
         out.symlink_to(to)
-        done = run(*command(way, loom, out), cwd=tmp_path, timeout=20)
+        done = run(*command(way, loom, out), cwd=tmp_path, timeout=60)
         assert done.status == 2
         assert f"it is a symbolic link, to {to}" in done.err
         assert out.is_symlink()

@@ -78,7 +78,7 @@ class Server:
 
     def journal(self, test: str) -> list[dict[str, Any]]:
         """The requests of a test; each has counters of its own over there."""
-        with urllib.request.urlopen(f"{self.url}/__aimock/journal?testId={test}", timeout=30) as reply:
+        with urllib.request.urlopen(f"{self.url}/__aimock/journal?testId={test}", timeout=60) as reply:
             found: list[dict[str, Any]] = json.load(reply)
         return found
 

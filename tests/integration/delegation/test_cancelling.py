@@ -17,7 +17,7 @@ async def test_done_ends_children_that_still_run() -> None:
     spell = parent(
         {
             "code": "import threading, time\nthreading.Thread(target=lambda: call_agent('slow'), daemon=True).start()\n"
-            "time.sleep(0.3)\ndone('first')"
+            "time.sleep(2)\ndone('first')"
         },
         medium="code",
         children=[[SLOW]],

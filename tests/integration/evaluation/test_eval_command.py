@@ -17,7 +17,7 @@ from tests.support.processes import CANTRIP
 from tests.support.provider_server import Reply, Request, Wire
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(400)
 
 RECIPE = """\
 name: greeter

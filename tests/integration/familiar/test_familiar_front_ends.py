@@ -34,7 +34,7 @@ def agent() -> Iterator[Callable[..., RawClient]]:
     for client in running:
         family = client.family()
         client.close()
-        assert not still_alive(family, 10)
+        assert not still_alive(family, 30)
 
 
 def allowed(client: RawClient, asked: Any) -> dict[str, Any]:

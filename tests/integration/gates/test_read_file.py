@@ -43,7 +43,7 @@ def test_a_file_of_a_gigabyte_is_never_in_memory(workspace: Path) -> None:
     assert out[1] == repr("line 3\n")
     assert out[2] == repr("the end\n")
     assert int(out[3]) < 40_000, "kilobytes more than before"
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60
 
 
 def test_a_lease_of_another_program_does_not_hold_us(call: Call, workspace: Path) -> None:
@@ -72,6 +72,6 @@ def test_a_lease_of_another_program_does_not_hold_us(call: Call, workspace: Path
         with pytest.raises(GateError, match="another program uses it"):
             call(READ_FILE, path="leased.txt")
         # The kernel would hold an open() for 45 s.
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 40
     finally:
         holder.communicate()

@@ -238,7 +238,7 @@ def test_a_pattern_that_never_ends(workspace: Path, monkeypatch: pytest.MonkeyPa
     (workspace / "b.txt").write_text("a" * 60 + "!\n")
     before, began = set(children()), time.monotonic()
     result = call_in(context_of(workspace, timeout_s=1), SEARCH, pattern="(a+)+b$").result
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60
     assert result.splitlines()[0] == "a.txt:1:found first aab"
     assert result.splitlines()[1].startswith("[stopped after 1 seconds, so this is not all")
     assert comes_true(lambda: set(children()) <= before, 30), children()
@@ -299,7 +299,7 @@ def test_a_hanging_ripgrep_is_ended_by_the_time_limit(
     monkeypatch.setattr(ripgrep, "find_ripgrep", lambda *_: str(slow))
     began = time.monotonic()
     assert "[stopped after 0.5 seconds" in call_in(context_of(workspace, timeout_s=0.5), SEARCH, pattern="x").result
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60
 
 
 @needs_ripgrep

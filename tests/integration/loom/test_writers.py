@@ -355,7 +355,7 @@ def test_a_process_in_a_long_call_stays_at_work_while_the_server_restarts(postgr
         wait_for(at_work)
         with place.open() as other:
             assert len(other.unfinished()) == 1, "nobody completes what it said"
-    out, _ = process.communicate("\n", timeout=30)
+    out, _ = process.communicate("\n", timeout=60)
     assert out == "well\n"
     with place.open(readonly=True) as reader:
         assert [(t.state, t.reason) for t in reader.threads()] == [("terminated", "done")]
@@ -372,7 +372,7 @@ def test_a_writer_that_others_took_for_dead_learns_of_it(postgres: Server) -> No
     with place.open() as other:
         assert [t.reason for t in other.turns()] == [None, "error"]
     process.send_signal(signal.SIGCONT)
-    out, _ = process.communicate("\n", timeout=30)
+    out, _ = process.communicate("\n", timeout=60)
     assert "another process took over this cast" in out
     assert "load the session again" in out
     with place.open() as loom:

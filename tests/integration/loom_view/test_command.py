@@ -31,10 +31,10 @@ def test_it_serves_until_it_is_told_to_end(sample: Path, tmp_path: Path, number:
         page, _, fragment = url.partition("#")
         token = fragment.partition("token=")[2].partition("&")[0]
         request = urllib.request.Request(f"{page}api/loom", headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert b'"turns":14' in answer.read()
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
         assert err.strip() == "press Ctrl-C to end the server"
     finally:
@@ -59,7 +59,7 @@ def test_it_opens_the_browser(sample: Path, tmp_path: Path) -> None:
         assert process.stderr is not None
         assert is_ready(process.stderr, 60)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
         assert told.read_text().strip() == url
     finally:
         if process.poll() is None:

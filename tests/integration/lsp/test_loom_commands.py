@@ -158,7 +158,7 @@ def test_the_viewer_is_opened_by_the_client(cast: tuple[Client, str, dict[str, A
     assert (asked["uri"], asked["external"]) == (told["url"], True)
     assert told["url"].endswith(f"&turn={leaf}")
     page, _, token = told["url"].partition("#token=")
-    with urllib.request.urlopen(page, timeout=30) as answer:
+    with urllib.request.urlopen(page, timeout=60) as answer:
         assert "frame-ancestors" in answer.headers["Content-Security-Policy"]
         assert "vscode-webview:" in answer.headers["Content-Security-Policy"]
     again = run(client, "view", uri=uri, hidden=True)

@@ -81,7 +81,7 @@ def test_what_is_wrong_is_told_of_each_text_though_files_change_meanwhile(client
     """The same characters of another text are another place: a line end came before them."""
     uri = client.open("a.cantrip.yaml", "# one # two\n" + GOOD + "nme: a\n")
     (before,) = client.diagnostics(uri)
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while client.listen(1.0) and time.monotonic() < end:
         pass
     spot = {"start": {"line": 0, "character": 5}, "end": {"line": 0, "character": 6}}
@@ -167,12 +167,12 @@ def test_framing_and_refusals(client: Client) -> None:
     client.reply(client.begin("shutdown", None))
     assert client.reply(client.begin("no/such", {}))["error"]["code"] == -32600
     client.tell("exit", None)
-    assert client.process.wait(timeout=30) == 0
+    assert client.process.wait(timeout=60) == 0
 
 
 def test_the_end_of_the_input_is_the_end(client: Client) -> None:
     client.process.stdin.close()
-    assert client.process.wait(timeout=30) == 0
+    assert client.process.wait(timeout=60) == 0
 
 
 def test_the_end_of_the_client_is_the_end(tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def test_the_end_of_the_client_is_the_end(tmp_path: Path) -> None:
         server.stdin.flush()
         assert server.stdout.readline().startswith(b"Content-Length")
         os.kill(friend.pid, signal.SIGKILL)
-        friend.wait(timeout=30)
-        assert server.wait(timeout=30) == 0
+        friend.wait(timeout=60)
+        assert server.wait(timeout=60) == 0
     finally:
         for process in (friend, server):
             process.kill()

@@ -120,7 +120,7 @@ async def test_a_cell_over_its_time_is_undone(monty: Make) -> None:
     await cell("x = [1]")
     before = time.monotonic()
     output = await cell("x.append(2)\nwhile True:\n    try:\n        while True: pass\n    except BaseException: pass")
-    assert time.monotonic() - before < 10
+    assert time.monotonic() - before < 60
     assert output.error is not None
     assert "undone" in output.error
     assert "300 ms (code_timeout_ms)" in output.error
@@ -137,7 +137,7 @@ async def test_a_cell_over_its_time_is_undone(monty: Make) -> None:
 async def test_a_cancel_stops_a_cell(monty: Make) -> None:
     cell = await monty()
     await cell("x = 1")
-    with anyio.move_on_after(0.3) as scope:
+    with anyio.move_on_after(3) as scope:
         await cell("x = 2\nprint('begun')\nwhile True: pass")
     assert scope.cancelled_caught
     assert cell.turn.partial is not None
@@ -267,7 +267,7 @@ async def test_bombs_cost_the_cell_alone(monty: Make, code: str) -> None:
     await cell("x = 1")
     before = time.monotonic()
     await cell(code)
-    assert time.monotonic() - before < 30
+    assert time.monotonic() - before < 60
     assert (await cell("echo('on')")).value == "'on'"
     value = (await cell("x")).value
     assert value == "1"

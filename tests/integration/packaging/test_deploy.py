@@ -206,6 +206,6 @@ def test_the_slurm_script_empties_its_lane_and_ends_with_the_first_signal(tmp_pa
     while "takes the tuples" not in (line := stays.stderr.readline()):
         assert line
     stays.send_signal(signal.SIGTERM)
-    stays.communicate(timeout=30)
+    stays.communicate(timeout=60)
     assert stays.returncode == 0
     store.close()

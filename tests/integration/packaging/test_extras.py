@@ -198,7 +198,7 @@ def test_the_repl_works_on_a_terminal_and_names_the_extra(python: Path, tmp_path
             break
         shown += piece
     os.close(ours)
-    assert repl.wait(30) == 0, shown
+    assert repl.wait(60) == 0, shown
     assert b"well" in shown
     assert hint("terminal").encode() in shown.replace(b"\r\n", b"")
 

@@ -39,12 +39,12 @@ async def test_commands_and_gates_in_one_cast(workspace: Path) -> None:
         workspace,
         bash("echo hello > file; cat file; echo warn >&2; exit 3"),
         bash("cantrip_echo 'through the gate' | tr a-z A-Z"),
-        bash('cantrip_done "all of $(cat file)"; sleep 30; echo never'),
+        bash('cantrip_done "all of $(cat file)"; sleep 600; echo never'),
         bash_writable_paths=["workspace"],
     )
     began = time.perf_counter()
     result = await made.cast("work")
-    assert time.perf_counter() - began < 10
+    assert time.perf_counter() - began < 60
     assert (result.result, result.reason, result.turns) == ("all of hello", "done", 3)
     first, second, third = turns(made)
     assert first.observation.output == Output(stdout="hello\n", stderr="warn\n", exit_code=3)
@@ -156,7 +156,7 @@ async def test_events_of_a_command(workspace: Path) -> None:
 
 
 async def test_a_timeout_is_an_observation_with_what_there_was(workspace: Path) -> None:
-    made = cantrip(workspace, bash("echo begun; sleep 60"), bash("cantrip_done x"), bash_timeout_ms=400)
+    made = cantrip(workspace, bash("echo begun; sleep 600"), bash("cantrip_done x"), bash_timeout_ms=3_000)
     result = await made.cast("work")
     assert result.reason == "done"
     output = turns(made)[0].observation.output
@@ -164,20 +164,17 @@ async def test_a_timeout_is_an_observation_with_what_there_was(workspace: Path) 
     assert output.stdout == "begun\n"
     assert output.exit_code is None
     assert output.error is not None
-    assert "timed out after 400 ms" in output.error
+    assert "timed out after 3000 ms" in output.error
 
 
 async def test_a_cancel_keeps_the_turn_in_flight(workspace: Path) -> None:
     made = cantrip(workspace, bash("echo begun; sleep 83"))
-    async with made.invoke() as entity, anyio.create_task_group() as group:
-
-        async def stop() -> None:
-            await anyio.sleep(1.0)
-            entity.cancel()
-
-        group.start_soon(stop)
-        result = await entity.cast("work")
-    assert result.reason == "cancelled"
+    async with made.invoke() as entity, entity.stream("work") as stream:
+        async for event in stream:
+            if isinstance(event, events.CommandOutput):
+                entity.cancel()
+    assert stream.result is not None
+    assert stream.result.reason == "cancelled"
     (turn,) = turns(made)
     assert turn.observation.output is not None
     assert turn.observation.output.stdout == "begun\n"

@@ -69,10 +69,10 @@ def test_a_terminal_shows_the_colours_and_obeys_nothing_else(
 
 def test_run_ends_in_time(workspace: Path) -> None:
     began = time.perf_counter()
-    done = cantrip("sandbox", "run", "--timeout-ms", "300", "--", "echo begun; sleep 60", cwd=workspace)
+    done = cantrip("sandbox", "run", "--timeout-ms", "3000", "--", "echo begun; sleep 600", cwd=workspace)
     assert (done.returncode, done.stdout) == (124, "begun\n")
-    assert "300 ms" in done.stderr
-    assert time.perf_counter() - began < 20
+    assert "3000 ms" in done.stderr
+    assert time.perf_counter() - began < 60
 
 
 def test_run_with_a_recipe_has_its_wards_and_gates(workspace: Path) -> None:
@@ -226,6 +226,6 @@ def test_run_ends_quietly_when_its_reader_leaves(workspace: Path, words: list[st
     assert child.stderr is not None
     assert child.stdout.read(2) == b"y\n"
     child.stdout.close()
-    assert child.wait(30) == 141
+    assert child.wait(60) == 141
     assert child.stderr.read() == b""
     child.stderr.close()

@@ -211,7 +211,7 @@ async def test_an_endless_flood_ends_with_its_time(make: Make) -> None:
     outcome = await make().run("yes", timeout_ms=500)
     assert outcome.timed_out
     assert outcome.truncated
-    assert outcome.duration_ms < 5_000
+    assert outcome.duration_ms < 30_000
 
 
 async def test_invalid_text_and_control_sequences(make: Make) -> None:
@@ -254,7 +254,7 @@ async def test_a_listener_that_never_returns_does_not_keep_a_command_alive(make:
     began = time.perf_counter()
     with anyio.move_on_after(1.0):
         await make().run(f"echo x; sleep {a_time('listener')}", listener=listener, timeout_ms=300)
-    assert time.perf_counter() - began < 5
+    assert time.perf_counter() - began < 30
     assert alive(a_time("listener")) == []
 
 
@@ -273,7 +273,7 @@ async def test_a_fork_bomb_is_ended(workspace: Path) -> None:
         return
     began = time.perf_counter()
     bomb = await box.run(":(){ :|:& };:; sleep 1")
-    assert time.perf_counter() - began < 15
+    assert time.perf_counter() - began < 60
     assert bomb.ended_because is not None or bomb.exit_code is not None
 
 
@@ -288,14 +288,14 @@ async def test_memory_is_bounded(workspace: Path, monkeypatch: pytest.MonkeyPatc
 
     compose = sandbox.compose
     monkeypatch.setattr(sandbox, "compose", smaller)
-    box = Sandbox(Wards(bash_timeout_ms=20_000), workspace)
-    eaten = await box.run("python3 -c 'x = bytearray(400_000_000); import time; time.sleep(5)'")
+    box = Sandbox(Wards(bash_timeout_ms=100_000), workspace)
+    eaten = await box.run("python3 -c 'x = bytearray(400_000_000); import time; time.sleep(60)'")
     assert "MiB of memory" in (eaten.ended_because or ""), eaten
-    filled = await box.run("head -c 250000000 /dev/zero > /tmp/f; sleep 5")
+    filled = await box.run("head -c 250000000 /dev/zero > /tmp/f; sleep 60")
     assert "MiB of memory" in (filled.ended_because or ""), filled
-    home = await box.run("head -c 250000000 /dev/zero > ~/f; sleep 5")
+    home = await box.run("head -c 250000000 /dev/zero > ~/f; sleep 60")
     assert "MiB of memory" in (home.ended_because or ""), home
-    records = await box.run("mkdir /tmp/d; cd /tmp/d; seq 400000 | xargs -n 5000 touch; sleep 5")
+    records = await box.run("mkdir /tmp/d; cd /tmp/d; seq 400000 | xargs -n 5000 touch; sleep 60")
     assert "MiB of memory" in (records.ended_because or ""), records
 
 

@@ -17,6 +17,7 @@ from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy.policy import code_paths
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE
 from tests.integration.sandbox.conftest import Make, both_back_ends
+from tests.support.waiting import wait_until
 
 
 def listing(folder: Path) -> list[str]:
@@ -156,17 +157,20 @@ async def test_what_is_protected_cannot_be_made_and_leaves_nothing(workspace: Pa
     assert listing(workspace) == []
 
 
+UNTIL_GO = "until [ -e go ]; do sleep 0.02; done; rm go"
+
+
 async def test_what_is_protected_stands_in_only_while_a_command_runs(workspace: Path, make: Make) -> None:
     """git on the host sees nothing of it even then."""
     import anyio
 
     subprocess.run(["git", "init", "-q"], cwd=workspace, check=True)
     async with anyio.create_task_group() as group:
-        group.start_soon(make(writable=True).run, "sleep 1")
-        await anyio.sleep(0.5)
-        assert (workspace / ".vscode").is_dir()
+        group.start_soon(make(writable=True).run, UNTIL_GO)
+        await wait_until((workspace / ".vscode").is_dir)
         status = subprocess.run(["git", "status", "--short"], cwd=workspace, capture_output=True, text=True, check=True)
         assert status.stdout == ""
+        (workspace / "go").touch()
     assert listing(workspace) == [".git"]
 
 
@@ -191,9 +195,10 @@ async def test_something_that_a_user_puts_in_a_stand_in_stays(workspace: Path, m
     import anyio
 
     async with anyio.create_task_group() as group:
-        group.start_soon(make(writable=True).run, "sleep 1")
-        await anyio.sleep(0.5)
+        group.start_soon(make(writable=True).run, UNTIL_GO)
+        await wait_until((workspace / ".vscode").is_dir)
         (workspace / ".vscode/settings.json").write_text("{}")
+        (workspace / "go").touch()
     assert listing(workspace) == [".vscode", ".vscode/settings.json"]
 
 
@@ -205,15 +210,16 @@ async def test_two_commands_in_one_folder_protect_each_other(workspace: Path, ma
 
     async def long() -> None:
         outcome = await make(writable=True).run(
-            "sleep 1.2; echo x > .vscode/tasks.json; mkdir .vscode; echo x > .bashrc"
+            f"{UNTIL_GO}; echo x > .vscode/tasks.json; mkdir .vscode; echo x > .bashrc"
         )
         late.append(outcome.stderr)
 
     async with anyio.create_task_group() as group:
         group.start_soon(long)
-        await anyio.sleep(0.3)
+        await wait_until((workspace / ".vscode").is_dir)
         await make(writable=True).run("true")
         assert (workspace / ".vscode").is_dir()
+        (workspace / "go").touch()
     assert late
     assert listing(workspace) == []
 

@@ -275,9 +275,9 @@ async def test_open_connections_end_with_the_command(make: Make) -> None:
         command = f"curl -sS http://127.0.0.1:{port}/ & sleep 0.7"
         outcome = await run(make, command, f"127.0.0.1:{port}")
         assert outcome.exit_code == 0
-        assert time.perf_counter() - began < 10
+        assert time.perf_counter() - began < 60
         accepted, _ = silent.accept()
-        accepted.settimeout(5)
+        accepted.settimeout(60)
         with accepted:
             assert accepted.recv(4096).startswith(b"GET / HTTP/1.1\r\n")
             try:

@@ -137,12 +137,12 @@ async def test_null_redirects_and_here_documents(workspace: Path, make: Make) ->
 
 
 async def test_a_long_command_is_cut_with_its_output_kept(make: Make) -> None:
-    outcome = await make().run("echo begun; sleep 60; echo never", timeout_ms=400)
+    outcome = await make().run("echo begun; sleep 600; echo never", timeout_ms=3_000)
     assert outcome.timed_out
     assert outcome.exit_code is None
     assert outcome.stdout == "begun\n"
-    assert "400 ms" in (outcome.ended_because or "")
-    assert outcome.duration_ms < 5_000
+    assert "3000 ms" in (outcome.ended_because or "")
+    assert outcome.duration_ms < 30_000
 
 
 @both_back_ends

@@ -369,7 +369,7 @@ async def test_agent_lightning_runs_casts(folder: Path, tmp_path: Path) -> None:
     finally:
         for process in started:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
         upstream.shutdown()
         upstream.server_close()
 

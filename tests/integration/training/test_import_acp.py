@@ -107,7 +107,7 @@ def recorded(folder: Path) -> Path:
             ask(request(number, "session/prompt", sessionId=session, prompt=[{"type": "text", "text": text}]))
     finally:
         agent.stdin.close()
-        agent.wait(30)
+        agent.wait(60)
         agent.stdout.close()
     return written(folder / "transcript.jsonl", lines)
 

@@ -31,6 +31,7 @@ from tests.support import networks, openai_replies, processes
 from tests.support.postgres_server import Server
 from tests.support.processes import CANTRIP
 from tests.support.provider_server import Reply, Request, Wire
+from tests.support.waiting import wait_for
 
 SOAK = bool(os.environ.get("TESTS_SOAK"))
 TUPLES, FAULTS, CASTS = (10_000, 500, 200) if SOAK else (150, 25, 12)
@@ -364,6 +365,12 @@ def test_an_outage_ends_no_worker_and_each_tuple_ends_once(
                 [*CANTRIP, *words, "--lane", "effects", "--space", space], cwd=tmp_path, env=environment, stdout=log, stderr=log
             )  # fmt: skip
 
+    def logs() -> str:
+        """What they said: whoever waits says so."""
+        return "".join(
+            each.read_text() for each in tmp_path.glob("*") if each.name in ("batch", "worker0", "worker1", "worker2")
+        )
+
     with Wire(outage.answer) as model:
         # The recipe does not hide the outage: each query is tried once.
         (tmp_path / "effect.cantrip.yaml").write_text(EFFECT.format(url=model.url) + "retry: {max_retries: 0}\n")
@@ -374,13 +381,12 @@ def test_an_outage_ends_no_worker_and_each_tuple_ends_once(
         try:
             assert model.wait_requests(6, 60)
             outage.begin(workers)
-            time.sleep(60 if SOAK else 5)
+            time.sleep(60 if SOAK else 2)
+            wait_for(lambda: "again" in logs())
             outage.end(workers)
             status = batch.wait(600)
-            logs = "".join((tmp_path / name).read_text() for name in ("batch", "worker0", "worker1", "worker2"))
-            assert status == 0, logs
-            assert [each.poll() for each in workers] == [None] * 3, logs
-            assert "again" in logs, "whoever waits says so"
+            assert status == 0, logs()
+            assert [each.poll() for each in workers] == [None] * 3, logs()
         finally:
             for each in [*workers, batch]:
                 each.kill()

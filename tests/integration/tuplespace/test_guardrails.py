@@ -95,7 +95,7 @@ async def test_a_worker_takes_nothing_while_the_disk_is_full_and_asks_for_help_o
 
     floor = DiskFloor(tmp_path, 1000, said.append)
     worker = Worker(store, Pattern({"lane": "x"}), {"a.b": step}, name="w", disk=floor)
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(worker.run)
             while not said:

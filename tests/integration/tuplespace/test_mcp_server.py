@@ -82,7 +82,7 @@ class HttpProcess:
 
     def end(self) -> tuple[int, str]:
         self.process.terminate()
-        _, stderr = self.process.communicate(timeout=30)
+        _, stderr = self.process.communicate(timeout=60)
         return self.process.returncode, stderr
 
     def post(self, **headers: str) -> tuple[int, dict[str, str], str]:
@@ -613,7 +613,7 @@ async def test_sigterm_ends_http_after_what_runs(serve: Callable[..., HttpProces
         if twice:
             await asyncio.to_thread(lambda: server.process.stderr.readline())  # type: ignore[union-attr]
             server.process.terminate()
-    _, stderr = await asyncio.to_thread(server.process.communicate, timeout=30)
+    _, stderr = await asyncio.to_thread(server.process.communicate, timeout=60)
     assert server.process.returncode == 0, stderr
 
 
@@ -653,7 +653,7 @@ async def test_the_end_of_a_server_on_stdio_gives_back_what_runs(folder: Path) -
             process.send_signal(signal.SIGTERM)
         else:
             process.stdin.close()
-        assert process.wait(30) == 0, how
+        assert process.wait(60) == 0, how
         assert (show(folder, identity)["state"], show(folder, identity)["attempts"]) == ("waiting", 0)
         process.stdin.close()
         process.stdout.close()

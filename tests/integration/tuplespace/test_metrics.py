@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 def get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=30) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -125,7 +125,7 @@ def test_depth_and_age_of_the_lane_are_those_of_the_whole_space(folder: Path) ->
         assert json.loads(body)["state"] == "draining"
         assert "cantrip_worker_draining 1.0" in get(f"{url}/metrics")[1]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_store_that_is_gone_is_noticed_and_so_is_its_return(folder: Path) -> None:

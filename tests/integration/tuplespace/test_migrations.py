@@ -190,7 +190,7 @@ def test_workers_and_emitters_of_an_older_version_go_on(
         assert batch.returncode == 0
     finally:
         worker.terminate()
-        worker.communicate(timeout=30)
+        worker.communicate(timeout=60)
     works, _cursor = store.after("", sqlite.Pattern())
     assert [each.state for each in works] == ["done"] * 6
     for each in works:

@@ -39,7 +39,7 @@ async def run_all(store: TupleStore, yools: Mapping[str, Yool], **options: Any) 
     def ended() -> bool:
         return all(each.state not in ("waiting", "claimed") for each in store.counts())
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await Worker(store, Pattern({"lane": "build"}), yools, name="w", **options).run(until=ended)
 
 

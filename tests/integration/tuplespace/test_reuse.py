@@ -74,7 +74,7 @@ async def end_all(store: TupleStore, yools: Mapping[str, Yool], *works: WorkTupl
     ended: list[Ended] = []
     given: dict[str, Any] = {"reuse": Reuse(project="p", key=KEY), "concurrency": 1, **options}
     worker = Worker(store, Pattern({"lane": "build"}), yools, name="w", ended=ended.append, **given)
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await worker.run(until=lambda: all(each.state not in ("waiting", "claimed") for each in store.counts()))
     return ended
 

@@ -63,7 +63,7 @@ def batch_and_worker(folder: Path, address: str, **env: str) -> list[dict[str, A
         assert batch.returncode == 1, err
     finally:
         worker.terminate()
-        worker.communicate(timeout=30)
+        worker.communicate(timeout=60)
     return [json.loads(line) for line in out.splitlines()]
 
 

@@ -142,7 +142,7 @@ def test_watch_writes_an_object_in_each_line_to_a_pipe(folder: Path) -> None:
     assert process.stdout is not None
     found = [json.loads(process.stdout.readline()) for _ in range(2)]
     process.send_signal(2)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     [lane] = found[1]["lanes"].values()
     assert (lane["failed"], lane["usd"], lane["ended_per_s"]) == (30, 375.0, 0.5)

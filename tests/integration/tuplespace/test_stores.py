@@ -92,7 +92,7 @@ def test_a_lease_that_ends_gives_the_tuple_to_another_and_refuses_the_first(
     store.put([work()])
     first = claim_one(store, lease_s=0.05)
     other = open_space()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not (again := other.claim(ANY, "w2", lease_s=30)):
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -114,22 +114,22 @@ def test_a_lease_that_ends_gives_the_tuple_to_another_and_refuses_the_first(
 
 def test_a_heartbeat_keeps_a_lease(store: TupleStore) -> None:
     store.put([work()])
-    held = claim_one(store, lease_s=0.3)
+    held = claim_one(store, lease_s=3)
     for _ in range(4):
-        time.sleep(0.15)
-        assert store.extend([held], 0.3) == [True]
+        time.sleep(0.8)
+        assert store.extend([held], 3) == [True]
         assert store.claim(ANY, "thief", lease_s=9) == []
     acknowledge(store, held, receipt(work()))
 
 
 def test_a_release_waits_and_says_why(store: TupleStore) -> None:
     store.put([work()])
-    store.release(claim_one(store), "no network", delay_s=0.2)
+    store.release(claim_one(store), "no network", delay_s=1.5)
     stored = store.get(work().id)
     assert stored is not None
     assert (stored.state, stored.error, stored.attempts) == ("waiting", "no network", 1)
     assert store.claim(ANY, "w", lease_s=9) == []
-    time.sleep(0.25)
+    time.sleep(1.55)
     again = claim_one(store)
     assert again.attempt == 2
     store.release(again, "shutting down", counts=False)
@@ -204,15 +204,15 @@ def test_a_change_by_another_process_ends_a_wait(store: TupleStore, open_space: 
     while store.wait(0.05, stop):
         pass
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(store.wait, 20, stop)
+        waiting = pool.submit(store.wait, 120, stop)
         time.sleep(0.3)
         assert not waiting.done()
         open_space().put([work()])
-        assert waiting.result(10) is True
+        assert waiting.result(60) is True
         idle = pool.submit(store.wait, 60, stop)
         time.sleep(0.1)
         stop.set()
-        assert idle.result(10) in (True, False)
+        assert idle.result(30) in (True, False)
 
 
 def test_nothing_in_the_log_can_be_changed(store: TupleStore, address: str) -> None:

@@ -50,7 +50,7 @@ async def run_all(store: TupleStore, yools: Mapping[str, Yool], **options: Any) 
     def ended() -> bool:
         return all(each.state not in ("waiting", "claimed") for each in store.counts())
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await a_worker(store, yools, **options).run(until=ended)
 
 
@@ -175,7 +175,7 @@ async def test_what_a_worker_cannot_run_stays_and_whoever_looks_reads_why(store:
     async with anyio.create_task_group() as tasks:
         worker = a_worker(store, {"agent.cast.review": Casts()})
         tasks.start_soon(worker.run)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not (store.workers() and all(stored(store, each).state == "done" for each in (fits, open_text))):
                 await anyio.sleep(0.01)
             reasons |= {each.tuple_id: each.reason for each in find_stuck(store)}
@@ -207,7 +207,7 @@ async def test_an_outage_of_what_a_yool_needs_costs_no_attempts(store: TupleStor
     async with anyio.create_task_group() as tasks:
         worker = a_worker(store, {"a.model": model, "a.other": costing(0)}, concurrency=4, notice=notices.append)
         tasks.start_soon(worker.run)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while tries < 12 or any(stored(store, each).state != "done" for each in others):
                 await anyio.sleep(0.01)
                 troubles |= {each.trouble for each in store.workers()}
@@ -235,7 +235,7 @@ async def test_a_tuple_that_looks_like_an_outage_while_others_succeed_fails(stor
     async with anyio.create_task_group() as tasks:
         worker = a_worker(store, {"a.model": model}, concurrency=2)
         tasks.start_soon(worker.run)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while stored(store, poison).state != "failed":
                 number += 1
                 await anyio.to_thread.run_sync(lambda n=number: store.put([work("a.model", number=n)]))  # type: ignore[misc]
@@ -259,7 +259,7 @@ async def test_what_may_be_an_outage_is_one_when_another_tuple_fails_too(store: 
     async with anyio.create_task_group() as tasks:
         worker = a_worker(store, {"a.model": model}, concurrency=4)
         tasks.start_soon(worker.run)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while len(ran) < 8:
                 await anyio.sleep(0.01)
             down = False
@@ -298,7 +298,7 @@ async def test_a_mistake_that_every_tuple_would_meet_ends_the_worker_and_no_tupl
     store.put(works)
     with (
         pytest.raises(DefinitionError, match=r"a\.model would fail for every tuple: 401 wrong key"),
-        anyio.fail_after(30),
+        anyio.fail_after(60),
     ):
         await a_worker(store, {"a.model": model}, concurrency=1).run()
     assert calls == 1
@@ -355,7 +355,7 @@ async def test_an_outage_of_the_store_ends_no_worker_and_loses_no_result(store: 
         worker = a_worker(store, {"a.b": step}, concurrency=2, lease_s=0.5, notice=notices.append)
         worker.store = down  # type: ignore[assignment]
         tasks.start_soon(worker.run)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while any(stored(store, each).state != "done" for each in works):
                 await anyio.sleep(0.1)
                 if down.refused > 5:
@@ -373,7 +373,7 @@ async def test_a_worker_can_be_stopped_during_an_outage_of_the_store(store: Tupl
     async with anyio.create_task_group() as tasks:
         worker = a_worker(store, {"a.b": costing(0)})
         worker.store, down.is_down = down, True  # type: ignore[assignment]
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             tasks.start_soon(worker.run)
             while not down.refused:
                 await anyio.sleep(0.01)
@@ -558,7 +558,7 @@ async def test_a_worker_may_get_the_same_tuple_again_while_its_first_attempt_sto
 
     each = work("a.b")
     store.put([each])
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             worker = a_worker(store, {"a.b": step}, lease_s=0.6)
             tasks.start_soon(worker.run)
@@ -583,7 +583,7 @@ async def test_what_was_claimed_while_the_worker_was_told_to_stop_is_given_back(
         return claims
 
     worker.store = _Told(store, told_meanwhile)  # type: ignore[assignment]
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await worker.run()
     assert (stored(store, each).state, stored(store, each).attempts) == ("waiting", 0)
 

@@ -81,13 +81,13 @@ def test_cancel_wants_a_session(start: Start, folder: Path) -> None:
 
 
 def test_other_sessions_go_on(start: Start, folder: Path) -> None:
-    agent = start([{"content": "late", "delay_ms": 600}])
+    agent = start([{"content": "late", "delay_ms": 60_000, "when": "one"}, {"content": "late", "delay_ms": 600}])
     one, two = agent.session(folder), agent.session(folder)
-    first, second = agent.start_prompt(one), agent.start_prompt(two)
+    first, second = agent.start_prompt(one, "one"), agent.start_prompt(two, "two")
     time.sleep(0.1)
     agent.tell("session/cancel", {"sessionId": one})
-    assert agent.answer(first)["result"]["stopReason"] == "cancelled"
-    assert agent.answer(second)["result"]["stopReason"] == "end_turn"
+    found = {(reply := agent.until(lambda m: "method" not in m))["id"]: reply["result"] for _ in range(2)}
+    assert (found[first]["stopReason"], found[second]["stopReason"]) == ("cancelled", "end_turn")
 
 
 def test_the_protocols_own_cancel(start: Start, folder: Path) -> None:

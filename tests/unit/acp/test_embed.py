@@ -55,7 +55,7 @@ async def test_over_anyio_streams(folder: Path, tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     a = await anyio.abc.SocketStream.from_socket(ours)
     b = await anyio.abc.SocketStream.from_socket(theirs)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with a, b, anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: serve(b, b, cantrips=cantrip, state_dir=tmp_path / "state"))
             await talk(a.send, a.receive, folder)
@@ -71,7 +71,7 @@ async def test_over_asyncio_streams(folder: Path, tmp_path: Path) -> None:
     async def send(data: bytes) -> None:
         client_writer.write(data)
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: serve(reader, writer, cantrips=cantrip, state_dir=tmp_path / "state"))
             await talk(send, lambda: client_reader.read(65536), folder)
@@ -95,7 +95,7 @@ async def test_over_descriptors_and_files(folder: Path, tmp_path: Path, as_files
         await anyio.wait_readable(from_agent_read)
         return os.read(from_agent_read, 65536)
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: serve(source, sink, cantrips=cantrip, state_dir=tmp_path / "state"))
             await talk(send, receive, folder)
@@ -108,7 +108,7 @@ async def test_over_descriptors_and_files(folder: Path, tmp_path: Path, as_files
 async def test_it_ends_with_the_program_that_holds_it(folder: Path, tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     stream = await anyio.abc.SocketStream.from_socket(theirs)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with stream, anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: serve(stream, stream, cantrips=cantrip, state_dir=tmp_path / "state"))
             await anyio.sleep(0.1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.acp_client import Problem, RawClient
+from tests.support.acp_client import SOON, Problem, RawClient
 from tests.support.fixtures.acp import Start
 
 ASK = "session/request_permission"
@@ -244,7 +244,7 @@ def test_what_was_said_for_good_is_shown_and_taken_back(start: Start, folder: Pa
     assert 'Deleted 1 "always" answer' in agent.said()
     agent.prompt(session)
     assert asked(agent) == ["Write a.txt (new, +1)", "Write b.txt (new, +1)"]
-    assert agent.hang_up() < 20
+    assert agent.hang_up() < SOON
     # The loom tells of it, where the note is lost.
     (tmp_path / "state" / "looms" / f"{session}.session.json").unlink()
     again = start([*[END] * 4, write("c.txt"), END], "--state-dir", state, **FILES)

@@ -32,17 +32,17 @@ def is_done(cantrip: Any, result: Any) -> None:
 @pytest.mark.parametrize("slow", ["sync", "async"])
 async def test_a_slow_scorer_turns_no_end_into_a_truncation(at: Any, slow: str) -> None:
     async def wait(subject: Any) -> float:
-        await anyio.sleep(0.5)
+        await anyio.sleep(2.5)
         return 1.0
 
     def block(subject: Any) -> float:
         import time
 
-        time.sleep(0.5)
+        time.sleep(2.5)
         return 1.0
 
     scorer = Scorer(wait if slow == "async" else block, at=at)
-    circle = Circle(gates=["done"], wards=[{"max_turns": 3}, {"max_seconds": 0.2}], score=scorer)
+    circle = Circle(gates=["done"], wards=[{"max_turns": 3}, {"max_seconds": 2}], score=scorer)
     cantrip = Cantrip(ScriptedCrystal([done("ok")]), circle=circle)
     is_done(cantrip, await cantrip.cast("go"))
     assert [each.reward for each in cantrip.loom.records() if type(each).__name__ == "RewardRecord"] == [1.0]
@@ -83,7 +83,7 @@ async def test_a_cancel_after_done_changes_nothing(when: str) -> None:
         if when == "scoring":
             await scored.wait()
             entity.cancel()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not result:
                 await anyio.sleep(0.01)
         group.cancel_scope.cancel()
@@ -91,7 +91,7 @@ async def test_a_cancel_after_done_changes_nothing(when: str) -> None:
 
 
 async def test_a_slow_reader_takes_no_time_of_the_cast() -> None:
-    cantrip = make(echo(), echo(), done("ok"), wards=[{"max_turns": 9}, {"max_seconds": 0.5}])
+    cantrip = make(echo(), echo(), done("ok"), wards=[{"max_turns": 9}, {"max_seconds": 2}])
     entity = cantrip.invoke()
     seen = 0
     async with anyio.create_task_group() as group:
@@ -101,7 +101,7 @@ async def test_a_slow_reader_takes_no_time_of_the_cast() -> None:
             nonlocal seen
             async for _ in subscription:
                 seen += 1
-                await anyio.sleep(0.1)
+                await anyio.sleep(0.3)
 
         group.start_soon(read)
         result = await entity.cast("go")
@@ -112,7 +112,7 @@ async def test_a_slow_reader_takes_no_time_of_the_cast() -> None:
 
 async def test_the_time_of_the_cast_itself_counts_in_spite_of_a_slow_reader() -> None:
     slow = {"content": "late", "delay_ms": 20_000}
-    cantrip = make(echo(), slow, wards=[{"max_turns": 9}, {"max_seconds": 0.5}])
+    cantrip = make(echo(), slow, wards=[{"max_turns": 9}, {"max_seconds": 2}])
     entity = cantrip.invoke()
     async with anyio.create_task_group() as group:
         subscription = entity.subscribe(buffer=0)
@@ -122,7 +122,7 @@ async def test_the_time_of_the_cast_itself_counts_in_spite_of_a_slow_reader() ->
                 await anyio.sleep(0.05)
 
         group.start_soon(read)
-        with anyio.fail_after(15):
+        with anyio.fail_after(60):
             result = await entity.cast("go")
         group.cancel_scope.cancel()
     assert result.reason == "max_seconds"

@@ -64,7 +64,7 @@ async def test_a_lossy_reader_never_slows_it() -> None:
 
 async def test_leaving_early_cancels_the_cast() -> None:
     cantrip = make({"content": "x", "chunks": ["a", "b"]}, *[{"content": "never", "delay_ms": 60_000}])
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with cantrip.cast_stream("go") as stream:
             async for event in stream:
                 if event.cast_id:
@@ -108,5 +108,5 @@ async def test_closing_a_reader_lets_the_entity_go_on() -> None:
             reader.close()
 
         group.start_soon(leave)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             assert (await entity.cast("go")).turns == 51

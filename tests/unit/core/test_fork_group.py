@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.errors import CrystalError, DefinitionError, IntentRequired, TurnNotFound
 from cantrip_acp.crystals.contract import Emit, Query, Response, ToolCall
 from cantrip_acp.loom.records.turn import ForkRecord
+from tests.support.waiting import wait_until
 
 
 class Answering:
@@ -30,7 +32,7 @@ class Answering:
         try:
             if "fail" in query.intent:
                 raise CrystalError("no answer to be had", retryable=False)
-            await anyio.sleep(0.05 if "slow" in query.intent else 0.01)
+            await anyio.sleep(60 if "never" in query.intent else 0.05 if "slow" in query.intent else 0.01)
         finally:
             self.running -= 1
         if "write" in query.intent:
@@ -86,10 +88,13 @@ async def test_samples_of_one_intent_and_what_does_not_fit() -> None:
 
 
 async def test_a_cancelled_group_ends_its_forks(tmp_path: Path) -> None:
-    cantrip = spell(Answering())
+    crystal = Answering()
+    cantrip = spell(crystal)
     turn = await begun(cantrip)
-    with anyio.move_on_after(0.03):
-        await cantrip.fork_group(turn, "slow", samples=2, concurrency=2)
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(cantrip.fork_group, turn, "never", samples=2, concurrency=2))
+        await wait_until(lambda: crystal.running == 2)
+        group.cancel_scope.cancel()
     ends = [end for _, end in cantrip.loom.casts()[1:]]
     assert [end.reason if end else None for end in ends] == ["cancelled", "cancelled"]
 

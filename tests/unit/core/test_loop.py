@@ -326,7 +326,10 @@ async def test_one_cast_at_a_time_and_none_after_the_end() -> None:
 
 
 async def test_cancel_records_the_turn_in_flight() -> None:
+    begun = anyio.Event()
+
     async def nap() -> str:
+        begun.set()
         await anyio.sleep(60)
         return ""
 
@@ -339,7 +342,7 @@ async def test_cancel_records_the_turn_in_flight() -> None:
     async with anyio.create_task_group() as group:
 
         async def stop() -> None:
-            await anyio.sleep(0.05)
+            await begun.wait()
             assert entity.cancel()
 
         group.start_soon(stop)
@@ -357,7 +360,7 @@ async def test_cancel_records_the_turn_in_flight() -> None:
 
 async def test_an_outer_cancel_is_recorded_and_goes_on() -> None:
     cantrip = make({"content": "x", "delay_ms": 60_000})
-    with anyio.move_on_after(0.05) as scope:
+    with anyio.move_on_after(0.5) as scope:
         await cantrip.cast("go")
     assert scope.cancelled_caught
     ((_, end),) = cantrip.loom.casts()

@@ -116,7 +116,7 @@ def test_no_text_takes_long(begin: str) -> None:
     ):
         started = time.process_time()
         ShapeMask().text(text)
-        assert time.process_time() - started < 1
+        assert time.process_time() - started < 10
 
 
 @given(st.text(), st.sampled_from(sorted(SECRETS)), st.text())

@@ -90,11 +90,11 @@ async def test_leaving_a_batch_early_cancels_the_casts_that_run(anyio_backend: s
 
 async def test_a_time_limit_of_the_reader_ends_the_casts(anyio_backend: str) -> None:
     cantrip = batch(*(slow("more", "late", 60_000) for _ in range(2)), slow("one", "late", 60_000))
-    with anyio.move_on_after(0.2):
+    with anyio.move_on_after(1):
         async for _ in cantrip.cast_batch(["more", "more"]):
             pytest.fail("no cast ends")
     assert [end and end.reason for _, end in cantrip.loom.casts()] == ["cancelled", "cancelled"]
-    with anyio.move_on_after(0.2):
+    with anyio.move_on_after(1):
         async for _ in cantrip.cast_stream("one"):
             pass
     assert [end and end.reason for _, end in cantrip.loom.casts()] == ["cancelled"] * 3

@@ -227,12 +227,12 @@ async def test_cancel_closes_the_connection(begun: bool) -> None:
         c = crystal(wire.url)
         async with anyio.create_task_group() as group:
             group.start_soon(c.query, Query(HELLO), emit)
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 await (seen.wait() if begun else anyio.to_thread.run_sync(wire.wait_requests))
             started = time.monotonic()
             group.cancel_scope.cancel()
         assert await anyio.to_thread.run_sync(wire.wait_gone)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30
         await c.aclose()
 
 
@@ -247,7 +247,7 @@ async def test_cancel_while_the_reader_is_slow() -> None:
         c = crystal(wire.url)
         async with anyio.create_task_group() as group:
             group.start_soon(c.query, Query(HELLO), emit)
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 await held.wait()
             group.cancel_scope.cancel()
         assert await anyio.to_thread.run_sync(wire.wait_gone)
@@ -263,14 +263,14 @@ async def test_the_first_piece_arrives_before_the_last_is_sent() -> None:
 
     with Wire(checked([stream(start(), opening, one, Until(go), two, closing, stop())])) as wire:
         c = crystal(wire.url)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             assert (await c.query(Query(HELLO), emit)).content == "ab"
         await c.aclose()
 
 
 async def test_an_end_without_the_body_s_end_is_an_end() -> None:
     with Wire(checked([stream(start(), text(0, "a"), stop(), Hold())])) as wire:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             response, _ = await ask(crystal(wire.url))
         assert await anyio.to_thread.run_sync(wire.wait_gone)
     assert response.content == "a"

@@ -181,12 +181,12 @@ async def test_cancel_closes_the_connection(begun: bool) -> None:
         c = crystal(wire.url)
         async with anyio.create_task_group() as group:
             group.start_soon(c.query, Query(HELLO), emit)
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 await (seen.wait() if begun else anyio.to_thread.run_sync(wire.wait_requests))
             started = time.monotonic()
             group.cancel_scope.cancel()
         assert await anyio.to_thread.run_sync(wire.wait_gone)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30
         await c.aclose()
 
 
@@ -201,7 +201,7 @@ async def test_cancel_while_the_reader_is_slow() -> None:
         c = crystal(wire.url)
         async with anyio.create_task_group() as group:
             group.start_soon(c.query, Query(HELLO), emit)
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 await held.wait()
             group.cancel_scope.cancel()
         assert await anyio.to_thread.run_sync(wire.wait_gone)
@@ -216,7 +216,7 @@ async def test_the_first_piece_arrives_before_the_last_is_sent() -> None:
 
     with Wire(checked([stream(chunk({"text": "a"}), Until(go), chunk({"text": "b"}, finish="STOP"))])) as wire:
         c = crystal(wire.url)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             assert (await c.query(Query(HELLO), emit)).content == "ab"
         await c.aclose()
 

@@ -178,7 +178,7 @@ async def test_bytes_without_a_word_do_not_hold_it_for_ever(
         query = Query([Message("user", "Hello")])
         await anyio.to_thread.run_sync(made.prepare)
         with (
-            anyio.fail_after(30),
+            anyio.fail_after(60),
             pytest.raises(CrystalError, match=r"no answer .* connection is open|: keep-alive"),
         ):
             await retry.query_with_retries(made, query, nothing, retry.RetryPolicy(max_retries=0), nothing)

@@ -273,7 +273,7 @@ async def test_silence(kind: str) -> None:
         with Wire([sse_reply(stream)]) as wire:
             start = time.monotonic()
             error = await fails(crystal(kind, wire.url, silence_s=0.3))
-            assert time.monotonic() - start < 20
+            assert time.monotonic() - start < 30
         assert error.may_retry()
         assert "time-out" in str(error)
 
@@ -291,7 +291,7 @@ async def test_the_first_word_shows_before_the_last_is_sent(kind: str) -> None:
         go_on.set()
 
     with Wire([sse_reply([*whole[:at], Until(go_on), *whole[at:]])]) as wire:
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             response = await crystal(kind, wire.url).query(Query([USER]), emit)
     assert response.content == "".join(seen) == "Hello there."
 
@@ -307,7 +307,7 @@ async def test_cancel_closes_the_stream(kind: str) -> None:
                 await anyio.sleep(0.1)
                 start = time.monotonic()
                 tasks.cancel_scope.cancel()
-            assert time.monotonic() - start < 5
+            assert time.monotonic() - start < 30
             assert await anyio.to_thread.run_sync(wire.wait_gone), "the server must see it"
 
 

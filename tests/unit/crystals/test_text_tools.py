@@ -204,11 +204,11 @@ def test_a_long_answer_takes_time_in_proportion() -> None:
     import time
 
     spoken = StreamedTextFilter(NAMES, tags=think_tags(()))
-    start = time.monotonic()
+    start = time.process_time()
     for _ in range(20_000):
         spoken.feed("some words and\nmore ")
     spoken.finish()
-    assert time.monotonic() - start < 20
+    assert time.process_time() - start < 20
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ async def cancelled(kind: str, pieces: Sequence[Piece]) -> CastResult:
                     results.append(stream.result)
 
             group.start_soon(run)
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await seen.wait()
             entity.cancel()
     return results[0]

@@ -164,15 +164,15 @@ def test_files_that_cannot_be_edited(call: Call, workspace: Path) -> None:
 def test_what_is_not_found_in_a_large_file_is_said_soon(call: Call, workspace: Path) -> None:
     line = "value_{n} = compute(alpha, beta, gamma, {n})  # a comment that goes on for a while\n"
     (workspace / "f").write_text("".join(line.format(n=n) for n in range(12_000)))
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(GateError, match="nearest lines"):
         call(EDIT_FILE, path="f", old_text="value_77 = compute(alpha, beta, gamma, delta)", new_text="x")
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 5
 
 
 def test_replacing_very_often_is_bounded(call: Call, workspace: Path) -> None:
     (workspace / "f").write_text("a" * 1_000_000)
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(GateError, match="more than 100,000 times"):
         call(EDIT_FILE, path="f", old_text="a", new_text="b", replace_all=True)
     with pytest.raises(GateError, match="found more than 100,000 times in 'f', at lines 1, 1,"):
@@ -182,7 +182,7 @@ def test_replacing_very_often_is_bounded(call: Call, workspace: Path) -> None:
         call(EDIT_FILE, path="f", old_text="a", new_text="x" * 100_000, replace_all=True)
     with pytest.raises(GateError, match="not found"):
         call(EDIT_FILE, path="f", old_text="ab\n" * 500_000, new_text="x")
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
 
 
 def test_a_cancelled_edit_of_a_large_file_is_whole(workspace: Path) -> None:

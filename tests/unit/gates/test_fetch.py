@@ -195,7 +195,7 @@ async def test_what_is_packed_small_and_large_inside() -> None:
         before = time.monotonic()
         text = await fetched(site.url("/"), site.host)
     assert "larger than the limit of this gate" in text
-    assert time.monotonic() - before < 20
+    assert time.monotonic() - before < 60
 
 
 async def test_a_large_answer_is_cut_and_can_be_paged() -> None:
@@ -252,7 +252,7 @@ async def test_a_server_that_drips(first: bytes, drop: bytes) -> None:
         before = time.monotonic()
         with pytest.raises(GateError, match=r"took longer than|in time|did not answer with valid HTTP"):
             await fetched(f"http://{host}/", host, timeout_s=0.5)
-        assert time.monotonic() - before < 10
+        assert time.monotonic() - before < 30
 
 
 async def test_a_cancel_ends_it_at_once() -> None:
@@ -261,7 +261,7 @@ async def test_a_cancel_ends_it_at_once() -> None:
         with anyio.move_on_after(0.3) as scope:
             await fetched(f"http://{host}/", host)
         assert scope.cancelled_caught
-        assert time.monotonic() - before < 5
+        assert time.monotonic() - before < 30
 
 
 async def test_no_answer_of_http_and_no_tls() -> None:
@@ -280,7 +280,7 @@ async def test_a_page_made_to_be_slow(page: str) -> None:
         before = time.monotonic()
         with contextlib.suppress(GateError):
             await fetched(site.url("/"), site.host, timeout_s=1)
-        assert time.monotonic() - before < 15
+        assert time.monotonic() - before < 60
 
 
 async def test_no_entity_names_private_hosts() -> None:

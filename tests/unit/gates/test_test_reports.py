@@ -168,10 +168,10 @@ def test_a_flood_of_failures_is_bounded() -> None:
      "Ran 1 test in 0.1s\nOK (" + "failures=1," * 50_000, "not ok 1 - " * 50_000, "#" * 300_000],
 )  # fmt: skip
 def test_an_output_made_to_be_slow(output: str) -> None:
-    before = time.monotonic()
+    before = time.process_time()
     for runner in ("make", *READERS):
         read(runner, output)
-    assert time.monotonic() - before < 20
+    assert time.process_time() - before < 20
 
 
 @given(st.text(max_size=300))

@@ -140,9 +140,9 @@ def test_ten_thousand_turns_are_listed_without_being_read(tmp_path: Path, monkey
 
     monkeypatch.setattr(Loom, "_turns", counted)
     with Loom.open(file, readonly=True) as loom:
-        began = time.monotonic()
+        began = time.process_time()
         lines = list(Listing(loom).lines(ThreadFilter(reward=rewarded(">=0.5"), outcome="done")))
-        took = time.monotonic() - began
+        took = time.process_time() - began
     assert [line.turns for line in lines] == [100] * 50
     assert lines[0].spent == Spent(Usage(10000, 1000, 500, cost=25.0), 120.0)
     # Each thread's last turn, and what a rewards' lookup needs of it; never the nine thousand others.
@@ -160,9 +160,9 @@ def test_a_long_chain_of_forks_does_not_grow_with_its_square() -> None:
     for n in range(2999):
         loom.append(start(f"k{n}", f"f{n}", "Go", 2))
         loom.append(turn(f"f{n}", f"m{n}", f"f{n}", f"k{n}"))
-    began = time.monotonic()
+    began = time.process_time()
     lines = list(Listing(loom).lines())
     assert len(lines) == 3000
     assert lines[0].turns == 3000
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
     assert len(Outline(loom).parts()) == 2999

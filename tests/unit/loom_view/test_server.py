@@ -163,7 +163,7 @@ def test_a_reward_is_written(view: View, sample: Path) -> None:
     assert reward(view, {"id": "t_000001", "reward": 0.5, "note": "so so"})[0] == 200
     with Loom.open(sample, readonly=True) as loom:
         assert loom.turn("t_000001").reward == 0.5
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while ask(view, "/api/loom")[1]["rewards"] == 5:
         ask(view, "/api/wait?seen=0")
         assert time.monotonic() < deadline
@@ -281,7 +281,7 @@ def test_a_loom_that_is_replaced_is_said_to_be(sample: Path) -> None:
         other = sample.with_suffix(".other")
         other.write_bytes(sample.read_bytes())
         os.replace(other, sample)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while ask(view, "/api/loom")[1]["broken"] is None:
             ask(view, f"/api/wait?seen={seen['version']}&ms=500")
             assert time.monotonic() < deadline
@@ -309,12 +309,12 @@ def test_closing_ends_everything(sample: Path) -> None:
     began = time.monotonic()
     view.close()
     view.close()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 18  # else the question waits for its 20 s
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", view.port)) != 0
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert threading.active_count() <= before
@@ -341,16 +341,16 @@ ODD = (
 def test_too_many_connections_and_odd_requests_do_no_harm(view: View) -> None:
     held = []
     for _ in range(80):
-        connection = socket.create_connection(("127.0.0.1", view.port), timeout=10)
+        connection = socket.create_connection(("127.0.0.1", view.port), timeout=60)
         held.append(connection)
     for connection in held:
         connection.close()
     for odd in ODD:
-        with socket.create_connection(("127.0.0.1", view.port), timeout=10) as raw:
+        with socket.create_connection(("127.0.0.1", view.port), timeout=60) as raw:
             raw.sendall(odd)
             raw.settimeout(1)
             _quietly(lambda raw=raw: raw.recv(65536))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
             assert ask(view, "/api/loom")[0] == 200
@@ -365,7 +365,7 @@ def test_a_body_that_is_not_read_is_not_the_next_request(view: View) -> None:
         view.port,
         token(view).encode(),
     )
-    with socket.create_connection(("127.0.0.1", view.port), timeout=10) as raw:
+    with socket.create_connection(("127.0.0.1", view.port), timeout=60) as raw:
         raw.sendall(
             b"GET /main.js HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: %d\r\n\r\n%s"
             % (view.port, len(hidden), hidden)

@@ -249,7 +249,7 @@ describe("a transcript", () => {
     }
     assert.equal(transcript.items.length, 40_000);
     assert.ok(ops < 60_000);
-    assert.ok(performance.now() - begun < 5000);
+    assert.ok(performance.now() - begun < 30_000);
   });
 });
 

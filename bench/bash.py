@@ -18,6 +18,7 @@ import anyio
 from bench.measure import Table, row
 from bench.options import Options
 from bench.shell import circle, shell
+from cantrip_acp.gates.sandbox_options import sandbox_options
 from cantrip_acp.sandbox.launch.bubblewrap import encode
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
@@ -30,7 +31,7 @@ class Bare:
     """The options of a sandbox over a workspace of its own, run without us."""
 
     def __init__(self, workspace: Path) -> None:
-        made = Sandbox(circle(workspace).wards, workspace)
+        made = Sandbox(sandbox_options(circle(workspace).wards), workspace)
         self._program = made.program
         self._options = encode(made.arguments())
         self._filter = made.filter

@@ -25,8 +25,8 @@ import anyio
 from bench.bash import PAUSE
 from bench.measure import Row, Table, row
 from bench.options import Options
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.gate_ipc.server import GateWire
 from cantrip_acp.sandbox.launch.bubblewrap import NAMESPACES, encode
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
@@ -82,11 +82,11 @@ def _through(sandbox: Sandbox, gates: bool = False) -> Callable[[], Awaitable[No
 
 
 def steps(workspace: Path, stack: ExitStack) -> list[Step]:
-    closed = Sandbox(Wards(), workspace)
+    closed = Sandbox(SandboxOptions(), workspace)
     policy, program = closed.policy(), closed.program
     namespaces = [*NAMESPACES, "--unshare-net", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     everything = closed.arguments()
-    writable = Wards(bash_writable_paths=(str(workspace),))
+    writable = SandboxOptions(bash_writable_paths=(str(workspace),))
     wire = GateWire({"echo": Gate.of(_echo)}, runtime().make_folder("wire"))
     stack.callback(wire.remove)
     listed = replace(writable, bash_network=("example.org",))

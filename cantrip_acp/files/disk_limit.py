@@ -1,4 +1,4 @@
-"""Disk limit: how much everything that starts in a block may write to disks together.
+"""Disk limit: how much everything that starts in a block may write to disks together, and what must stay free on them.
 
 A worker puts such a limit around a step of a tuple. It applies to the task that entered the block and to the tasks that it
 starts: to commands and code in sandboxes, also those of children, and to gates that write files.
@@ -17,6 +17,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+
+MIN_FREE = "CANTRIP_MIN_FREE_MB"
+"""The environment variable for the MiB that a turn must leave free on a disk. 0 disables the check."""
+
+
+def least_free(free: int, total: int) -> int:
+    """Compute the bytes that a turn must leave free on a disk, from the disk's free and total bytes.
+
+    The default is 1 GB or 5 % of the disk, whichever is less. If less is free already, half of it may be used, so that
+    small work can continue. Raises `ValueError` if the setting is not a number.
+    """
+    said = os.environ.get(MIN_FREE, "").strip()
+    if said and not said.isdecimal():
+        raise ValueError(f"{MIN_FREE} must be a number of MiB, 0 or more, not {said[:40]!r}")
+    least = int(said) * 1024 * 1024 if said else min(1_000_000_000, total // 20)
+    return least if free >= least else free // 2
+
 
 _MB = 1_000_000
 _SMALL = _MB

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.files import disk_limit
+from cantrip_acp.files.disk_limit import MIN_FREE, least_free
 from cantrip_acp.gates.confinement import PathHandle, os_failure
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -61,26 +62,8 @@ def replace_file(place: PathHandle, data: bytes) -> None:
                 os.unlink(draft, dir_fd=place.folder)
 
 
-MIN_FREE = "CANTRIP_MIN_FREE_MB"
-"""The environment variable for the MiB that a turn must leave free on a disk. 0 disables the check."""
 _MIB = 1024 * 1024
 _ALWAYS_FITS = _MIB
-
-
-def least_free(free: int, total: int) -> int:
-    """Compute the bytes that a turn must leave free on a disk, from the disk's free and total bytes.
-
-    The default is 1 GB or 5 % of the disk, whichever is less. If less is free already, half of it may be used, so that
-    small work can continue. Raises `GateError` if the setting is not a number.
-    """
-    said = os.environ.get(MIN_FREE, "").strip()
-    try:
-        least = min(1_000_000_000, total // 20) if not said else int(said) * _MIB
-        if least < 0:
-            raise ValueError
-    except ValueError:
-        raise GateError(f"{MIN_FREE} must be a number of MiB, 0 or more, not {said[:40]!r}") from None
-    return least if free >= least else free // 2
 
 
 def _check_room(place: PathHandle, size: int) -> None:
@@ -89,7 +72,10 @@ def _check_room(place: PathHandle, size: int) -> None:
         return
     disk = os.fstatvfs(place.folder)
     free = disk.f_bavail * disk.f_frsize
-    least = least_free(free, disk.f_blocks * disk.f_frsize)
+    try:
+        least = least_free(free, disk.f_blocks * disk.f_frsize)
+    except ValueError as error:
+        raise GateError(str(error)) from None
     if least and size >= free:
         refusal = os_failure(OSError(errno.ENOSPC, ""), place.path, "write")
         raise GateError(f"{refusal}; {'the old file is unchanged' if place.status is not None else 'no file was made'}")

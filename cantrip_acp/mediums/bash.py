@@ -21,7 +21,7 @@ from cantrip_acp.core.definition.circle import NOTHING
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.core.events import signal_name
 from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
-from cantrip_acp.gates.registry import DELEGATION
+from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.loom.records.turn import Output
 from cantrip_acp.mediums.code.prompt import seconds
 from cantrip_acp.mediums.program_events import ProgramEvents
@@ -109,6 +109,7 @@ class BashSession:
         """``make`` builds the sandbox. Only tests of the loop pass one; circles, recipes and settings cannot."""
         from cantrip_acp.files.paths import persistent_home, private_folders
         from cantrip_acp.gates.interaction.read_context import as_text
+        from cantrip_acp.gates.sandbox_options import sandbox_options
         from cantrip_acp.sandbox.gate_ipc.server import GateWire
         from cantrip_acp.sandbox.launch.runtime_dir import runtime
         from cantrip_acp.sandbox.launch.sandbox import Sandbox
@@ -117,9 +118,9 @@ class BashSession:
         gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()} | dict(
             circle.removed_delegation_gates
         )
-        self._wire = GateWire(gates, runtime().make_folder("wire")) if gates else None
+        self._wire = GateWire(gates, runtime().make_folder("wire"), aliases=ALIASES) if gates else None
         self.sandbox: Sandbox = (make or Sandbox)(
-            circle.wards,
+            sandbox_options(circle.wards),
             circle.workspace,
             wire=self._wire,
             home_source=persistent_home(circle.workspace) if circle.wards.bash_home == "persistent" else None,

@@ -1,8 +1,77 @@
-"""The sandbox: entity commands and code cells run here, never outside it.
+"""A sandbox for untrusted commands and Python code, without root and without containers: bubblewrap, seccomp, a filtering
+proxy and limits on Linux, sandbox-exec on macOS.
 
-`policy/` decides what is visible and writable. `launch/` runs a command under that policy. `worker/` (host side) and
-`inside/` (sandbox side) run code cells. `network/` contains the filtering proxy, `gate_ipc/` the gate calls of shell
-commands.
-Only the importers listed in .importlinter (contract only-the-sandbox-knows-the-sandbox) may import from here. Start
-reading with `launch/sandbox.py`.
+    >>> sandbox = Sandbox(SandboxOptions(bash_timeout_ms=5_000), workspace)
+    >>> outcome = await sandbox.run("ls; curl example.org")
+
+It stands on the ground alone, and knows no entity, medium or gate: see README.md beside this file. Inside, `policy/` decides
+what is visible and writable, `launch/` runs a command under that policy, `worker/` (host side) and `inside/` (sandbox side)
+run code cells, `network/` has the filtering proxy, `gate_ipc/` the calls of a shell's commands to the host. Start reading
+with `launch/sandbox.py`.
+
+Each name is imported when it is first used: a front end names the sandbox long before it needs one.
 """
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cantrip_acp.sandbox.gate_ipc.server import GateWire as GateWire
+    from cantrip_acp.sandbox.gate_ipc.server import WireSession as WireSession
+    from cantrip_acp.sandbox.launch.output import Cleaner as Cleaner
+    from cantrip_acp.sandbox.launch.output import Collector as Collector
+    from cantrip_acp.sandbox.launch.output import clean as clean
+    from cantrip_acp.sandbox.launch.runtime_dir import runtime as runtime
+    from cantrip_acp.sandbox.launch.sandbox import Outcome as Outcome
+    from cantrip_acp.sandbox.launch.sandbox import Running as Running
+    from cantrip_acp.sandbox.launch.sandbox import Sandbox as Sandbox
+    from cantrip_acp.sandbox.launch.sandbox import machine as machine
+    from cantrip_acp.sandbox.launch.self_test import ensure_checked as ensure_checked
+    from cantrip_acp.sandbox.launch.service import Service as Service
+    from cantrip_acp.sandbox.network.hosts import AllowedHosts as AllowedHosts
+    from cantrip_acp.sandbox.policy import interpreter as interpreter
+    from cantrip_acp.sandbox.policy.policy import Policy as Policy
+    from cantrip_acp.sandbox.policy.policy import SandboxOptions as SandboxOptions
+    from cantrip_acp.sandbox.policy.policy import real_paths as real_paths
+    from cantrip_acp.sandbox.worker import messages as messages
+    from cantrip_acp.sandbox.worker.worker import Worker as Worker
+    from cantrip_acp.sandbox.worker.worker import WorkerCallbacks as WorkerCallbacks
+
+_HOMES = {
+    "AllowedHosts": "network.hosts",
+    "Cleaner": "launch.output",
+    "Collector": "launch.output",
+    "GateWire": "gate_ipc.server",
+    "Outcome": "launch.sandbox",
+    "Policy": "policy.policy",
+    "Running": "launch.sandbox",
+    "Sandbox": "launch.sandbox",
+    "SandboxOptions": "policy.policy",
+    "Service": "launch.service",
+    "WireSession": "gate_ipc.server",
+    "Worker": "worker.worker",
+    "WorkerCallbacks": "worker.worker",
+    "clean": "launch.output",
+    "ensure_checked": "launch.self_test",
+    "interpreter": "policy.interpreter",
+    "machine": "launch.sandbox",
+    "messages": "worker.messages",
+    "real_paths": "policy.policy",
+    "runtime": "launch.runtime_dir",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module = import_module(f"{__name__}.{home}")
+    value = module if home.endswith(f".{name}") else getattr(module, name)
+    globals()[name] = value
+    return value

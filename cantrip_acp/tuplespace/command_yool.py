@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.files import disk_limit
 from cantrip_acp.files.digests import FileDigests
@@ -330,15 +329,16 @@ class CommandYool:
     def _sandbox(self, call: StepCall) -> Sandbox:
         from cantrip_acp.files.paths import private_folders
         from cantrip_acp.sandbox.launch.sandbox import Sandbox
+        from cantrip_acp.sandbox.policy.policy import SandboxOptions
 
         seconds = _LONGEST_S if call.left_s is None else min(_LONGEST_S, call.left_s)
-        wards = Wards(
+        options = SandboxOptions(
             bash_writable_paths=(str(self._folder),),
             bash_network=self._command.network or False,
             bash_timeout_ms=max(1, round(seconds * 1000)),
             sandbox_cpu_percent=call.cpu_percent,
         )
-        return Sandbox(wards, self._folder, private=(*private_folders(), *self._private))
+        return Sandbox(options, self._folder, private=(*private_folders(), *self._private))
 
 
 def _result(outcome: Outcome) -> StepResult:

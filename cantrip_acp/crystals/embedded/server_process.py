@@ -20,7 +20,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.sandbox.launch import bubblewrap, self_test
 from cantrip_acp.sandbox.launch import sandbox as launch
@@ -28,6 +27,7 @@ from cantrip_acp.sandbox.launch.command import Prepared
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.launch.service import Service
 from cantrip_acp.sandbox.policy import interpreter
+from cantrip_acp.sandbox.policy.policy import SandboxOptions
 
 _LOOK_S = 1.0
 _LLAMA_ERROR = re.compile(r"^[\d.]+ E \w+: (.*)", re.MULTILINE)
@@ -43,7 +43,7 @@ class _ModelSandbox(Sandbox):
         self._devices = [each for name in _ACCELERATORS for each in glob.glob(name)] if gpu_layers else []
         found = interpreter.find(None, launch.machine())
         super().__init__(
-            Wards.of({"bash_writable_paths": [folder]}),
+            SandboxOptions(bash_writable_paths=(folder,)),
             None,
             host=found.on(launch.machine()),
             more_readable=(weights,),

@@ -16,12 +16,12 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.gates.sandbox_options import code_paths
 from cantrip_acp.sandbox.launch import limits
 from cantrip_acp.sandbox.launch import sandbox as runner
 from cantrip_acp.sandbox.launch.output import Collector
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy import interpreter
-from cantrip_acp.sandbox.policy.policy import code_paths
 from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
 
@@ -111,7 +111,7 @@ class ModuleWorker:
         reached = code_paths(circle.wards, circle.workspace)
         host = found.on(runner.machine())
         made = Sandbox(
-            reached.wards, reached.workspace, host=host, more_readable=reached.readable, folder=reached.folder
+            reached.options, reached.workspace, host=host, more_readable=reached.readable, folder=reached.folder
         )
         return made, found
 

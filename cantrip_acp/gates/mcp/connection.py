@@ -27,6 +27,7 @@ from cantrip_acp.files.paths import private
 from cantrip_acp.gates.mcp import install, transport
 from cantrip_acp.gates.mcp.declaration import QUESTIONS, McpServer, ServerQuestion, ServerQuestions
 from cantrip_acp.gates.mcp.user_process import UserProcess
+from cantrip_acp.gates.sandbox_options import sandbox_options
 from cantrip_acp.loom.records.turn import new_id
 from cantrip_acp.sandbox.launch import sandbox as runner
 from cantrip_acp.sandbox.launch.output import clean
@@ -430,13 +431,15 @@ async def install_server(
     home = private(install.home_of(server))
     tell(f"installing MCP server {server.name!r}")
     network = tuple(circle.wards.bash_network) if isinstance(circle.wards.bash_network, tuple) else ()
-    wards = replace(circle.wards, bash_network=(*network, *install.hosts(server)), bash_writable_paths=())
+    options = replace(
+        sandbox_options(circle.wards), bash_network=(*network, *install.hosts(server)), bash_writable_paths=()
+    )
     output: list[str] = []
 
     async def take(stream: str, text: Styled) -> None:
         output.append(text.text)
 
-    sandbox = Sandbox(wards, None, home_source=str(home))
+    sandbox = Sandbox(options, None, home_source=str(home))
     outcome = await sandbox.run(
         shlex.join(install.download(server)),
         environment=install.download_environment(server),
@@ -493,7 +496,7 @@ def _sandbox(server: McpServer, circle: CircleView) -> Sandbox:
         if is_python(os.path.realpath(program)):
             host = interpreter.find(program, host, base).on(host)
     home = str(install.home_of(server)) if install.is_installed(server) else None
-    return Sandbox(circle.wards, circle.workspace, host=host, home_source=home)
+    return Sandbox(sandbox_options(circle.wards), circle.workspace, host=host, home_source=home)
 
 
 def _describe_network(circle: CircleView) -> str:

@@ -87,6 +87,7 @@ class TestSession:
         """Return the sandbox for the current wards, which may have changed since the last run."""
         if self._sandbox is None or self._wards != context.wards:
             from cantrip_acp.files.paths import persistent_home, private_folders
+            from cantrip_acp.gates.sandbox_options import sandbox_options
             from cantrip_acp.sandbox.launch import sandbox as runner
             from cantrip_acp.sandbox.launch import self_test
 
@@ -97,7 +98,11 @@ class TestSession:
             def make() -> Sandbox:
                 folders = tuple(os.path.realpath(folder) for folder in context.folders)
                 return runner.Sandbox(
-                    wards, context.workspace, home_source=home, private=private_folders(), more_readable=folders
+                    sandbox_options(wards),
+                    context.workspace,
+                    home_source=home,
+                    private=private_folders(),
+                    more_readable=folders,
                 )
 
             self._sandbox = await anyio.to_thread.run_sync(make)

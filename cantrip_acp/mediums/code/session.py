@@ -16,7 +16,8 @@ import msgspec
 
 from cantrip_acp.core.definition.circle import NOTHING
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
-from cantrip_acp.gates.registry import child_functions
+from cantrip_acp.gates.registry import ALIASES, child_functions
+from cantrip_acp.gates.sandbox_options import code_paths
 from cantrip_acp.loom.records.turn import Output
 from cantrip_acp.mediums.code import snapshot as snapshots
 from cantrip_acp.mediums.code.cell import CANCEL, LEFT_BEHIND, Cell
@@ -30,7 +31,7 @@ from cantrip_acp.sandbox.launch.output import clean
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy import interpreter
-from cantrip_acp.sandbox.policy.policy import MIB, code_paths
+from cantrip_acp.sandbox.policy.policy import MIB
 from cantrip_acp.sandbox.policy.refusals import explain_refusals
 from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
@@ -92,9 +93,9 @@ class CodeSession:
         circle = self._circle
         reached = code_paths(circle.wards, circle.workspace)
         gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()}
-        self._wire = GateWire(gates, runtime().make_folder("wire")) if gates else None
+        self._wire = GateWire(gates, runtime().make_folder("wire"), aliases=ALIASES) if gates else None
         return Sandbox(
-            reached.wards,
+            reached.options,
             reached.workspace,
             wire=self._wire,
             host=self._interpreter.on(sandbox.machine()),

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.crystals.contract import ToolDefinition
+from cantrip_acp.gates.sandbox_options import code_paths
 from cantrip_acp.mediums.code import prompt as codetext
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.mediums.code.session import CodeSession
@@ -18,7 +19,7 @@ from cantrip_acp.mediums.monty import prompt as montytext
 from cantrip_acp.mediums.monty.prompt import heap_mb
 from cantrip_acp.sandbox.launch import sandbox
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.sandbox.policy.policy import MIB, code_paths
+from cantrip_acp.sandbox.policy.policy import MIB
 from cantrip_acp.sandbox.worker.monty_install import Monty, MontyWorker
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class MontySession(CodeSession):
         # No gate commands and no workspace: the language has neither commands nor files.
         wards = replace(self._circle.wards, code_readable_paths=(), code_writable_paths=())
         host = self._monty.on(self._interpreter.on(sandbox.machine()))
-        return Sandbox(code_paths(wards, None).wards, None, host=host)
+        return Sandbox(code_paths(wards, None).options, None, host=host)
 
     def _settings(self) -> dict[str, Any]:
         return {

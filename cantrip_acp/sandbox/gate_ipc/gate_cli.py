@@ -14,9 +14,35 @@ import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from cantrip_acp.gates.contract import Gate
+
+class Gate(Protocol):
+    """What a command needs to know of the gate that it calls."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """The JSON Schema of each argument, in the order of words on a command line."""
+        ...
+
+    @property
+    def required(self) -> Sequence[str]: ...
+
+    @property
+    def main_text(self) -> str | None:
+        """The argument that standard input fills."""
+        ...
+
+    @property
+    def json_input(self) -> bool:
+        """Whether standard input may be a JSON object with all arguments."""
+        ...
 
 
 class UsageError(Exception):

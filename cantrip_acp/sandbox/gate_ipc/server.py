@@ -22,11 +22,11 @@ import stat
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any
 
-from cantrip_acp.gates.contract import Gate
-from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.sandbox.gate_ipc import gate_cli
+from cantrip_acp.sandbox.gate_ipc.gate_cli import Gate
 from cantrip_acp.sandbox.launch import availability
 from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES, sandbox_error
 from cantrip_acp.sandbox.policy.policy import WIRE
@@ -62,18 +62,26 @@ class Reply:
 class GateWire:
     """The scripts and FIFOs for the gates of one entity, in a folder that the sandbox sees read-only."""
 
-    def __init__(self, gates: Mapping[str, Gate], folder: str, *, shell: str | None = None) -> None:
+    def __init__(
+        self,
+        gates: Mapping[str, Gate],
+        folder: str,
+        *,
+        aliases: Mapping[str, str] = MappingProxyType({}),
+        shell: str | None = None,
+    ) -> None:
         """Create the files in ``folder``, which must exist.
 
-        ``gates``: by command name. Each gate gets the commands ``NAME`` and ``cantrip_NAME``. ``shell``: the shell of
-        the scripts (default: `wrapper_shell`).
+        ``gates``: by command name. Each gate gets the commands ``NAME`` and ``cantrip_NAME``. ``aliases``: further names
+        of commands, whether or not there are these gates. ``shell``: the shell of the scripts (default: `wrapper_shell`).
         """
+        self._aliases = aliases
         self.folder = folder
         self.inside = WIRE if availability.back_end() == "bubblewrap" else folder
         """The path of the folder inside the sandbox."""
         self.sessions = 0
         """How many commands use it now."""
-        self.commands: dict[str, tuple[str, Gate]] = _commands(gates)
+        self.commands: dict[str, tuple[str, Gate]] = self._named(gates)
         self._initial = dict(self.commands)
         shell = shell or wrapper_shell()
         flavour = "bash" if os.path.basename(shell.split()[0]) == "bash" else "dash"
@@ -97,12 +105,23 @@ class GateWire:
         if not os.path.isdir(os.path.join(self.folder, "bin")):
             # The folder was removed. The next `GateWire` gets these gates when it is created.
             return
-        wanted = {**_commands(gates), **self._initial}
+        wanted = {**self._named(gates), **self._initial}
         for name in self.commands.keys() - wanted.keys():
             os.unlink(os.path.join(self.folder, "bin", name))
         for name in wanted.keys() - self.commands.keys():
             self._link(name)
         self.commands = wanted
+
+    def _named(self, gates: Mapping[str, Gate]) -> dict[str, tuple[str, Gate]]:
+        """Each gate under its command name, under that name with the prefix ``cantrip_``, and under its aliases."""
+        commands: dict[str, tuple[str, Gate]] = {}
+        for shown, gate in gates.items():
+            commands.setdefault(shown, (shown, gate))
+            commands.setdefault(f"cantrip_{shown}", (shown, gate))
+        for alias, name in self._aliases.items():
+            if name in commands:
+                commands.setdefault(alias, commands[name])
+        return commands
 
     def _write(self, name: str, text: str) -> None:
         path = os.path.join(self.folder, name)
@@ -176,18 +195,6 @@ class GateWire:
             b'command -p head -c %d >|"$w/requests/$i.in"\nprintf \'%%si\\n\' %d >"$w/announce"\n%s'
             % (LARGEST_REQUEST + 1, slot, again)
         ) + self._terminator
-
-
-def _commands(gates: Mapping[str, Gate]) -> dict[str, tuple[str, Gate]]:
-    """Each gate under its command name, and under that name with the prefix ``cantrip_``."""
-    commands: dict[str, tuple[str, Gate]] = {}
-    for shown, gate in gates.items():
-        commands.setdefault(shown, (shown, gate))
-        commands.setdefault(f"cantrip_{shown}", (shown, gate))
-    for alias, name in ALIASES.items():
-        if name in commands:
-            commands.setdefault(alias, commands[name])
-    return commands
 
 
 class WireSession:

@@ -20,9 +20,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from cantrip_acp.core.errors import GateError, SandboxError
-from cantrip_acp.files.disk_limit import DiskMeter
-from cantrip_acp.gates.atomic_write import MIN_FREE, least_free
+from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.files.disk_limit import MIN_FREE, DiskMeter, least_free
 from cantrip_acp.sandbox.policy.policy import MIB, Limits
 
 FIRST_CHECK = 0.05
@@ -216,7 +215,7 @@ class Disks:
                     self._must_stay_free[folder] = least_free(
                         disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
                     )
-                except GateError as error:
+                except ValueError as error:
                     raise SandboxError(str(error)) from None
 
     def full_message(self) -> str | None:

@@ -1,6 +1,6 @@
 """Sandbox of one entity: keeps its policy up to date and runs its commands.
 
-    sandbox = Sandbox(wards, workspace)
+    sandbox = Sandbox(SandboxOptions(), workspace)
     outcome = await sandbox.run("make test")
 
 Expensive work is done once: the facts about the machine, the prepared folders, the arguments. Before each command,
@@ -20,7 +20,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, SandboxError
 from cantrip_acp.files import guarded, hidden_paths, scratch_copy
 from cantrip_acp.files import paths as folders
@@ -34,7 +33,7 @@ from cantrip_acp.sandbox.policy import git_repositories
 from cantrip_acp.sandbox.policy.git_repositories import config_files, git_folders, redacted_config
 from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools, within_any
 from cantrip_acp.sandbox.policy.placeholders import is_placeholder
-from cantrip_acp.sandbox.policy.policy import Policy, check_roots, compose, missing_folder
+from cantrip_acp.sandbox.policy.policy import Policy, SandboxOptions, check_roots, compose, real_paths
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings, Survey
 
 _SLOW_SEARCH = 0.005
@@ -53,12 +52,12 @@ class Sandbox:
     ``private``: our own folders to hide. ``more_readable``: paths outside the workspace to show.
     ``unix_sockets``: its programs may make Unix sockets. ``folder``: where commands start if they do not see the whole
     workspace; something in it must be visible.
-    Raises `DefinitionError` for wards or a workspace that cannot be enforced, and `SandboxMissing`.
+    Raises `DefinitionError` for options or a workspace that cannot be enforced, and `SandboxMissing`.
     """
 
     def __init__(
         self,
-        wards: Wards,
+        options: SandboxOptions,
         workspace: Path | str | None,
         *,
         wire: GateWire | None = None,
@@ -71,9 +70,8 @@ class Sandbox:
     ) -> None:
         self.host = host if host is not None else machine()
         self.workspace = _workspace(workspace)
-        self._wards = replace(
-            wards, bash_writable_paths=_writable(wards.bash_writable_paths, workspace, self.workspace)
-        )
+        self._writable = real_paths(options.bash_writable_paths, workspace, "bash_writable_paths", writing=True)
+        self._options = replace(options, bash_writable_paths=self._writable)
         self._wire = wire
         self._home_source = home_source
         self._private = private
@@ -141,14 +139,14 @@ class Sandbox:
         return bool(self._copies)
 
     def _prepare(self) -> Prepared:
-        check_roots(self._wards.bash_writable_paths, self.workspace, self.host.home, self._more_readable)
-        roots = {r for r in (self.workspace, *self._wards.bash_writable_paths, *self._more_readable) if r}
+        check_roots(self._writable, self.workspace, self.host.home, self._more_readable)
+        roots = {r for r in (self.workspace, *self._writable, *self._more_readable) if r}
         gone = next((r for r in sorted(roots) if not os.path.exists(r)), None)
         if gone is not None:
             raise SandboxError(f"{gone} does not exist any more; commands cannot run without it")
         roots = {r for r in roots if not any(r != o and r.startswith(o + "/") for o in roots)}
         findings = {r: self._survey(r).refresh() for r in sorted(roots)}
-        writable = self._wards.bash_writable_paths
+        writable = self._writable
         existing = tuple(path for root in writable for path in self._existing_protected(root))
         linked = tuple(p for p in existing if os.path.islink(p))
         closed = tuple(r for r in writable if not os.access(r, os.W_OK | os.X_OK))
@@ -184,7 +182,7 @@ class Sandbox:
             findings[root] = replace(found, linked=tuple(sorted({*found.linked, *linked})))
         mine = runtime()
         policy = compose(
-            self._wards,
+            self._options,
             self.workspace,
             self.host,
             findings,
@@ -217,10 +215,10 @@ class Sandbox:
         return self._prepared
 
     def taken_away(self) -> tuple[str, ...]:
-        """The real paths that the ward ``hidden_paths`` names and that exist now, and the files that this process has open."""
+        """The real paths that ``hidden_paths`` names and that exist now, and the files that this process has open."""
         base = self.workspace or "/"
-        patterns = [os.path.join(base, pattern) for pattern in self._wards.hidden_paths]
-        open_here = guarded.held(self._wards.bash_writable_paths)
+        patterns = [os.path.join(base, pattern) for pattern in self._options.hidden_paths]
+        open_here = guarded.held(self._writable)
         named = hidden_paths.existing(patterns)
         return tuple(sorted({*named, *(path for path in open_here if not within_any(path, named))}))
 
@@ -237,7 +235,7 @@ class Sandbox:
         return frozenset(found)
 
     def _survey(self, root: str) -> Survey:
-        return self._surveys.setdefault(root, Survey(root, frozenset(self._wards.allow_protected)))
+        return self._surveys.setdefault(root, Survey(root, frozenset(self._options.allow_protected)))
 
     def _existing_protected(self, root: str) -> Iterable[str]:
         """The paths of protected names that exist at the top of a writable folder."""
@@ -245,7 +243,7 @@ class Sandbox:
             if (found := survey.at(root)) is not None:
                 return found
         paths = [os.path.join(root, name) for name in NEVER_MADE]
-        allowed = self._wards.allow_protected
+        allowed = self._options.allow_protected
         return [
             path
             for path in paths
@@ -379,26 +377,6 @@ def _workspace(workspace: Path | str | None) -> str | None:
     if not os.access(real, os.R_OK | os.X_OK):
         raise DefinitionError(f"the workspace {workspace} cannot be read by the user who runs this")
     return real
-
-
-def _writable(paths: tuple[str, ...], given: Path | str | None, workspace: str | None) -> tuple[str, ...]:
-    """The wards' paths as real paths. A path named below the workspace must not lead out of it by a link."""
-    found: list[str] = []
-    base = os.path.abspath(given) if given is not None else None
-    for path in paths:
-        if not os.path.isabs(path):
-            if base is None:
-                raise DefinitionError(f"{path} is relative, and there is no workspace", where="bash_writable_paths")
-            path = os.path.join(base, path)
-        path = os.path.normpath(path)
-        real = os.path.realpath(path)
-        if base is not None and workspace is not None and (path == base or path.startswith(base.rstrip("/") + "/")):
-            if real != workspace and not real.startswith(workspace.rstrip("/") + "/"):
-                raise DefinitionError(f"{path} leads out of the workspace, to {real}", where="bash_writable_paths")
-        if not os.path.isdir(real):
-            raise DefinitionError(missing_folder(path, real), where="bash_writable_paths")
-        found.append(real)
-    return tuple(dict.fromkeys(found))
 
 
 __all__ = ["Listener", "Outcome", "Prepared", "Running", "Sandbox", "Tap", "control_groups", "machine"]

@@ -18,13 +18,13 @@ from typing import Any
 
 import anyio
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.files import scratch_copy
 from cantrip_acp.files.temporary import TemporaryFolder
 from cantrip_acp.sandbox.launch import availability
 from cantrip_acp.sandbox.launch.process_group import processes
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.policy.policy import SandboxOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,9 @@ async def run_attacks() -> list[Result]:
     """Try all attacks. Raises `SandboxMissing` if there is no sandbox, `SandboxError` if a control fails."""
     bait = _Bait()
     try:
-        wards = Wards(bash_writable_paths=(bait.out,), bash_timeout_ms=20_000)
+        options = SandboxOptions(bash_writable_paths=(bait.out,), bash_timeout_ms=20_000)
         seatbelt = availability.back_end() == "seatbelt"
-        outcome = await Sandbox(wards, bait.workspace).run(bait.script(_SEATBELT_SCRIPT if seatbelt else _SCRIPT))
+        outcome = await Sandbox(options, bait.workspace).run(bait.script(_SEATBELT_SCRIPT if seatbelt else _SCRIPT))
         seen = dict(line.split() for line in outcome.stdout.splitlines() if len(line.split()) == 2)
         failed = [
             name for name in (_SEATBELT_CONTROLS if seatbelt else _CONTROLS) if seen.get(f"{name}_control") != "yes"
@@ -252,8 +252,8 @@ async def check_network_list() -> None:
     try:
         ports = [server.sockets[0].getsockname()[1] for server in (listed, other)]
         script = _NETWORK_SCRIPT.replace("@LISTED@", str(ports[0])).replace("@OTHER@", str(ports[1]))
-        wards = Wards(bash_network=(f"127.0.0.1:{ports[0]}",), bash_timeout_ms=20_000)
-        outcome = await Sandbox(wards, None).run(script)
+        options = SandboxOptions(bash_network=(f"127.0.0.1:{ports[0]}",), bash_timeout_ms=20_000)
+        outcome = await Sandbox(options, None).run(script)
     finally:
         listed.close()
         other.close()

@@ -2,7 +2,7 @@
 
 A `Policy` is a frozen value, and `compose` is a pure function that makes it. Nothing is visible by default. The
 fields ``system``, ``tools``, ``readable`` and ``writable`` add paths; ``protected``, ``absent`` and ``hidden``
-restrict them again. `code_paths` makes the wards for the sandbox of code cells.
+restrict them again.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, SandboxError
 from cantrip_acp.files import guarded
 from cantrip_acp.files.protected_paths import is_secret_file, plain, protected_by
@@ -31,6 +30,30 @@ PROXY_PORT = 21128
 MIB = 1024 * 1024
 
 _ALL_FETCHED = Unfetched()
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxOptions:
+    """What commands in a sandbox may reach and use. By default they read the workspace, write nothing and have no network.
+
+    - ``bash_writable_paths``: folders that may be written. Relative paths start from the workspace.
+    - ``bash_network``: True, or the hosts that may be reached with HTTP and HTTPS (`AllowedHosts.of`).
+    - ``allow_protected``: names of protected files (``.git``, ``.vscode``, …) that may be written all the same.
+    - ``hidden_paths``: patterns of files and folders that are not visible. Relative ones start from the workspace.
+    - ``bash_timeout_ms``: milliseconds of one command. ``bash_max_output_bytes``: bytes that are kept of its output.
+    - ``sandbox_max_processes``: processes at once. ``sandbox_cpu_percent``: processor time in per cent of one processor.
+
+    The names are those of the wards of a circle, and errors use them.
+    """
+
+    bash_writable_paths: tuple[str, ...] = ()
+    bash_network: bool | tuple[str, ...] = False
+    allow_protected: tuple[str, ...] = ()
+    hidden_paths: tuple[str, ...] = ()
+    bash_timeout_ms: int = 120_000
+    bash_max_output_bytes: int = 100_000
+    sandbox_max_processes: int = 512
+    sandbox_cpu_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +133,7 @@ def check_roots(writable: Iterable[str], workspace: str | None, home: str, more_
 
 
 def compose(
-    wards: Wards,
+    options: SandboxOptions,
     workspace: str | None,
     host: Host,
     findings: Mapping[str, Findings],
@@ -130,24 +153,24 @@ def compose(
     named_absent: Iterable[str] = (),
     folder: str | None = None,
 ) -> Policy:
-    """Make the policy of one circle from its wards, its workspace and the protected paths found there.
+    """Make a policy from options, a workspace and the protected paths found there.
 
-    ``workspace`` and the wards' paths are real paths. ``findings`` has an entry for each readable or writable root.
+    ``workspace`` and the options' writable paths are real paths. ``findings`` has an entry for each readable or writable root.
     ``existing``: paths of `NEVER_MADE` names that exist. ``private``: our own folders that must stay hidden.
     ``repositories``: git folders outside the workspace (of worktrees). ``more_readable``: files and folders outside
     the workspace to show. ``replaced``: see `Policy`. ``closed``: writable folders in which this user cannot create
     entries. ``unfetched``: submodule folders without a repository. ``taken_away``: the real
-    paths that the ward ``hidden_paths`` names: nothing in them is visible, whatever else says so. ``named``: files that recipes
+    paths that ``hidden_paths`` names: nothing in them is visible, whatever else says so. ``named``: files that recipes
     name, which cannot be written; ``named_absent``: those that do not exist, in folders that do. ``folder``: where commands
-    start, if it is not the workspace. Raises `DefinitionError` for wards that cannot be
+    start, if it is not the workspace. Raises `DefinitionError` for options that cannot be
     enforced, and `SandboxError` if a protected path is a symbolic link.
     """
-    network = wards.bash_network
+    network = options.bash_network
     hosts = AllowedHosts.of(network) if isinstance(network, tuple) else AllowedHosts((), ())
     taken_away = tuple(taken_away)
     if workspace is not None and within_any(workspace, taken_away):
         raise DefinitionError(f"{workspace} is the workspace itself; name what to hide in it", where="hidden_paths")
-    writable = tuple(p for p in _outermost(wards.bash_writable_paths) if not within_any(p, taken_away))
+    writable = tuple(p for p in _outermost(options.bash_writable_paths) if not within_any(p, taken_away))
     more_readable = tuple(p for p in more_readable if not within_any(p, taken_away))
     check_roots(writable, workspace, host.home, more_readable)
     readable: tuple[str, ...] = (workspace,) if workspace is not None else ()
@@ -184,7 +207,7 @@ def compose(
         for root in writable
         if root not in shut
         for name in NEVER_MADE
-        if name not in wards.allow_protected
+        if name not in options.allow_protected
         if (path := os.path.join(root, name)) not in present and path not in protected and path not in hidden
     }
     absent.update(p for p in (*unfetched.missing, *named_absent) if within_any(p, writable))
@@ -221,10 +244,10 @@ def compose(
         environment=_environment(host, home, bool(wire), hosts),
         shell=host.shell,
         limits=Limits(
-            timeout_ms=wards.bash_timeout_ms,
-            output=wards.bash_max_output_bytes,
-            processes=wards.sandbox_max_processes,
-            cpu_percent=wards.sandbox_cpu_percent,
+            timeout_ms=options.bash_timeout_ms,
+            output=options.bash_max_output_bytes,
+            processes=options.sandbox_max_processes,
+            cpu_percent=options.sandbox_cpu_percent,
         ),
     )
 
@@ -301,57 +324,14 @@ def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(p for p in unique if not any(p != o and within(p, o) for o in unique))
 
 
-@dataclass(frozen=True, slots=True)
-class CodePaths:
-    """Real paths that code cells can use, and the sandbox wards for them. ``workspace`` is None if cells do not see it.
-
-    ``folder`` is the workspace if cells see a part of it: relative paths start there.
-    """
-
-    readable: tuple[str, ...]
-    writable: tuple[str, ...]
-    workspace: str | None
-    folder: str | None
-    wards: Wards
-
-
-def code_paths(wards: Wards, workspace: Path | str | None) -> CodePaths:
-    """Resolve the wards `code_readable_paths` and `code_writable_paths`. By default cells see nothing of the workspace.
-
-    Raises `DefinitionError` for a path that does not exist or leads out of the workspace.
-    """
-    writable = _real_paths(wards.code_writable_paths, workspace, "code_writable_paths", writing=True)
-    readable = tuple(
-        p for p in _real_paths(wards.code_readable_paths, workspace, "code_readable_paths") if p not in writable
-    )
-    own = os.path.realpath(workspace) if workspace is not None else None
-    seen = own if own is not None and own in (*readable, *writable) else None
-    return CodePaths(
-        readable=tuple(p for p in readable if p != seen),
-        writable=writable,
-        workspace=seen,
-        folder=own if own is not None and any(within(p, own) for p in (*readable, *writable)) else None,
-        wards=replace(
-            wards,
-            bash_writable_paths=writable,
-            bash_network=False,
-            bash_home="private",
-            bash_timeout_ms=wards.code_timeout_ms,
-            bash_max_output_bytes=wards.code_max_output_bytes,
-        ),
-    )
-
-
-def missing_folder(path: str, real: str) -> str:
-    """What is wrong with a writable path that is no folder. Nothing is made: a typo would leave folders behind."""
-    if os.path.exists(real):
-        return f"{path} is not a folder"
-    return f"{path} does not exist. Make the folder (mkdir -p {shlex.quote(path)}), or correct the path"
-
-
-def _real_paths(
+def real_paths(
     paths: Iterable[str], workspace: Path | str | None, where: str, *, writing: bool = False
 ) -> tuple[str, ...]:
+    """The real paths of what the option ``where`` names, without doubles. Relative paths start from the workspace.
+
+    Raises `DefinitionError` for a path that does not exist, leads out of the workspace by a link, is no folder
+    (``writing``), or is always hidden. Nothing is made: a typo would leave folders behind.
+    """
     base = os.path.abspath(workspace) if workspace is not None else None
     own = os.path.realpath(base) if base is not None else None
     found: dict[str, None] = {}
@@ -362,10 +342,11 @@ def _real_paths(
         real = os.path.realpath(path)
         if base is not None and own is not None and within(path, base) and not within(real, own):
             raise DefinitionError(f"{path} leads out of the workspace, to {real}", where=where)
-        if writing and not os.path.isdir(real):
-            raise DefinitionError(missing_folder(path, real), where=where)
         if not os.path.exists(real):
-            raise DefinitionError(f"{path} does not exist", where=where)
+            mend = f". Make the folder (mkdir -p {shlex.quote(path)}), or correct the path" if writing else ""
+            raise DefinitionError(f"{path} does not exist{mend}", where=where)
+        if writing and not os.path.isdir(real):
+            raise DefinitionError(f"{path} is not a folder", where=where)
         if not os.path.isdir(real) and (is_secret_file(plain(os.path.basename(real))) or not os.path.isfile(real)):
             raise DefinitionError(
                 f"{path} is always hidden: its name is one that secrets have, or it is not a regular file", where=where

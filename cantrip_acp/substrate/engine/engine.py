@@ -271,6 +271,7 @@ class Engine:
             process.ended.set()
 
     async def _execute(self, process_id: str, program: Chunk, given: dict[str, Any]) -> dict[str, Any]:
+        from cantrip_acp.gates.sandbox_options import sandbox_options
         from cantrip_acp.sandbox.launch import self_test
         from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
@@ -287,7 +288,7 @@ class Engine:
         async with serve_process(self, process_id, self._processes[process_id].boundary) as (descriptor, folder):
             sandbox = await anyio.to_thread.run_sync(
                 lambda: Sandbox(
-                    self._wards,
+                    sandbox_options(self._wards),
                     self.workspace,
                     private=private_folders(),
                     more_readable=(os.path.realpath(folder), *self._folders),

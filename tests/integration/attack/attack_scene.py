@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.files.protected_paths import why_protected
+from cantrip_acp.gates.sandbox_options import sandbox_options
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 
@@ -124,14 +126,14 @@ class Scene:
             text = text.replace(f"@{name}@", str(value))
         return text
 
-    def wards(self, attack: Attack) -> Wards:
+    def options(self, attack: Attack) -> SandboxOptions:
         wards: dict[str, Any] = {"bash_timeout_ms": attack.timeout_ms, **attack.wards}
         if attack.writable:
             wards.setdefault("bash_writable_paths", ["workspace"])
-        return Wards.of(wards, base=self.workspace)
+        return sandbox_options(Wards.of(wards, base=self.workspace))
 
     async def run(self, attack: Attack) -> Outcome:
-        self.sandbox = Sandbox(self.wards(attack), self.workspace, host=self.host, **self.more)
+        self.sandbox = Sandbox(self.options(attack), self.workspace, host=self.host, **self.more)
         return await self.sandbox.run(attack.command(self))
 
     # What the host shows

@@ -17,7 +17,7 @@ from unittest import mock
 
 import pytest
 
-from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.network import proxy
 from cantrip_acp.sandbox.network.hosts import AllowedHosts
 from cantrip_acp.sandbox.policy.policy import PROXY_PORT
@@ -34,7 +34,7 @@ _NAMES = patched("the question which host TLS asks for", proxy, "_same", lambda 
 @contextlib.contextmanager
 def opened(scene: Scene) -> Iterator[None]:
     """The machine's own network: with a list and without an empty one, no command runs at all."""
-    with mock.patch.object(scene, "wards", return_value=Wards.of({"bash_network": True}, base=scene.workspace)):
+    with mock.patch.object(scene, "options", return_value=SandboxOptions(bash_network=True)):
         yield
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.files import guarded
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.tuplespace.stores import open_store
@@ -221,12 +221,12 @@ def test_a_server_in_the_sandbox_does_not_reach_the_loom(scene: Scene) -> None:
     intact(scene)
 
 
-def wards(scene: Scene) -> Wards:
-    return Wards.of({"bash_writable_paths": ["workspace"]}, base=scene.workspace)
+def options(scene: Scene) -> SandboxOptions:
+    return SandboxOptions(bash_writable_paths=(str(scene.workspace),))
 
 
 async def test_a_loom_that_is_opened_later_is_hidden_from_later_commands(scene: Scene) -> None:
-    box = Sandbox(wards(scene), scene.workspace, host=scene.host)
+    box = Sandbox(options(scene), scene.workspace, host=scene.host)
     (scene.workspace / "attack.py").write_text(attack("s.loom.jsonl", "work.loom.db"))
     assert "TRIED" in (await box.run("python3 attack.py; rm -rf work* s.loom* second* evil gone")).stdout
     with Loom.open(scene.workspace / "s.loom.jsonl"), Loom.open(f"sqlite:{scene.workspace}/work.loom.db"):

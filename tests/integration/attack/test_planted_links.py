@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.evaluation.run import SAMPLES, ResultFolder
 from cantrip_acp.git.project_identity import project_id
 from cantrip_acp.loom.records.turn import CantripRecord, CastRecord
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from tests.integration.attack.attack_scene import Scene
 from tests.support.command_line import Done, run
@@ -35,7 +35,7 @@ circle: {gates: [done], wards: [{max_turns: 2}]}
 
 async def plant(scene: Scene, command: str) -> None:
     """Run a command in the sandbox that may write the whole workspace."""
-    wards = Wards.of({"bash_writable_paths": ["workspace"]}, base=scene.workspace)
+    wards = SandboxOptions(bash_writable_paths=(str(scene.workspace),))
     outcome = await Sandbox(wards, scene.workspace, host=scene.host).run(command)
     assert outcome.exit_code == 0, outcome
 
@@ -58,7 +58,7 @@ def outside(scene: Scene) -> dict[str, str]:
 
 
 async def test_a_command_makes_no_catalog(scene: Scene) -> None:
-    wards = Wards.of({"bash_writable_paths": ["workspace"]}, base=scene.workspace)
+    wards = SandboxOptions(bash_writable_paths=(str(scene.workspace),))
     box = Sandbox(wards, scene.workspace, host=scene.host)
     await box.run(
         "mkdir .catalog; ln -s ../../beside/file .catalog/tuples.jsonl; ln -s ../beside .catalog; mkdir .Catalog;"

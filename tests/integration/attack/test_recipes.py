@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, RecipeError, SandboxError
 from cantrip_acp.recipes import load_for_session
 from cantrip_acp.recipes.trust import Ledger
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 from tests.integration.attack.attack_scene import Scene
@@ -241,11 +241,11 @@ async def test_links_of_a_workspace(name: str, scene: Scene) -> None:
         shutil.rmtree(where)
     (scene.home / "pyvenv.cfg").write_text("home = /\n")
     where.symlink_to(target)
-    wards = ["out"] if link == "out" else ["workspace"]
+    options = SandboxOptions(bash_writable_paths=("out" if link == "out" else ".",))
     before = scene.picture()
     said, shown = "leads out", ""
     try:
-        box = Sandbox(Wards.of({"bash_writable_paths": wards}, base=scene.workspace), scene.workspace, host=scene.host)
+        box = Sandbox(options, scene.workspace, host=scene.host)
         outcome = await box.run(f"echo x > {link}/new; cat {link}/secret {link}/.ssh/id_ed25519 {link}/.netrc")
         shown = outcome.stdout
     except (DefinitionError, SandboxError) as refused:
@@ -272,7 +272,7 @@ async def test_programs_of_a_workspace_are_not_the_hosts(scene: Scene, monkeypat
     host = Host.detect({"HOME": str(scene.home), "PATH": path, "VIRTUAL_ENV": str(scene.workspace / ".venv")})
     monkeypatch.chdir(scene.workspace)
     before = scene.picture()
-    box = Sandbox(Wards.of({"bash_writable_paths": ["workspace"]}, base=scene.workspace), scene.workspace, host=host)
+    box = Sandbox(SandboxOptions(bash_writable_paths=(str(scene.workspace),)), scene.workspace, host=host)
     outcome = await box.run("echo ran; cat ../beside/secret")
     assert "ran" in outcome.stdout
     assert scene.secret not in outcome.stdout
@@ -294,7 +294,7 @@ async def test_names_of_secrets(name: str, scene: Scene) -> None:
     path = scene.workspace / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"TOKEN={scene.secret}\n")
-    box = Sandbox(Wards(), scene.workspace, host=scene.host)
+    box = Sandbox(SandboxOptions(), scene.workspace, host=scene.host)
     command = f"cat {name} ./{name} {path}; grep -r TOKEN= ."
     assert scene.secret not in (await box.run(command)).stdout
     # The control: under a name that means nothing it is read.

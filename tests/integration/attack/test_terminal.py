@@ -24,7 +24,7 @@ import asyncio, contextlib, os, subprocess, sys
 from unittest import mock
 from cantrip_acp.sandbox.launch import process_tree as process
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.sandbox import SandboxOptions
 from tests.integration.attack.weakened_sandbox import calls, option
 
 os.close(os.open("/dev/tty", os.O_RDWR))  # There is one, for this program.
@@ -42,8 +42,8 @@ async def main():
             stack.enter_context(mock.patch.object(process.subprocess, "Popen", popen))
             stack.enter_context(option("--new-session").removed(None))
             stack.enter_context(calls("ioctl").removed(None))
-        wards = Wards.of({"bash_timeout_ms": 20000}, base=folder)
-        outcome = await Sandbox(wards, folder).run(command)
+        options = SandboxOptions(bash_timeout_ms=20000)
+        outcome = await Sandbox(options, folder).run(command)
         print(outcome.stdout, outcome.stderr)
 
 

@@ -45,7 +45,7 @@ class Wired:
         from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
         scene = self.scene
-        box = Sandbox(scene.wards(attack), scene.workspace, host=scene.host, wire=self.wire)
+        box = Sandbox(scene.options(attack), scene.workspace, host=scene.host, wire=self.wire)
         with anyio.fail_after(60):
             outcome = await box.run(attack.command(scene), call=self.call)
         return outcome.stdout + outcome.stderr
@@ -262,6 +262,6 @@ async def test_control_they_are_there_before_they_are_cleaned(text: str, scene: 
     box_attack = Attack("raw", f"printf 'begin {text} end\\n'", Defence("cleaning", _nothing))
     from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
-    box = Sandbox(scene.wards(box_attack), scene.workspace, host=scene.host)
+    box = Sandbox(scene.options(box_attack), scene.workspace, host=scene.host)
     await box.run(box_attack.program, tap=lambda stream, data: raw.extend(data))
     assert any((b < 32 and b != 10) or b >= 0x7F for b in raw)

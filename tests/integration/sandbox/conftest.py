@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.gates.sandbox_options import sandbox_options
 from cantrip_acp.sandbox.launch import availability, self_test
 from cantrip_acp.sandbox.launch.process_group import TOKEN, GroupTree, processes
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
@@ -111,7 +112,7 @@ def make(workspace: Path, back_end: str) -> Make:
         if writable:
             wards["bash_writable_paths"] = ["workspace"]
         wards.setdefault("bash_timeout_ms", 20_000)
-        return Sandbox(Wards.of(wards, base=folder), folder)
+        return Sandbox(sandbox_options(Wards.of(wards, base=folder)), folder)
 
     return made
 

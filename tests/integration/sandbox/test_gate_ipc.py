@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.gate_ipc import server
 from cantrip_acp.sandbox.gate_ipc.server import GateWire
 from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
@@ -51,7 +51,7 @@ class Box:
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.answer: Any = None
         self.wire = GateWire(GATES, str(folder), shell=shell)
-        self.sandbox = Sandbox(Wards(bash_timeout_ms=30_000), None, wire=self.wire)
+        self.sandbox = Sandbox(SandboxOptions(bash_timeout_ms=30_000), None, wire=self.wire)
 
     async def run(self, command: str, **more: Any) -> Outcome:
         return await self.sandbox.run(command, call=self.call, **more)

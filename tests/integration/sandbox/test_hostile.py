@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.process_tree import Tree
 from cantrip_acp.sandbox.launch.sandbox import Outcome, Running, Sandbox, control_groups
 from cantrip_acp.text.styled import Styled
@@ -260,7 +260,7 @@ async def test_a_listener_that_never_returns_does_not_keep_a_command_alive(make:
 
 async def test_a_fork_bomb_is_ended(workspace: Path) -> None:
     """Inside the process limit first shown to hold by a slow one."""
-    box = Sandbox(Wards(sandbox_max_processes=40, bash_timeout_ms=5_000), workspace)
+    box = Sandbox(SandboxOptions(sandbox_max_processes=40, bash_timeout_ms=5_000), workspace)
     slow = await box.run(f"for i in $(seq 60); do sleep {a_time('bomb')} & done; wait")
     kept_by_the_kernel = os.getuid() != 0 or control_groups() is not None
     if kept_by_the_kernel:
@@ -288,7 +288,7 @@ async def test_memory_is_bounded(workspace: Path, monkeypatch: pytest.MonkeyPatc
 
     compose = sandbox.compose
     monkeypatch.setattr(sandbox, "compose", smaller)
-    box = Sandbox(Wards(bash_timeout_ms=100_000), workspace)
+    box = Sandbox(SandboxOptions(bash_timeout_ms=100_000), workspace)
     eaten = await box.run("python3 -c 'x = bytearray(400_000_000); import time; time.sleep(60)'")
     assert "MiB of memory" in (eaten.ended_because or ""), eaten
     filled = await box.run("head -c 250000000 /dev/zero > /tmp/f; sleep 60")

@@ -13,8 +13,9 @@ import pytest
 
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import DefinitionError, SandboxError
+from cantrip_acp.gates.sandbox_options import code_paths
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.sandbox.policy.policy import code_paths
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE
 from tests.integration.sandbox.conftest import Make, both_back_ends
 from tests.support.waiting import wait_until
@@ -136,7 +137,7 @@ async def test_gits_own_folder_is_read_only_as_a_whole(repository: Path, make: M
 
 async def test_the_parent_of_a_repository_cannot_be_renamed(repository: Path, tmp_path: Path) -> None:
     """The writable folder holds the repository: moving it away would leave room for another with hooks of its own."""
-    box = Sandbox(Wards(bash_writable_paths=(str(tmp_path),)), repository)
+    box = Sandbox(SandboxOptions(bash_writable_paths=(str(tmp_path),)), repository)
     outcome = await box.run(f"mv {repository} {tmp_path}/moved; mkdir -p {repository}/.git/hooks; echo x > .git/config")
     assert not (tmp_path / "moved").exists()
     assert "[core]" in (repository / ".git/config").read_text()
@@ -272,7 +273,7 @@ async def test_the_home_folder_is_hidden(workspace: Path, tmp_path: Path, monkey
     (home / ".ssh").mkdir()
     (home / ".ssh/id_rsa").write_text("s3cret")
     found = Host.detect({"HOME": str(home), "PATH": f"{tools}:{home}/.cargo/bin:/usr/bin:/bin"})
-    outcome = await Sandbox(Wards(), workspace, host=found).run(
+    outcome = await Sandbox(SandboxOptions(), workspace, host=found).run(
         "mytool; echo $HOME; grep -rs s3cret ~ ; cat ~/.netrc ~/.ssh/id_rsa ~/.cargo/credentials.toml; ls -A ~"
     )
     assert outcome.stdout.startswith(f"tool works\n{home}\n")
@@ -291,7 +292,7 @@ async def test_what_a_make_tells_its_own_commands_is_not_told_to_these(workspace
         "MAKEFILES": "/x",
         "MAKEOVERRIDES": "x",
     }
-    box = Sandbox(Wards(), workspace, host=Host.detect({**os.environ, **given}))
+    box = Sandbox(SandboxOptions(), workspace, host=Host.detect({**os.environ, **given}))
     outcome = await box.run("env | grep -i ^MA; env | grep ^MF; env | grep -c ^HOME=")
     assert outcome.stdout == "1\n"
 
@@ -319,10 +320,10 @@ async def test_the_sandbox_itself_cannot_be_filled(make: Make) -> None:
 )
 def test_what_is_never_shown_or_written(path: str, workspace: Path) -> None:
     with pytest.raises(DefinitionError):
-        Sandbox(Wards(bash_writable_paths=(path,)), workspace)
+        Sandbox(SandboxOptions(bash_writable_paths=(path,)), workspace)
     if Path(path).is_dir():
         with pytest.raises(DefinitionError):
-            Sandbox(Wards(), path)
+            Sandbox(SandboxOptions(), path)
 
 
 def test_writable_paths_that_cannot_be(workspace: Path, tmp_path: Path) -> None:
@@ -330,14 +331,14 @@ def test_writable_paths_that_cannot_be(workspace: Path, tmp_path: Path) -> None:
     for path, words in (("out", "leads out"), (".git", "protected"), ("sub/.vscode/x", "protected")):
         (workspace / path).mkdir(parents=True, exist_ok=True)
         with pytest.raises(DefinitionError, match=words):
-            Sandbox(Wards.of({"bash_writable_paths": [path]}, base=workspace), workspace)
+            Sandbox(SandboxOptions(bash_writable_paths=(path,)), workspace)
     (workspace / "file").write_text("")
     with pytest.raises(DefinitionError, match="not a folder"):
-        Sandbox(Wards.of({"bash_writable_paths": ["file"]}, base=workspace), workspace)
+        Sandbox(SandboxOptions(bash_writable_paths=("file",)), workspace)
 
 
 def test_an_empty_list_of_hosts_is_no_network(workspace: Path) -> None:
-    made = Sandbox(Wards(bash_network=()), workspace)
+    made = Sandbox(SandboxOptions(bash_network=()), workspace)
     assert not made.policy().network
     assert not [name for name, _ in made.policy().environment if "proxy" in name.lower()]
 
@@ -350,7 +351,7 @@ def test_a_workspace_that_cannot_be(bad: str, tmp_path: Path) -> None:
             pytest.skip("root can read every folder")
         (tmp_path / "unreadable").mkdir(mode=0o000)
     with pytest.raises(DefinitionError, match=bad if bad == "missing" else None):
-        Sandbox(Wards(), tmp_path / bad)
+        Sandbox(SandboxOptions(), tmp_path / bad)
 
 
 async def test_credentials_in_gits_settings_are_not_shown(repository: Path, make: Make) -> None:
@@ -396,7 +397,7 @@ async def test_a_kept_home_cannot_lead_mounts_astray(workspace: Path, tmp_path: 
     victim = tmp_path / "victim"
     victim.mkdir()
     found = Host.detect({"HOME": str(home), "PATH": f"{home}/.cargo/bin:/usr/bin:/bin"})
-    box = Sandbox(Wards(), workspace, host=found, home_source=str(kept))
+    box = Sandbox(SandboxOptions(), workspace, host=found, home_source=str(kept))
     for _ in range(2):
         outcome = await box.run(
             f"tool; cd ~; mv .cargo moved; rm -rf .cargo; ln -s /oldroot{victim} .cargo; ln -s /oldroot{victim} x; echo k > kept"

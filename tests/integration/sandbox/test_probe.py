@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import SandboxMissing
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch import availability, seccomp
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
@@ -128,7 +128,7 @@ async def test_a_back_end_that_fails_is_no_result(workspace: Path, monkeypatch: 
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(availability.find_bubblewrap, "__defaults__", (str(workspace),))
     with pytest.raises(SandboxMissing):
-        await Sandbox(Wards(), None).run("echo hi")
+        await Sandbox(SandboxOptions(), None).run("echo hi")
 
 
 def test_bubblewrap_is_not_taken_from_path(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

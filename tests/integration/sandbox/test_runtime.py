@@ -20,9 +20,9 @@ import asyncio, sys
 from pathlib import Path
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
-from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.sandbox import SandboxOptions
 workspace = Path(sys.argv[1])
-box = Sandbox(Wards.of({"bash_writable_paths": ["workspace"]}, base=workspace), workspace)
+box = Sandbox(SandboxOptions(bash_writable_paths=(str(workspace),)), workspace)
 print(runtime().folder, flush=True)
 for command in sys.argv[2:]:
     asyncio.run(box.run(command))

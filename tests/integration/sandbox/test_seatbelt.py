@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.cli.commands import doctor
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.files import scratch_copy
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.gate_ipc.server import GateWire
 from cantrip_acp.sandbox.launch import availability, process_group, self_test
 from cantrip_acp.sandbox.launch.process_group import GroupTree, processes
@@ -81,12 +81,12 @@ async def test_what_left_the_group_of_its_command_is_ended(make: Make, replaced:
 @with_seatbelt
 def test_the_group_ends_when_we_are_killed(back_end: str, tmp_path: Path) -> None:
     code = (
-        "import asyncio\nfrom cantrip_acp.core.definition.wards import Wards\n"
+        "import asyncio\nfrom cantrip_acp.sandbox import SandboxOptions\n"
         "from cantrip_acp.sandbox.launch import availability\nfrom cantrip_acp.sandbox.launch.sandbox import Sandbox\n"
         "availability.back_end = lambda: 'seatbelt'\n"
         f"availability.find_sandbox_exec.__defaults__ = ({program(tmp_path, OPEN)!r},)\n"
         "async def show(stream, text): print(text.text, flush=True)\n"
-        "asyncio.run(Sandbox(Wards(), None).run('echo $$; sleep 1000 & wait', listener=show))\n"
+        "asyncio.run(Sandbox(SandboxOptions(), None).run('echo $$; sleep 1000 & wait', listener=show))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as owner:
         assert owner.stdout is not None
@@ -115,7 +115,7 @@ async def test_a_sandbox_exec_that_fails_is_no_result(make: Make, replaced: obje
 def test_without_sandbox_exec_nothing_runs(back_end: str, monkeypatch: pytest.MonkeyPatch, workspace: Path) -> None:
     monkeypatch.setattr(availability.find_sandbox_exec, "__defaults__", ("/nowhere/sandbox-exec",))
     with pytest.raises(SandboxMissing, match="sandbox-exec is missing"):
-        Sandbox(Wards(), workspace)
+        Sandbox(SandboxOptions(), workspace)
 
 
 @on_linux
@@ -191,7 +191,7 @@ async def test_what_a_command_left_in_the_folder_of_requests_is_not_there_for_th
 ) -> None:
     (tmp_path / "wire").mkdir()
     wire = GateWire({}, str(tmp_path / "wire"))
-    box = Sandbox(Wards(bash_timeout_ms=20_000), None, wire=wire)
+    box = Sandbox(SandboxOptions(bash_timeout_ms=20_000), None, wire=wire)
 
     async def call(name: str, args: dict[str, object]) -> tuple[object, bool]:
         return "", False
@@ -256,7 +256,7 @@ class Cells:
 
 
 def code_sandbox() -> Sandbox:
-    return Sandbox(Wards(), None, host=interpreter.find(None, machine()).on(machine()))
+    return Sandbox(SandboxOptions(), None, host=interpreter.find(None, machine()).on(machine()))
 
 
 @on_linux
@@ -360,7 +360,9 @@ async def test_the_table_in_the_real_bubblewrap(tmp_path: Path) -> None:
     for name in ("read-only", "writable", "the folder above writable"):
         wards = table.POLICIES[name]
         writable = tuple(str(tmp_path / p) for p in wards.get("bash_writable_paths", ()))
-        box = Sandbox(Wards(bash_writable_paths=writable), tmp_path / "work", more_readable=(str(tmp_path / "more"),))
+        box = Sandbox(
+            SandboxOptions(bash_writable_paths=writable), tmp_path / "work", more_readable=(str(tmp_path / "more"),)
+        )
         mounts = table.Mounts(box.arguments())
         script = "".join(
             f"{{ {_TRY[operation].format(shlex.quote(str(tmp_path / path)))}; }} 2>/dev/null && echo yes || echo no\n"

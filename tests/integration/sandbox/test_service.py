@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.launch.service import Service
 from tests.integration.sandbox.conftest import Make
@@ -22,7 +22,7 @@ async def test_a_service_runs_longer_than_a_command_may(make: Make) -> None:
 
 @pytest.mark.parametrize("unix_sockets", [False, True])
 async def test_only_a_sandbox_that_serves_one_makes_unix_sockets(unix_sockets: bool) -> None:
-    sandbox = Sandbox(Wards(), None, unix_sockets=unix_sockets)
+    sandbox = Sandbox(SandboxOptions(), None, unix_sockets=unix_sockets)
     outcome = await sandbox.run("python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/tmp/s\")'")
     assert (outcome.exit_code == 0) is unix_sockets
     assert ("Operation not permitted" in outcome.stderr) is not unix_sockets

@@ -186,12 +186,12 @@ async def test_files_stay_and_nothing_else(workspace: Path, make: Make) -> None:
 
 
 async def test_a_persistent_home(workspace: Path, tmp_path: Path) -> None:
-    from cantrip_acp.core.definition.wards import Wards
+    from cantrip_acp.sandbox import SandboxOptions
     from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
     home = tmp_path / "home"
     home.mkdir()
-    box = Sandbox(Wards(), workspace, home_source=str(home))
+    box = Sandbox(SandboxOptions(), workspace, home_source=str(home))
     assert (await box.run("echo cached > ~/cache")).exit_code == 0
     assert (await box.run("cat ~/cache")).stdout == "cached\n"
     assert (home / "cache").read_text() == "cached\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.files.protected_paths import is_secret_file, plain
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.bubblewrap import HostPaths, arguments, encode
 from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools
 from cantrip_acp.sandbox.policy.policy import compose
@@ -39,7 +39,7 @@ def test_arguments_of_a_writable_workspace() -> None:
         )
     }
     policy = compose(
-        Wards(bash_writable_paths=(work,), bash_timeout_ms=5_000),
+        SandboxOptions(bash_writable_paths=(work,), bash_timeout_ms=5_000),
         work,
         HOST,
         findings,
@@ -101,7 +101,7 @@ def test_arguments_of_a_writable_workspace() -> None:
 
 
 def test_arguments_of_nothing_but_the_defaults() -> None:
-    policy = compose(Wards(), "/srv/data", HOST, {})
+    policy = compose(SandboxOptions(), "/srv/data", HOST, {})
     got = arguments(policy, PLACES)
     assert "--unshare-net" in got
     assert [got[i + 1] for i, a in enumerate(got) if a == "--bind"] == []
@@ -111,18 +111,18 @@ def test_arguments_of_nothing_but_the_defaults() -> None:
 
 
 def test_the_network_is_there_only_by_its_ward() -> None:
-    assert "--unshare-net" not in arguments(compose(Wards(bash_network=True), "/srv/data", HOST, {}), PLACES)
+    assert "--unshare-net" not in arguments(compose(SandboxOptions(bash_network=True), "/srv/data", HOST, {}), PLACES)
 
 
 def test_a_kept_home_is_bound() -> None:
-    policy = compose(Wards(bash_home="persistent"), "/srv/data", HOST, {}, home_source="/state/homes/x")
+    policy = compose(SandboxOptions(), "/srv/data", HOST, {}, home_source="/state/homes/x")
     got = arguments(policy, PLACES)
     at = got.index("--bind")
     assert got[at : at + 3] == ["--bind", "/state/homes/x", "/home/ada"]
 
 
 def test_a_policy_cannot_be_changed() -> None:
-    policy = compose(Wards(), "/srv/data", HOST, {})
+    policy = compose(SandboxOptions(), "/srv/data", HOST, {})
     with pytest.raises(dataclasses.FrozenInstanceError):
         policy.network = True  # type: ignore[misc]
 
@@ -135,9 +135,9 @@ def test_arguments_are_whole_before_bubblewrap_reads_them() -> None:
 
 def test_our_own_folders_are_hidden_where_they_lie_in_the_workspace() -> None:
     policy = (
-        compose(Wards(), "/srv", HOST, {})
+        compose(SandboxOptions(), "/srv", HOST, {})
         if False
-        else compose(Wards(), "/srv/data", HOST, {}, private=("/srv/data/state", "/elsewhere"))
+        else compose(SandboxOptions(), "/srv/data", HOST, {}, private=("/srv/data/state", "/elsewhere"))
     )
     assert policy.hidden == ("/srv/data/state",)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.seatbelt import PROGRAM, Profile, profile
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.policy import Policy, compose
@@ -37,7 +37,7 @@ FOUND = {WORK: Findings(protected=(f"{WORK}/.git", f"{WORK}/sub/.git"), hidden=(
 
 def policy(**wards: object) -> Policy:
     return compose(
-        replace(Wards(), **wards),  # type: ignore[arg-type]
+        replace(SandboxOptions(), **wards),  # type: ignore[arg-type]
         WORK,
         HOST,
         FOUND,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch import bubblewrap
 from cantrip_acp.sandbox.launch.bubblewrap import HostPaths
 from cantrip_acp.sandbox.launch.seatbelt import profile
@@ -87,7 +87,7 @@ def made(root: Path, wards: dict[str, Any]) -> tuple[Policy, list[str]]:
     host = Host(uid=501, gid=20, user="ada", home=home, system=(("/usr", None),), path=(f"{home}/.cargo/bin", "/usr/bin"),
                 tools=(f"{home}/.cargo/bin",), links=(), environment=(), shell="/bin/bash", cores=2)  # fmt: skip
     writable = tuple(str(root / p) for p in wards.get("bash_writable_paths", ()))
-    given = Wards(**{**wards, "bash_writable_paths": writable})
+    given = SandboxOptions(**{**wards, "bash_writable_paths": writable})
     work = str(root / "work")
     roots = [work, *(w for w in writable if not w.startswith(work)), str(root / "more")]
     surveys = {r: Survey(r, frozenset(given.allow_protected)) for r in roots}

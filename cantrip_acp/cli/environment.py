@@ -6,9 +6,9 @@ Each is read where it is used. A test compares this table with the names in the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from cantrip_acp.core.definition.checked_values import nearest
-from cantrip_acp.text.dataclass import dataclass
 
 OURS = ("CANTRIP_", "YOOL_")
 INSIDE = (

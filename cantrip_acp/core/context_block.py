@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from cantrip_acp.crystals.contract import Attachment, Crystal, Message, takes
 from cantrip_acp.loom.records.turn import ContextRecord, new_id, now
-from cantrip_acp.text.dataclass import dataclass
 
 _BLOCK_END = re.compile(r"</(\s*context)", re.IGNORECASE)
 
@@ -67,8 +68,7 @@ def steering_message(block: ContextBlock) -> Message:
     return Message("user", block.render() if block.uri or block.title else block.text, kind="steering")
 
 
-@dataclass(frozen=True, slots=True)
-class CastInfo:
+class CastInfo(Struct, frozen=True):
     """The cast that a contributor adds context to.
 
     ``pinned`` returns the blocks of earlier casts that the crystal still sees, oldest first. It includes blocks from

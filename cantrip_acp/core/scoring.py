@@ -12,6 +12,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +23,6 @@ import msgspec
 from cantrip_acp.core.errors import DefinitionError, describe, interrupts
 from cantrip_acp.loom.query.thread import Endings, Thread
 from cantrip_acp.loom.records.turn import RewardRecord, now
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom

@@ -6,7 +6,7 @@ parent's by a `ParentLink`, so usage and limits can be followed up the tree with
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import anyio
@@ -20,7 +20,6 @@ from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.crystals.contract import NO_USAGE, ToolDefinition, Usage
 from cantrip_acp.loom.records.turn import SentQuery
 from cantrip_acp.text.codecs import convert
-from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.json_data import freeze
 
 if TYPE_CHECKING:

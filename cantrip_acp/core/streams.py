@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 from typing import cast as typed
@@ -21,7 +22,6 @@ import anyio
 
 from cantrip_acp.core.casting.result import CastResult, Value
 from cantrip_acp.core.errors import CantripError, NoResult
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.core.casting.cast_control import CastStream

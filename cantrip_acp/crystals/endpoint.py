@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from cantrip_acp.core.definition.checked_values import (
@@ -20,7 +20,6 @@ from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.text.dataclass import dataclass
 
 BASE_URL_VARIABLES = {
     "anthropic": "ANTHROPIC_BASE_URL",

@@ -16,12 +16,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 from cantrip_acp.files.paths import config_dir
-from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.redaction import MASK, looks_secret, shared
 
 _log = logging.getLogger(__name__)

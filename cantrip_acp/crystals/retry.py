@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random as _random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any
@@ -34,7 +34,6 @@ from cantrip_acp.crystals.contract import (
 from cantrip_acp.crystals.logprobs import check_tokens
 from cantrip_acp.crystals.mended_answers import WholeCharacters, mended
 from cantrip_acp.crystals.refused_media import MediaSearch, is_about_media, without_media
-from cantrip_acp.text.dataclass import dataclass
 
 MAX_RESPONSE_CHARS = 8_000_000
 """The most characters of a response. A longer stream counts as endless."""

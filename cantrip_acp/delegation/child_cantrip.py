@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core.definition.call import Call
@@ -11,7 +11,6 @@ from cantrip_acp.core.errors import CantripError, ChildRefused, DefinitionError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.delegation.child_circle import circle_for
 from cantrip_acp.delegation.request import Request
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
 
 from cantrip_acp.core.definition.circle import NOTHING
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import Contributor
@@ -60,8 +60,7 @@ MAX_TEXT_CHARS = 1_000_000
 """Maximum number of characters of an intent or a system prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """One child. None means the parent's own value; ``context`` is `NOTHING` if there is none.
 
     ``own_crystal`` replaces the crystal. ``contributors`` add to the child's context: a parent's own do not (COMP-4).

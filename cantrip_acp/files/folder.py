@@ -14,9 +14,10 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
+
+from msgspec import Struct
 
 from cantrip_acp.files import paths
 
@@ -27,8 +28,7 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _SECOND_NAME = "the file has a second name (a hard link), by which others may change it; remove one, or copy the file"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A name in a folder, as it was when it was read. For a link, this is the link itself, not its target."""
 
     name: str

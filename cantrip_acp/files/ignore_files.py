@@ -15,8 +15,9 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Protocol
 
+from msgspec import Struct
+
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.text.dataclass import dataclass
 
 IGNORE_FILES = (".rgignore", ".ignore", ".gitignore")
 _LARGEST = 262_144
@@ -39,8 +40,7 @@ class RootFolder(Protocol):
     def descend(self, parts: Sequence[str]) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One line of an ignore file. ``negated``: it starts with ``!`` and cancels earlier lines."""
 
     match: re.Pattern[str]
@@ -68,8 +68,7 @@ class Rules:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(Struct, frozen=True):
     """A folder with its own ignore files, and the level of its parent folder."""
 
     above: Level | None

@@ -23,9 +23,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
+from msgspec import Struct
+
 from cantrip_acp.core.errors import OutputError
 from cantrip_acp.files.folder import Folder
-from cantrip_acp.text.dataclass import dataclass
 
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -78,8 +79,7 @@ def check_appendable(path: Path | str) -> None:
         _find(Path(path)).close()
 
 
-@dataclass
-class _Place:
+class _Place(Struct):
     """The path of the output and what is there.
 
     ``kind`` is the file type, None if nothing is there; ``fd`` is open on the existing file.

@@ -17,11 +17,10 @@ from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase, translate
 from functools import lru_cache
 
-from cantrip_acp.text.dataclass import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Protected:
+class Protected(Struct, frozen=True):
     """A protected name or pattern, at any depth. With a slash, the part before it is the name of the file's folder.
 
     If ``first``, commands also cannot create it at the top of a writable folder. If ``always``, no recipe can allow it.

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from cantrip_acp.core.definition.checked_values import nearest, short_repr
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.gates.function_gates import gate_from_function
-from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.json_data import FrozenDict, freeze, thaw
 from cantrip_acp.text.json_schema import Schema
 from cantrip_acp.text.redaction import looks_secret

@@ -11,16 +11,16 @@ import shlex
 import stat
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from cantrip_acp.core.errors import GitError
 from cantrip_acp.files.temporary import TemporaryFolder
 from cantrip_acp.git.run import TIMEOUT, GitResult, run
-from cantrip_acp.text.dataclass import dataclass
 
 _LARGEST_LINK = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(Struct, frozen=True):
     """A git repository with files.
 
     ``top`` is the folder with the files. ``git_dir`` has git's data for that folder (``HEAD``, ``index``). ``common_dir`` has

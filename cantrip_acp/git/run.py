@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
+from msgspec import Struct
+
 from cantrip_acp.core.errors import GitError
-from cantrip_acp.text.dataclass import dataclass
 
 TIMEOUT = 60.0
 """Default time limit in seconds."""
@@ -70,8 +71,7 @@ SETTINGS = (
 """Overrides of a repository's settings. They are used in every run."""
 
 
-@dataclass(frozen=True, slots=True)
-class GitResult:
+class GitResult(Struct, frozen=True):
     """The result of a run: exit status, standard output as bytes, error output as text (its first 64 KiB)."""
 
     status: int

@@ -12,13 +12,13 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from cantrip_acp.core.errors import GitError
 from cantrip_acp.files.paths import private
 from cantrip_acp.files.temporary import process_start_time
 from cantrip_acp.git.repository import Repository, SafeGitFolder
-from cantrip_acp.text.dataclass import dataclass
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _TIMEOUT = 300.0

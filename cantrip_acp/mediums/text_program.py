@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
 
 from cantrip_acp.crystals.contract import CUTS, ToolCall
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Crystal, Response, ToolDefinition
@@ -53,8 +53,7 @@ _NEAR = {"python": ("py", "python3"), "bash": ("sh", "shell")}
 """Other tags by which models name the language of a medium's tag."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextPrograms:
+class TextPrograms(Struct, frozen=True):
     """Reads the responses of a crystal in text-call mode. ``call_id`` is the id for a call that it finds.
 
     ``tag`` is None in a medium without programs. ``tools`` are the tools of the query.

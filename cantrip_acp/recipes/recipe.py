@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -17,7 +17,6 @@ from cantrip_acp.recipes import cache
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.document import SUFFIXES, TOML, Document, parse
 from cantrip_acp.recipes.parse.source_map import KeyPath, Problem
-from cantrip_acp.text.dataclass import dataclass
 
 BUILT_IN = Path(__file__).with_name("builtin")
 

@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from cantrip_acp.core.errors import CantripError, DefinitionError, GateError, RecipeError, UntrustedRecipe
 from cantrip_acp.files import guarded
 from cantrip_acp.files.paths import private
@@ -28,7 +30,6 @@ from cantrip_acp.recipes.build.python_files import Files, imported
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe, load, read, recipe_files
-from cantrip_acp.text.dataclass import dataclass
 
 FOLDER = ".cantrip"
 FILE = "trust.json"
@@ -272,8 +273,7 @@ def lies_in(workspace: Path, recipe: Recipe) -> bool:
     return os.path.realpath(recipe.path.parent) == os.path.realpath(workspace / FOLDER)
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """The content that is trusted: each file with its hash, and one hash over all of them."""
 
     files: Mapping[str, str]

@@ -14,14 +14,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import Chunk, ChunkNotFound, OutsideBoundary, Scope
 from cantrip_acp.substrate.owners import USER_CULTURE, USER_SKILLS
 from cantrip_acp.substrate.substrate import EVERYTHING, Substrate
-from cantrip_acp.text.dataclass import dataclass
 
 MOST_TOKENS = 16_000
 """The default size of the whole layer."""

@@ -14,6 +14,8 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.git.project_identity import known_ids, project_id
 from cantrip_acp.substrate.chunks import (
@@ -44,7 +46,6 @@ from cantrip_acp.substrate.owners import PRIVATE, USER_CULTURE, USER_SKILLS
 from cantrip_acp.substrate.skills import FOLDERS, sync_skills
 from cantrip_acp.substrate.substrate import Substrate, at_most_once, new_id, storable
 from cantrip_acp.substrate.types import install, of_type
-from cantrip_acp.text.dataclass import dataclass
 
 CULTURE = ".cantrip/culture"
 _LONGEST_TITLE = 60
@@ -68,8 +69,7 @@ _FOLDER_SCOPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
+class Project(Struct, frozen=True):
     """The ids of a project's scopes, and of those of one folder of it.
 
     ``earlier``: the ids that it had before, in this folder.

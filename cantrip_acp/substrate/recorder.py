@@ -18,9 +18,11 @@ import logging
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cantrip_acp.core.context import Context
 from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, ContextBlock
@@ -40,7 +42,6 @@ from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, encode_
 from cantrip_acp.substrate.projects import Project, create, session_id
 from cantrip_acp.substrate.substrate import Substrate, shared_substrate
 from cantrip_acp.substrate.types import install, of_type
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.substrate.view import SessionView
@@ -59,8 +60,7 @@ _LONGEST_TEXT = 150_000
 Observed = CastRecord | ContextRecord | Turn | UtteranceRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """A record with what the loom knows beside it: the cantrip and the parent's entity, at the start of a cast."""
 
     record: Observed

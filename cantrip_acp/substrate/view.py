@@ -12,11 +12,11 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio.to_thread
+from msgspec import Struct
 
 from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, ContextBlock
 from cantrip_acp.core.errors import GateError
@@ -34,7 +34,6 @@ from cantrip_acp.substrate.projects import (
 from cantrip_acp.substrate.stores import IN_MEMORY
 from cantrip_acp.substrate.substrate import EVERYTHING, Substrate, open_substrate, shared_substrate
 from cantrip_acp.substrate.types import TYPES
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView
@@ -48,8 +47,7 @@ MOST_ADDED = 20
 _MOST_ENTITIES = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What a sub-agent may read, what it reads from the beginning, and the process whose run it is."""
 
     boundary: Boundary
@@ -58,8 +56,7 @@ class Limits:
     depth: Depth
 
 
-@dataclass(slots=True)
-class _Reading:
+class _Reading(Struct):
     """What one entity reads. ``pinned`` is fixed for the cast ``cast_id``. ``knowledge``: of ``scopes``, at the commit ``seen``.
 
     ``told_earlier``: whether its earlier sessions were summed up already. ``cast_id`` is None before the first cast.
@@ -69,7 +66,7 @@ class _Reading:
     project: Project | None = None
     told_earlier: bool = False
     pinned: tuple[str, ...] = ()
-    added: list[str] = field(default_factory=list)
+    added: list[str] = []
     files: object = None
     seen: int = -1
     scopes: tuple[str, ...] = ()
@@ -415,12 +412,11 @@ class SessionView:
         return {"scope": scope, "tokens": tokens, "note": "its text is part of the next query"}
 
 
-@dataclass(slots=True)
-class OpenedGates:
+class OpenedGates(Struct):
     """Gates of one entity, and what the user should know about them."""
 
-    gates: list[Gate] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    gates: list[Gate] = []
+    problems: list[str] = []
 
     async def close(self) -> None:
         """There is nothing to close: the process closes the substrate, and each run ends with its call."""

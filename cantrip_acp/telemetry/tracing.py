@@ -14,12 +14,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
 from functools import cache
 from typing import Any
 
+from msgspec import Struct
+
 from cantrip_acp.files.installation import install_command
-from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.version import __version__
 
 Redact = Callable[[str], str]
@@ -30,8 +30,7 @@ _EXPORTER_KEYS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDP
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """The trace of a cast: an id of 32 hex digits, the caller's span if known, and further data from the caller.
 
     ``conversation`` is the id of what its casts belong to (an ACP session); by default the entity.
@@ -40,7 +39,7 @@ class Trace:
     trace_id: str
     parent_span_id: str | None = None
     sampled: bool = True
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = {}
     tracestate: str | None = None
     baggage: str | None = None
     conversation: str | None = None

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 import msgspec
+from msgspec import structs
 
 from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import METHOD_NOT_FOUND, RpcError
@@ -368,7 +369,7 @@ class EditorFileGates:
             self._remember_saved(file, saved)
             if encoding.guess and not text.isascii():
                 # Two that read the same letters are sure.
-                return _Present(saved, encoding=replace(encoding, guess=False))
+                return _Present(saved, encoding=structs.replace(encoding, guess=False))
             return _Present(saved, not plain, encoding)
         if "\ufffd" in text and "\ufffd" not in saved:
             if _same_text(text, data.decode("utf-8", "replace")):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 _TESTS = "run_tests"
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
+class Allowed(Struct, frozen=True):
     """The rows of the table: what each may do, as texts. An empty row means that nothing is possible.
 
     ``own``: gates that are Python code of the recipe or the program; they run outside the sandbox.

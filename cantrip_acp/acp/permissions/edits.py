@@ -6,10 +6,10 @@ The answer covers exactly what was shown. A call whose change is another one whe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec import Struct
 
 from cantrip_acp.core.events import Diff
 
@@ -28,8 +28,7 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """A call, and the changes of files that a question shows for it."""
 
     gate: str
@@ -40,13 +39,12 @@ class Edit:
         return self.gate == invocation.gate.name and self.args == invocation.args
 
 
-@dataclass(slots=True)
-class Edits:
+class Edits(Struct):
     """The edits of one utterance. ``asked``: whether the user was asked about them together, which happens once."""
 
     calls: Sequence[GateInvocation]
     asked: bool = False
-    shown: list[Edit] = field(default_factory=list)
+    shown: list[Edit] = []
     decision: Decision | None = None
 
     def later(self, invocation: GateInvocation) -> Sequence[GateInvocation]:

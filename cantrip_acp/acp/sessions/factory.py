@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET, to_builtins
+from msgspec import UNSET, Struct, to_builtins
 from msgspec.structs import replace
 
 from cantrip_acp.acp import protocol as acp
@@ -52,7 +52,6 @@ from cantrip_acp.loom.records.turn import (
     now,
 )
 from cantrip_acp.loom.stores.address import display_address, is_address
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
@@ -72,8 +71,7 @@ CantripFactory = Callable[[Path], "Cantrip"]
 """Makes the cantrip of a session for its folder. Runs in a thread. Raises `MissingKey` if no crystal is available."""
 
 
-@dataclass(slots=True)
-class OpenedSession:
+class OpenedSession(Struct):
     """An opened session: its entity, metadata, recipe and lock.
 
     - ``exports``: the folder for exports of the session.

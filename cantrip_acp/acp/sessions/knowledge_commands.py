@@ -5,6 +5,7 @@ gives the last one as data.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -16,7 +17,6 @@ from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, tokens_of
 from cantrip_acp.crystals.catalog.lookup import look_up
 from cantrip_acp.crystals.contract import KIND_NAMES
 from cantrip_acp.loom.records.turn import new_id
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session import Session

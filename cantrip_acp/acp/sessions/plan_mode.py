@@ -11,12 +11,13 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import Struct
+
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import escape_invisible, outcome_of
 from cantrip_acp.acp.render.formatting import text_content, truncate_end
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.core.context_block import WARDS, ContextBlock
-from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
@@ -80,8 +81,7 @@ def returned_intent(comments: str) -> str:
     return f"I return your plan with comments. Make it again and end with the new plan.\n\n{comments}"
 
 
-@dataclass(frozen=True, slots=True)
-class PlanDecision:
+class PlanDecision(Struct, frozen=True):
     """What the user decided. ``mode`` is set for an approved plan, ``comments`` for one that was returned with comments."""
 
     plan: str

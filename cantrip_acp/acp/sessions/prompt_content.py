@@ -19,6 +19,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -31,7 +32,6 @@ from cantrip_acp.core.errors import CantripError, GateError
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateContext, GateInvocation
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity

@@ -16,6 +16,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import msgspec
+from msgspec import Struct
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import session_busy, session_not_ready
@@ -31,7 +32,6 @@ from cantrip_acp.core.events import CastStarted, Steered
 from cantrip_acp.crystals.http_clients import prepare_in_background
 from cantrip_acp.loom.records.turn import new_id, now
 from cantrip_acp.telemetry import tracing
-from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ ENDS_WITHIN, ENDS_WITHIN_KILLED = 1.0, 5.0
 """Seconds that a cancelled prompt gets to end, and seconds that it gets after its processes were killed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Steering:
+class _Steering(Struct, frozen=True):
     """A message for the running prompt. ``message`` is None if no cast ran yet when it came."""
 
     intent: str

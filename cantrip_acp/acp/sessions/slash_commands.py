@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.loom.query.history import casts_of, crystal_turns
 from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
-from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Generic
 
 from cantrip_acp.crystals.contract import Usage
-from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.json_data import plain, thaw
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ It holds nothing else. Gates belong to the circle (CALL-3).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from dataclasses import replace as changed
 from typing import Any, Literal
 
@@ -22,7 +22,6 @@ from cantrip_acp.core.definition.checked_values import (
     short_repr,
 )
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.text.dataclass import dataclass
 
 ToolChoice = Literal["auto", "required", "none"]
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 import os.path
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from cantrip_acp.core.definition.checked_values import nearest, short_repr
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.text.dataclass import dataclass
 
 Rule = Literal["min", "or", "and", "paths", "allow", "deny", "home"]
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from cantrip_acp.core.definition.checked_values import check_keys, check_mapping, check_number, check_whole, short_repr
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal, Message
 from cantrip_acp.loom.records.turn import GateRecord, Turn
-from cantrip_acp.text.dataclass import dataclass
 
 CHARS_PER_TOKEN = 3
 """Characters per token for estimates, used if no provider has counted. A safe value for prose and code."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from cantrip_acp.core.casting.result import CastResult
 from cantrip_acp.core.definition.result_type import typed_result
@@ -122,7 +122,7 @@ class BatchInputs:
         others = {key: value for key, value in options.items() if key not in ("trace", "trace_id")}
         given = options.get("trace_id")
         trace = options.get("trace") or trace_from({"trace_id": given} if given else None)
-        return {**others, "trace": replace(trace, attributes={**trace.attributes, **more})}
+        return {**others, "trace": structs.replace(trace, attributes={**trace.attributes, **more})}
 
 
 class EarlierCasts:

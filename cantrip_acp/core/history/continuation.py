@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from cantrip_acp.core.context import Context
 from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.errors import IntentRequired, LoomError, TurnNotFound
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.query.outline import Outline
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.records.turn import CastRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """Where a cast continues. ``turn_id`` is the parent of the next turn, ``cast`` the start record of the cast.
 
     ``begins``: its intent is not in the context and is added, with ``blocks``. ``spent``: the number of its queries

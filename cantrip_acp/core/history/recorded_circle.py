@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
 
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.errors import CantripError, DefinitionError, LoomError
@@ -13,15 +14,13 @@ from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.loom.records.turn import CantripRecord
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.text import codecs
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import Medium
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedGate:
+class RecordedGate(Struct, frozen=True):
     """The properties of a gate that rendering needs."""
 
     ephemeral: bool | str

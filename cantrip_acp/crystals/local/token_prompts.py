@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.logprobs import SampledTokens
-from cantrip_acp.text.dataclass import dataclass
 
 PATH = "/completions"
 """Where a server takes token ids."""

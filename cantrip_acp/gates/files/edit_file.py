@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import anyio.to_thread
+from msgspec import Struct
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Diff
@@ -26,7 +27,6 @@ from cantrip_acp.gates.files import file_content as text
 from cantrip_acp.gates.files.file_content import newline_of, valid_unicode
 from cantrip_acp.gates.files.write_file import MAX_BYTES, diff_for_editor, read_whole
 from cantrip_acp.gates.registry import FILE_OPTIONS
-from cantrip_acp.text.dataclass import dataclass
 
 INLINE = 262_144
 """Up to this many bytes, no thread is used, because it would cost more than the work. The limit is lower than for writing,
@@ -155,8 +155,7 @@ _CANDIDATES = 40
 _LINE = 160
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
+class Replacement(Struct, frozen=True):
     """The new text, and the numbers (from 1) of the replaced lines in the old text."""
 
     text: str

@@ -16,9 +16,10 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.crystals.contract import Attachment
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.confinement import PathHandle
@@ -64,8 +65,7 @@ _CERTAIN = (b"%PDF-", b"\x1f\x8b", b"\x89PNG\r\n", b"PK\x03\x04", b"\xfd7zXZ", b
 """Beginnings that a text never has. Such files are binary even without a NUL."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoding:
+class Encoding(Struct, frozen=True):
     """A text encoding. ``codec`` and ``errors`` are Python's names; ``mark`` is the byte order mark before the text."""
 
     codec: str = "utf-8"

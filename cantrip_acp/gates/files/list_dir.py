@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import anyio.to_thread
+from msgspec import Struct
 
 from cantrip_acp.files.ignore_files import Level, level_of
 from cantrip_acp.files.protected_paths import PROTECTED_FILES, plain, protected_by, why_hidden
 from cantrip_acp.gates.confinement import PathHandle, Root, display_path, one_line, valid_text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.registry import FILE_OPTIONS
-from cantrip_acp.text.dataclass import dataclass
 
 MAX_ENTRIES = 1_000
 """The most entries of a result. The dependency ``max_entries`` changes it."""
@@ -37,8 +37,7 @@ _UNOPENED = frozenset({".git", ".hg", ".svn", ".jj"})
 _KINDS = ((stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"), (stat.S_ISCHR, "device"), (stat.S_ISBLK, "device"))
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(Struct):
     parts: tuple[str, ...]
     status: os.stat_result | None
     link: str | None = None

@@ -8,13 +8,12 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.redaction import Redactor, looks_secret
 
 Transport = Literal["stdio", "http", "sse"]

@@ -8,15 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.files.ignore_files import Globs
 from cantrip_acp.gates.confinement import Root, one_line
 from cantrip_acp.gates.files.file_content import display
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateContext
@@ -68,8 +69,7 @@ class Search:
         return Globs(self.glob) if self.glob else None
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Struct, frozen=True):
     """A matching line. ``text`` is decoded for display, and shortened if it is long."""
 
     parts: tuple[str, ...]

@@ -6,13 +6,12 @@ A fork, or a session that is opened again, starts with this history.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import CastRecord, ContextRecord, Turn, UtteranceRecord
 from cantrip_acp.loom.records.turn_parts import join_parts
-from cantrip_acp.text.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,12 @@ Only `Endings` decides the state of a thread or a cast. Commands, pages, exports
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import Struct
+
 from cantrip_acp.loom.records.turn import TERMINATIONS, CastRecord, Turn
-from cantrip_acp.text.dataclass import dataclass
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.base import BaseLoom
@@ -24,8 +26,7 @@ PROCESS_ENDED = "interrupted: the process ended"
 """The error in the end record of such a cast, which a later process wrote."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """The state of a thread or a cast, and why it ended: a recorded reason, or `INTERRUPTED`. None while it is active.
 
     ``cast_id`` is the last cast of a thread.

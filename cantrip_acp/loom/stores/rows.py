@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 import msgspec
+from msgspec import Struct
 
 from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.records.turn import FORMAT, LaterRecord, Record, Turn
 from cantrip_acp.loom.stores import checksum
-from cantrip_acp.text.dataclass import dataclass
 
 _encode = msgspec.json.Encoder().encode
 
@@ -24,8 +24,7 @@ KEPT = "cantrip: a loom is append-only"
 """The messages of the databases' own triggers. A store recognizes an error by its message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One record. ``turn_id`` and ``parent_id`` are set for turns only; ``head`` and ``body`` are JSON."""
 
     kind: str

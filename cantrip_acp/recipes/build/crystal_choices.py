@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.recipes.build import crystal_factory, crystals
@@ -20,7 +22,6 @@ from cantrip_acp.recipes.build.crystal_factory import KEYS, VARIABLE, FactoryCon
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 from cantrip_acp.recipes.recipe import Recipe
-from cantrip_acp.text.dataclass import dataclass
 
 MAX_MODELS = 12
 """Maximum models of one provider in the list. The catalog lists the newest models first."""
@@ -28,8 +29,7 @@ MAX_MODELS = 12
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """A crystal that can be chosen. ``name`` is for people."""
 
     value: str

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal
@@ -20,7 +22,6 @@ from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
-from cantrip_acp.text.dataclass import dataclass
 
 BUILT_IN: tuple[str, ...] = names.PROVIDERS
 """The providers of this package."""
@@ -66,8 +67,7 @@ def usable_keys() -> dict[str, tuple[str, ...]]:
     return {provider: names for provider, names in KEYS.items() if provider not in routes()}
 
 
-@dataclass(frozen=True, slots=True)
-class FactoryContext:
+class FactoryContext(Struct, frozen=True):
     """The context that a factory gets. The paths of the crystal's files are relative to ``folder``."""
 
     folder: Path

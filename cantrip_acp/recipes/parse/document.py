@@ -5,12 +5,11 @@ The result is JSON data: texts, finite numbers, booleans, null, lists, and mappi
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Places, Problem, broken
-from cantrip_acp.text.dataclass import dataclass
 from cantrip_acp.text.utf8 import NotUtf8, utf8_text
 
 MAX_BYTES = 2 * 1024 * 1024

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import field
+
+from msgspec import Struct
 
 from cantrip_acp.core.errors import RecipeError
-from cantrip_acp.text.dataclass import dataclass
 
 KeyPath = tuple[str | int, ...]
 Place = tuple[int, int]
@@ -22,12 +22,11 @@ MAX_DEPTH = 100
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 
 
-@dataclass(slots=True)
-class Places:
+class Places(Struct):
     """The positions (line, column) in a document: ``keys`` for mapping keys, ``values`` for the beginnings of values."""
 
-    keys: dict[KeyPath, Place] = field(default_factory=dict)
-    values: dict[KeyPath, Place] = field(default_factory=dict)
+    keys: dict[KeyPath, Place] = {}
+    values: dict[KeyPath, Place] = {}
 
     def key(self, path: KeyPath) -> Place:
         """The position of a key or of a list item. If it is missing, the position of the nearest parent."""
@@ -57,8 +56,7 @@ def dotted(path: Iterable[str | int]) -> str:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class Mend:
+class Mend(Struct, frozen=True):
     """A fix for a problem: the ``kind`` of change, the new ``value``, and the ``word`` that the value replaces."""
 
     kind: str
@@ -66,8 +64,7 @@ class Mend:
     word: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One problem: its file, position and key, and what to do about it."""
 
     file: str

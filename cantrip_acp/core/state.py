@@ -1,7 +1,7 @@
-"""The state of an entity and of its running cast: plain data that the loop, folding, forks and delegation work on.
+"""The data of an entity and of its running cast, which the loop, folding, forks and delegation work on.
 
-`core.entity.Entity` owns an `EntityState`; `core.casting.loop.CastRun` owns a `CastState`. A child's state refers to its
-parent's by a `ParentLink`, so usage and limits can be followed up the tree without any entity.
+`core.entity.Entity` is an `EntityState` that can cast; `core.casting.loop.CastRun` owns a `CastState`. A child refers to its
+parent's cast by a `ParentLink`, so usage and limits can be followed up the tree.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ class ChildEntity(Protocol):
     def id(self) -> str: ...
 
     @property
-    def state(self) -> EntityState: ...
+    def parent(self) -> ParentLink | None: ...
+
+    @property
+    def last_turn(self) -> str: ...
 
     @property
     def busy(self) -> bool: ...
@@ -111,27 +114,39 @@ class Children:
     """Each running child holds a place of it (``max_concurrent_children``). Made with the first child."""
 
 
+_FIXED = frozenset(("id", "cantrip", "circle", "crystal", "loom", "hub", "depth", "call", "retry", "folding"))
+"""What only methods of the entity change (`Entity.set_wards`, `Entity.use_crystal`): the loom and the crystal are told of it."""
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class EntityState:
-    """What one entity is and has done so far."""
+    """What one entity is and has done so far. Only the entity and its casts change it."""
 
     id: str
+    """The id of the entity, which its turns and casts name."""
     cantrip: CantripDefinition
+    """The cantrip, with the gates that its sources added."""
     circle: Circle
     """The circle with the wards that are in force now."""
     crystal: Crystal
+    """The model that answers the next query."""
     loom: Loom
     hub: EventHub
+    """Where the events of this entity and its children go."""
     redactor: Redactor
+    """Masks known secrets in everything that is recorded or reported."""
     context: Context
+    """The messages of the next query."""
     depth: int = 0
+    """0 for the root of the tree of entities, 1 for its children, and so on."""
     parent: ParentLink | None = None
     """None for the root of a tree."""
     usage: Usage = NO_USAGE
     """The usage of all casts so far (PROD-3)."""
     sequence: int = 0
-    """The number of its turns."""
+    """The number of the last turn: 0 before the first one."""
     last_turn: str = ""
+    """The id of the last turn, from which the next one continues."""
     last_cast: str = ""
     """The cast whose intent is the last one in the context, if it began in this process."""
     token_log: TokenLog = field(default_factory=TokenLog)
@@ -147,7 +162,7 @@ class EntityState:
     """What this tree of entities does now."""
     single_cast: bool = False
     """Whether it is cast only once and then closed, like a child that was called."""
-    cast: CastState | None = None
+    running: CastState | None = None
     """The running cast."""
     children: Children = field(default_factory=Children)
     source_problems: tuple[str, ...] = ()
@@ -157,32 +172,44 @@ class EntityState:
     """What the entity is to know of the wards in force (`Entity.set_wards`). Its ``uri`` begins with `WARDS`."""
     known_note: str | None = None
     """The ``uri`` of the note that held before it was told of any."""
+    name: str | None = field(init=False)
+    call: Call = field(init=False)
+    """The system prompt and the parameters of every query."""
+    retry: RetryPolicy = field(init=False)
+    """How failed queries are repeated."""
+    folding: Folding = field(init=False)
+    """When earlier turns are folded into a summary."""
+
+    def __post_init__(self) -> None:
+        cantrip = self.cantrip
+        self.name, self.call, self.retry, self.folding = cantrip.name, cantrip.call, cantrip.retry, cantrip.folding
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name in _FIXED and hasattr(self, name):
+                raise AttributeError(f"{name} of an entity is to be read, not set")
+            object.__setattr__(self, name, value)
+
+    def _change(self, **fields: object) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def cantrip_id(self) -> str:
+        """The id of the cantrip in the loom, which each turn names."""
+        return self.cantrip.id
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cast is running."""
+        return self.running is not None
 
     @property
     def due_note(self) -> ContextBlock | None:
         """The note that it has not read yet; None if what it was told last holds."""
         told = self.context.told or self.known_note
         return self.note if self.note is not None and self.note.uri != told else None
-
-    @property
-    def name(self) -> str | None:
-        return self.cantrip.name
-
-    @property
-    def cantrip_id(self) -> str:
-        return self.cantrip.id
-
-    @property
-    def call(self) -> Call:
-        return self.cantrip.call
-
-    @property
-    def retry(self) -> RetryPolicy:
-        return self.cantrip.retry
-
-    @property
-    def folding(self) -> Folding:
-        return self.cantrip.folding
 
     @property
     def require_done(self) -> bool:
@@ -197,7 +224,7 @@ class EntityState:
         """
         if self.single_cast:
             return True
-        return self.parent is not None and self.cast is not None and not self.cast.scope.cancel_called
+        return self.parent is not None and self.running is not None and not self.running.scope.cancel_called
 
     def describe_query(self, query: Query) -> SentQuery:
         """What the record of the next turn says about a query."""

@@ -24,7 +24,7 @@ from cantrip_acp.core.casting.result import CastResult, Value
 from cantrip_acp.core.errors import CantripError, NoResult
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.casting.cast_control import CastStream
+    from cantrip_acp.core.casting.cast_stream import CastStream
     from cantrip_acp.core.events import Event
 
 

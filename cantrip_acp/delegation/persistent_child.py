@@ -59,9 +59,9 @@ async def send(turn: TurnBuilder, child_id: str, intent: str, call_id: str) -> C
             f"entity (open: {known})",
             "summon another",
         )
-    link = child.state.parent
+    link = child.parent
     assert link is not None
-    if child.state.last_turn:
+    if child.last_turn:
         try:
             children.admit(parent, 1, again=True)
         except ChildRefused as why:

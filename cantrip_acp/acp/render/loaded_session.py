@@ -107,7 +107,7 @@ def _usage(entity: Entity, casts: Iterable[CastPart]) -> UsageReported:
     )
     return UsageReported(
         entity_id=entity.id,
-        cast_id=entity.state.last_cast,
+        cast_id=entity.last_cast,
         usage={},
         cumulative=entity.usage.record(),
         used=entity.context.tokens if last is None or last.metadata.context is None else last.metadata.context,

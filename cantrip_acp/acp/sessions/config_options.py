@@ -310,7 +310,7 @@ class SessionOptions:
         fork_turn = old.last_turn if old.sequence or session.opened.turns else None
         found = await anyio.to_thread.run_sync(resume_entity, cantrip, old.loom, new_id("e"), fork_turn)
         apply_mode(found.entity, metadata.mode, known=metadata.known_mode or metadata.mode)
-        found.entity.state.names_requests = old.state.names_requests
+        found.entity.names_requests = old.names_requests
         if found.entity.checkpoints is not None and old.checkpoints is not None:
             found.entity.checkpoints.on_problem = old.checkpoints.on_problem
         session.opened.entity, session.opened.recipe = found.entity, recipe

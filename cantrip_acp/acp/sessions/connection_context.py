@@ -131,7 +131,7 @@ class ConnectionContext:
             )
         if opened.entity.checkpoints is not None:
             opened.entity.checkpoints.on_problem = partial(self._without_checkpoints, session)
-        opened.entity.state.names_requests = self.client.request_ids or (
+        opened.entity.names_requests = self.client.request_ids or (
             isinstance(meta, dict) and bool(meta.get(acp.REQUEST_EDGES))
         )
         self._open_sessions.sessions[session.id] = session

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.prompt_content import Link
     from cantrip_acp.acp.sessions.session_store import SessionMetadata
     from cantrip_acp.acp.wire.connection import Connection, Request
-    from cantrip_acp.core.casting.cast_control import CastStream
+    from cantrip_acp.core.casting.cast_stream import CastStream
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
@@ -439,8 +439,8 @@ class Session:
                 INTERNAL_ERROR, f"The prompt failed: {result.summary or result.reason}", {"details": result.reason}
             )
         about = _prompt_meta(result, self.entity.last_turn)
-        if self.entity.state.names_requests:
-            about[acp.REQUEST_EDGES] = {"edges": self.entity.state.requests.drain()}
+        if self.entity.names_requests:
+            about[acp.REQUEST_EDGES] = {"edges": self.entity.requests.drain()}
         return acp.PromptResult(reason, about)
 
     async def unfinished_reason(self) -> str | None:
@@ -449,7 +449,7 @@ class Session:
         from cantrip_acp.core.history.continuation import unfinished_reason
 
         async with self.loom_read:
-            reason = await anyio.to_thread.run_sync(unfinished_reason, self.entity.state)
+            reason = await anyio.to_thread.run_sync(unfinished_reason, self.entity)
         return None if reason == "refusal" else reason
 
     def info(self) -> acp.SessionInfoChanged:

@@ -173,7 +173,7 @@ async def _fold(session: Session, rest: str, forker: MakeFork) -> str:
     if rest and not rest.isdecimal():
         raise UsageError("Give the number of turns to keep, such as /fold 3, or nothing.")
     with session.entity.hub.listening(lossy=True) as stream:
-        folded = await fold_now(session.entity.state, int(rest) if rest else None)
+        folded = await fold_now(session.entity, int(rest) if rest else None)
         stream.finish()
         async for event in stream:
             # Show it like a fold during a prompt.

@@ -22,7 +22,7 @@ class TerminalMode:
         self._show = show
         self._permissions = next(each for each in entity.cantrip.interceptors if isinstance(each, Permissions))
         self._before_ask = modes.TRUSTED
-        apply_mode(entity, self.name, known=self.name if entity.state.note is None else None)
+        apply_mode(entity, self.name, known=self.name if entity.note is None else None)
 
     def move_to(self, entity: Entity) -> None:
         """Apply the present mode to another entity with the same permissions: a new conversation."""

@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -80,35 +79,29 @@ _SNAPSHOT_PATIENCE = 1.0
 """Seconds that the snapshot of the last turn may still take if the cast is stopped."""
 
 
-@dataclass(frozen=True, slots=True)
-class CastServices:
-    """What an entity lends its casts: how to call gates, run programs, and store what belongs to a turn."""
-
-    executor: GateExecutor
-    session: SessionKeeper
-    take_notices: Callable[[], list[str]]
-    """Returns problems that were not reported yet. They are for the user."""
-
-
 class CastRun:
     """One cast, from its intent to its end."""
 
     def __init__(
         self,
         entity: EntityState,
-        services: CastServices,
+        executor: GateExecutor,
+        session: SessionKeeper,
+        take_notices: Callable[[], list[str]],
         intent: str,
         trace: tracing.Trace,
         blocks: Sequence[ContextBlock],
         resumed: Point | None = None,
         reference: Any = None,
     ) -> None:
-        """``resumed`` is the place where another cast is continued; the other arguments are then of that cast."""
+        """``take_notices`` returns problems that were not reported yet, for the user. ``resumed`` is the place where another
+        cast is continued; the other arguments are then of that cast.
+        """
         self.entity = entity
         self.cast = CastState(new_id("c"), entity, intent, trace, tuple(blocks))
-        self._executor = services.executor
-        self._session = services.session
-        self._take_notices = services.take_notices
+        self._executor = executor
+        self._session = session
+        self._take_notices = take_notices
         self._resumed = resumed
         self._reference = reference
         scorer = entity.circle.score if entity.cantrip.scores else None

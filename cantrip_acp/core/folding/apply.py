@@ -70,7 +70,7 @@ async def fold_now(entity: EntityState, keep: int | None = None) -> int:
     """
     context = entity.context
     before = context.unfolded
-    if before < 2 or entity.cast is not None:
+    if before < 2 or entity.running is not None:
         return 0
     wanted = keep if keep is not None else entity.folding.keep_turns if entity.folding.keep_turns is not None else 1
     last = entity.loom.turn(entity.last_turn)

@@ -63,7 +63,7 @@ async def reload_modules(entity: Entity, parts: Sequence[CastPart]) -> ReloadedM
             args,
             call_id=f"{new_id('t')}.reload",
             entity_id=entity.id,
-            cast_id=entity.state.cast.id if entity.state.cast is not None else "",
+            cast_id=entity.running.id if entity.running is not None else "",
             trace=tracing.trace_from(None),
         )
         if reply.is_error:

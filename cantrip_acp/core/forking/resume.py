@@ -76,16 +76,16 @@ def resume_entity(cantrip: CantripDefinition, loom: Loom, entity_id: str, at: st
         # Its casts so far were stopped before their first turn.
         last = next((each.parent_id for each in loom.partials() if each.entity_id == entity_id), None)
     if last is None:
-        entity.state.usage = _usage_without_turns(loom, entity_id, {})
+        entity.usage = _usage_without_turns(loom, entity_id, {})
         return ResumedEntity(entity, 0, "none")
     parts = casts_of(loom, last, entity_id)
     used = load_usage(entity, last, parts)
     if parts and parts[-1].partial is not None and parts[-1].id is not None:
-        entity.state.last_cast = parts[-1].id
+        entity.last_cast = parts[-1].id
     if at is None:
-        entity.state.usage = entity.usage + _usage_without_turns(loom, entity_id, used)
+        entity.usage = entity.usage + _usage_without_turns(loom, entity_id, used)
     own = [turn for _, turn in crystal_turns(parts) if turn.entity_id == entity_id]
-    entity.state.sequence = max((turn.sequence for turn in own), default=0)
+    entity.sequence = max((turn.sequence for turn in own), default=0)
     kept = _kept_state(entity, parts, last)
     modules = bool(loaded_modules(parts))
     if kept != "none" or modules:
@@ -128,8 +128,8 @@ def load_usage(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> dict[
         below = end.usage.get("children") if end is not None else None
         if below is not None:
             # Children's turns are not on a path of this entity, so their usage is added here.
-            entity.state.usage = entity.usage + Usage.of_record(below).counted()
-    entity.state.usage = sum(used.values(), entity.usage)
+            entity.usage = entity.usage + Usage.of_record(below).counted()
+    entity.usage = sum(used.values(), entity.usage)
     skip = getattr(entity.crystal, "skip", None)
     if skip is not None:
         skip(queries)

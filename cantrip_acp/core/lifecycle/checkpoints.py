@@ -333,7 +333,7 @@ class Checkpoints:
         assert store is not None, "_watch opened it"
         assert attribution is not None, "_attribute made it"
         loom, name = self._key()
-        cast = self._entity.cast.id if self._entity.cast is not None else self._entity.last_cast
+        cast = self._entity.running.id if self._entity.running is not None else self._entity.last_cast
         made: Checkpoint | None = None
         for by, changes in attribution.take():
             turn = "" if by == "user" else turn_id

@@ -202,7 +202,7 @@ class SessionKeeper:
             remark(text)
         entity = self._entity
         if aloud and entity.hub.active:
-            cast_id = entity.cast.id if entity.cast is not None else ""
+            cast_id = entity.running.id if entity.running is not None else ""
             await entity.hub.send(Noticed(entity_id=entity.id, cast_id=cast_id, depth=entity.depth, text=text))
 
     def partial_output(self) -> Output | None:

@@ -22,9 +22,9 @@ class SourceConnections:
     """The sources of one entity, opened at most once."""
 
     def __init__(self, sources: Sequence[GateSource]) -> None:
-        self._sources = sources
+        self.given = sources
         self._lock = anyio.Lock()
-        self._opened: list[OpenedSource] = []
+        self.opened: list[OpenedSource] = []
         self._done = not sources
         self.problems: tuple[str, ...] = ()
         """What of the sources cannot be used, and why. Known once they are connected."""
@@ -42,7 +42,7 @@ class SourceConnections:
                 return None
             opened: list[OpenedSource] = []
             try:
-                for source in self._sources:
+                for source in self.given:
                     opened.append(await source.open(circle))
                 more = [gate for found in opened for gate in found.gates]
                 problems = [problem for found in opened for problem in found.problems]
@@ -52,16 +52,10 @@ class SourceConnections:
                     for found in opened:
                         await found.close()
                 raise
-            self._opened, self._done = opened, True
+            self.opened, self._done = opened, True
             self.problems = (*problems, *duplicates)
             self._unseen += self.problems
             return larger
-
-    @property
-    def pairs(self) -> list[tuple[GateSource, OpenedSource | None]]:
-        """Each source with its opened form, or None before it is opened."""
-        opened: Sequence[OpenedSource | None] = self._opened or [None] * len(self._sources)
-        return list(zip(self._sources, opened, strict=False))
 
     def _is_done(self) -> bool:
         """Read the flag again: it may have changed while we waited for the lock."""
@@ -75,8 +69,8 @@ class SourceConnections:
     async def close(self) -> None:
         """Close all sources. Safe to call twice."""
         self._done = True
-        while self._opened:
-            await self._opened.pop().close()
+        while self.opened:
+            await self.opened.pop().close()
 
 
 def _add_gates(circle: Circle, gates: Sequence[Gate]) -> tuple[Circle | None, list[str]]:

@@ -288,7 +288,7 @@ async def test_a_session_whose_snapshot_cannot_be_opened_writes_nothing(tmp_path
         found = resume_entity(cantrip, loom, entity_id)
         assert found.kept == "snapshot"
         entity = found.entity
-        entity.state.crystal = ScriptedCrystal(code("n", "done(open('count.txt').read())"))
+        entity.use_crystal(ScriptedCrystal(code("n", "done(open('count.txt').read())")))
         before = len(turns(loom))
         async with entity, entity.stream("again") as stream:
             said = [event.text async for event in stream if isinstance(event, Noticed)]

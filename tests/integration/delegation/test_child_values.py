@@ -99,7 +99,7 @@ async def test_a_child_lives_on_from_cast_to_cast_of_its_parent_and_ends_with_it
     async with spell.invoke() as entity:
         assert (await entity.cast("go")).result == 1
         assert (await entity.cast("on")).result == [2, "Child('"]
-        (child,) = entity.state.children.persistent.values()
+        (child,) = entity.children.persistent.values()
         assert child.usage.total_tokens == 0
         assert not child.closed
     assert child.closed
@@ -116,7 +116,7 @@ async def test_what_is_cut_off_ends_those_who_wait_too() -> None:
     )
     async with spell.invoke() as entity:
         assert (await entity.cast("go")).reason == "max_turns"
-        assert entity.state.children.persistent == {}
+        assert entity.children.persistent == {}
         assert (await entity.cast("on")).result.startswith("there is no child")
 
 

@@ -197,9 +197,9 @@ async def test_summoned_children_end_with_a_cancel_at_every_level() -> None:
                 await anyio.sleep(0.02)
             await anyio.sleep(1)
         # The idle child, and those in a line below.
-        living, line = list(entity.state.children.persistent.values()), [entity]
-        while line[-1].state.children.persistent:
-            line.append(list(line[-1].state.children.persistent.values())[-1])
+        living, line = list(entity.children.persistent.values()), [entity]
+        while line[-1].children.persistent:
+            line.append(list(line[-1].children.persistent.values())[-1])
         workers = [e.medium_session._session._worker for e in {*living, *line[1:]}]  # type: ignore[union-attr]
         assert len(workers) == 4
         began = time.perf_counter()

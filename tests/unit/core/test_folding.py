@@ -300,5 +300,5 @@ async def test_a_result_is_never_folded_before_a_query_has_seen_it(folding: dict
 async def test_a_fold_on_request_keeps_the_last_turn() -> None:
     async with spell(Worker(4, None), folding={"keep_turns": 0}).invoke() as entity:
         await entity.cast("go")
-        assert await fold_now(entity.state) == 3
+        assert await fold_now(entity) == 3
         assert entity.context.unfolded == 1

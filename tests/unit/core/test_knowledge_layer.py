@@ -103,7 +103,7 @@ async def test_the_loom_shows_what_each_query_saw() -> None:
     async with made.invoke() as entity:
         await entity.cast("Do it.")
         await entity.cast("Again.")
-        last = entity.state.last_turn
+        last = entity.last_turn
     view = ReplayedContext(loom, Outline(loom))
     rebuilt = [plain(window.messages[: each.at]) for window in view.windows(last) for each in window.uttered]
     assert rebuilt == [plain(query.messages) for query in crystal.invocations]

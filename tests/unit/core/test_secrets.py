@@ -112,7 +112,7 @@ async def test_a_diff_is_masked_too() -> None:
         return GateReply("ok", diffs=(Diff("/f", f"old {SECRET}", f"new {SECRET}"), Diff("/g", None, SECRET)))
 
     entity = make({"tool_calls": [{"gate": "edit"}]}, done(), gates=["done", Gate.of(edit)]).invoke()
-    entity.state.redactor = entity.executor._redactor = Redactor([SECRET])
+    entity.redactor = entity.executor._redactor = Redactor([SECRET])
     async with entity.stream("go") as stream:
         events = [as_json(e) async for e in stream]
     assert SECRET not in json.dumps(events)
@@ -125,7 +125,7 @@ async def test_a_key_of_the_environment_reaches_no_loom_and_no_event(tmp_path: P
     path = tmp_path / "a.jsonl"
     cantrip = make(echo(f"it is {SECRET}", content=f"I saw {SECRET}"), done(SECRET), loom=Loom.open(path))
     entity = cantrip.invoke()
-    entity.state.redactor = entity.executor._redactor = Redactor([SECRET])
+    entity.redactor = entity.executor._redactor = Redactor([SECRET])
     async with entity.stream(f"Use {SECRET}.") as stream:
         events = [as_json(e) async for e in stream]
     assert SECRET not in path.read_text()
@@ -143,7 +143,7 @@ async def test_a_key_in_the_name_or_the_id_of_a_call_is_masked(where: str, tmp_p
         {"content": "I try.", "tool_calls": calls}, done("over"), loom=Loom.open(path), gates=["done", "echo"]
     )
     entity = cantrip.invoke()
-    entity.state.redactor = entity.executor._redactor = Redactor([SECRET])
+    entity.redactor = entity.executor._redactor = Redactor([SECRET])
     async with entity.stream("go") as stream:
         events = [as_json(e) async for e in stream]
     assert SECRET not in path.read_text()

@@ -74,7 +74,7 @@ async def test_counters_survive_forks_and_reloads() -> None:
         await entity.cast("go")
         again = parent(one(), done(), children=[helper] * 4, wards=wards)
         forked = await entity.fork(cantrip=again)
-        assert (forked.state.children.count, forked.state.children.descendants) == (1, 2)
+        assert (forked.children.count, forked.children.descendants) == (1, 2)
         result = await forked.cast("once more")
         (refused,) = [
             r for t in entity.loom.turns() if t.cast_id == result.cast_id for r in t.observation.results if r.is_error
@@ -82,4 +82,4 @@ async def test_counters_survive_forks_and_reloads() -> None:
         assert "max_children_total" in str(refused.result)
         await forked.close()
     loaded = resume_entity(again, entity.loom, entity.id).entity
-    assert (loaded.state.children.count, loaded.state.children.descendants) == (1, 2)
+    assert (loaded.children.count, loaded.children.descendants) == (1, 2)

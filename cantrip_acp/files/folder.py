@@ -46,11 +46,6 @@ class Entry(Struct, frozen=True):
     def size(self) -> int:
         return self.status.st_size if self.is_file else 0
 
-    @property
-    def changed(self) -> float:
-        """Modification time in seconds since the epoch."""
-        return self.status.st_mtime
-
 
 class Folder:
     """An open folder. ``path`` is for messages."""

@@ -63,6 +63,10 @@ class BaseLoom:
                 if problem is not None:
                     store.note(position, problem.message, problem.rule)
         self._tree = tree
+        self.location = store.location
+        """The path or address of the store; None in memory."""
+        self.later: Mapping[str, int] = tree.later
+        """The number of records of a later version, by kind. They are kept and copied; this version does not use them."""
         self._in_step = threading.RLock()
         """Held while store and tree change, and while the whole tree is read. Threads that look for a turn read on in the
         store, also while another one appends."""
@@ -86,11 +90,6 @@ class BaseLoom:
     def pieces(self) -> Mapping[str, int]:
         """The position of the snapshot record that holds a piece of a state, by the piece's hash."""
         return MappingProxyType(self._tree.pieces)
-
-    @property
-    def location(self) -> str | None:
-        """The path or address of the store; None in memory."""
-        return self._store.location
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -345,12 +344,6 @@ class BaseLoom:
         """Yield every record as it was written, in order; those of a later version are `LaterRecord`."""
         for head in self._store.scan():
             yield typed("Record", head[1])
-
-    @property
-    def later(self) -> Mapping[str, int]:
-        """The number of records of a later version, by kind. They are kept and copied; this version does not use
-        them."""
-        return self._tree.later
 
     def casts(self) -> list[tuple[CastRecord, CastRecord | None]]:
         """Each cast's start with its end. The end is None where the cast still runs or its process crashed."""

@@ -140,7 +140,7 @@ def _weights(recipe: Recipe) -> Iterator[tuple[KeyPath, str, bool]]:
         provider, model = options.get("provider"), str(options.get("model") or "")
         if provider in names.EMBEDDED:
             try:
-                weights.find(provider, model, recipe.folder)
+                weights.find(provider, model, recipe.path.parent)
             except CrystalError as missing:
                 yield (
                     at if isinstance(crystal, str) else (*at, "model"),
@@ -219,7 +219,7 @@ def trust_of(recipe: Recipe, workspace: Path, state_dir: Path) -> str:
         return "built in"
     if recipe.source == "user":
         return "yours: it is in your configuration folder"
-    asked = list(trust.demands(recipe.data, recipe.folder, workspace))
+    asked = list(trust.demands(recipe.data, recipe.path.parent, workspace))
     if not asked:
         return "not needed: nothing in the recipe needs trust"
     state = trust.Ledger(state_dir).state(workspace, recipe.files) if trust.lies_in(workspace, recipe) else "untrusted"

@@ -48,11 +48,6 @@ class Recipe:
     def description(self) -> str:
         return str(self.data.get("description", ""))
 
-    @property
-    def folder(self) -> Path:
-        """The folder to which ``script``, ``python`` and ``system_prompt_file`` are relative."""
-        return self.path.parent
-
     @cached_property
     def document(self) -> Document:
         """The text with source positions. It is parsed again if the data came from the cache."""

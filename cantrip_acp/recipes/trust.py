@@ -48,7 +48,7 @@ def require(recipe: Recipe, workspace: Path, state_dir: Path) -> None:
     """Accept a recipe that is harmless, the user's own, built in, or trusted. Raises `UntrustedRecipe`."""
     if recipe.source in ("user", "built-in"):
         return
-    asked = list(demands(recipe.data, recipe.folder, workspace))
+    asked = list(demands(recipe.data, recipe.path.parent, workspace))
     if not asked:
         return
     ours = lies_in(workspace, recipe)

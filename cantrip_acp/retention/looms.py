@@ -46,12 +46,9 @@ MARKED = "marked to be kept"
 class LoomFiles:
     """A loom's file and the files beside it that belong to it: index, torn lines, a database's log, the keep mark."""
 
+    name: str
     entry: Entry
     beside: list[Entry]
-
-    @property
-    def name(self) -> str:
-        return self.entry.name
 
     @property
     def size(self) -> int:
@@ -60,8 +57,8 @@ class LoomFiles:
     @property
     def changed(self) -> float:
         # Readers leave an empty WAL behind; it does not count.
-        written = [e.changed for e in self.beside if e.name.endswith("-wal") and e.size]
-        return max([self.entry.changed, *written])
+        written = [e.status.st_mtime for e in self.beside if e.name.endswith("-wal") and e.size]
+        return max([self.entry.status.st_mtime, *written])
 
     @property
     def marked(self) -> bool:
@@ -71,7 +68,7 @@ class LoomFiles:
 def list_looms(folder: Folder) -> list[LoomFiles]:
     """All looms of the folder, the oldest first. Links are ignored."""
     files = [entry for entry in folder.entries() if entry.is_file]
-    looms = {e.name: LoomFiles(e, []) for e in files if _is_loom(folder, e)}
+    looms = {e.name: LoomFiles(e.name, e, []) for e in files if _is_loom(folder, e)}
     for entry in files:
         found = _BESIDE.fullmatch(entry.name)
         name = found["loom"] if found else entry.name.partition(".")[0] + LINES if entry.name.endswith(_SESSION) else ""

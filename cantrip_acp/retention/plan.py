@@ -117,11 +117,11 @@ def _plan_compiled_recipes(plan: Plan, folder: Folder, now: float) -> None:
     """Find compiled recipes that were not read for long; they are compiled again when needed."""
     limit = plan.rules.older_than
     for entry in folder.entries() if limit is not None else ():
-        unused = now - max(entry.changed, entry.status.st_atime)
+        unused = now - max(entry.status.st_mtime, entry.status.st_atime)
         if limit is not None and entry.is_file and _COMPILED.fullmatch(entry.name) and unused > limit:
             name, why = f"recipes/{entry.name}", "made again when needed"
             plan.items.append(
-                Item("compiled recipe", name, entry.size, entry.changed, why, _delete_file(folder, entry))
+                Item("compiled recipe", name, entry.size, entry.status.st_mtime, why, _delete_file(folder, entry))
             )
 
 

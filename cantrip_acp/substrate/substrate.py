@@ -119,11 +119,8 @@ class Substrate:
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
-
-    @property
-    def location(self) -> str:
+        self.location = tables.location
         """Where it is kept, without a password."""
-        return self.tables.location
 
     def __repr__(self) -> str:
         return f"Substrate({self.location!r})"

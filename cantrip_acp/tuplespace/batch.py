@@ -72,7 +72,7 @@ def recipe_digest(recipe: Recipe, model: str = "") -> str:
     from cantrip_acp.recipes import trust
 
     digest = hashlib.sha256(recipe.raw + (f"\0{model}".encode() if model else b""))
-    for name, path in sorted((os.path.relpath(each, recipe.folder), each) for each in trust.named_by(recipe)):
+    for name, path in sorted((os.path.relpath(each, recipe.path.parent), each) for each in trust.named_by(recipe)):
         try:
             content = hashlib.sha256(recipe.files.read(path)).hexdigest()
         except CantripError:

@@ -45,12 +45,9 @@ class AgentProcess:
         self._stderr_read = anyio.Event()
         assert process.stdin is not None
         assert process.stdout is not None
+        self.pid = process.pid
         self.stdin: anyio.abc.ByteSendStream = process.stdin
         self.stdout: anyio.abc.ByteReceiveStream = process.stdout
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def returncode(self) -> int | None:

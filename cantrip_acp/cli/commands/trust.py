@@ -185,7 +185,7 @@ def _describe_files(folder: Path, what: Content) -> list[dict[str, Any]]:
             continue
         about["can"] = [_line(power) for power in powers(recipe)]
         about["needs_trust"] = []
-        for at, why in demands(recipe.data, recipe.folder, folder.resolve()):
+        for at, why in demands(recipe.data, recipe.path.parent, folder.resolve()):
             problem = recipe.problem(at, why)
             about["needs_trust"].append({"line": problem.line, "key": _line(problem.key), "why": _line(why)})
     return found

@@ -177,8 +177,8 @@ def _key(line: ThreadLine, sort: str) -> tuple[int, Any]:
         "reward": line.reward,
         "relative": line.relative,
         "turns": line.turns,
-        "tokens": line.spent.tokens,
-        "cost": line.spent.cost,
+        "tokens": line.spent.usage.total_tokens,
+        "cost": line.spent.usage.cost,
         "seconds": line.spent.seconds,
     }[sort]
     return (0, 0) if value is None or value == "" else (1, value)
@@ -212,8 +212,8 @@ def _table(found: list[tuple[str, ThreadLine]], *, more: bool, many_looms: bool)
                 (number(line.reward), "magenta"),
                 (number(line.relative), "magenta"),
                 f"{line.turns:,}",
-                tokens(line.spent.tokens, line.spent.usage.queries_without_usage),
-                mark_incomplete(money(line.spent.cost), line.spent.usage.queries_without_cost),
+                tokens(line.spent.usage.total_tokens, line.spent.usage.queries_without_usage),
+                mark_incomplete(money(line.spent.usage.cost), line.spent.usage.queries_without_cost),
                 (line.ended[:19].replace("T", " "), "dim"),
                 (line.model or "", "dim"),
                 f"{line.children:,}" if line.children else "",

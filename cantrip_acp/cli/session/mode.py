@@ -21,6 +21,7 @@ class TerminalMode:
         self._entity = entity
         self._show = show
         self._permissions = next(each for each in entity.cantrip.interceptors if isinstance(each, Permissions))
+        self.name = self._permissions.mode
         self._before_ask = modes.TRUSTED
         apply_mode(entity, self.name, known=self.name if entity.note is None else None)
 
@@ -30,17 +31,13 @@ class TerminalMode:
         apply_mode(entity, self.name, known=self.name)
 
     @property
-    def name(self) -> str:
-        return self._permissions.mode
-
-    @property
     def told_next(self) -> bool:
         """Whether the entity is told of the present mode with its next query."""
         return self._entity.due_note is not None
 
     def set(self, mode: str) -> None:
         """Apply a mode at once: its wards, when the user is asked, and what it decides of the questions that are open."""
-        self._permissions.mode = mode
+        self.name = self._permissions.mode = mode
         apply_mode(self._entity, mode)
         self._permissions.settle_open_questions()
 

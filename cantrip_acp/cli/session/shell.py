@@ -45,12 +45,9 @@ class TurnWithoutEntity:
         self.context: tuple[ContextBlock, ...] = ()
         self.answers: list[Any] = []
         self._trace = tracing.trace_from(None)
+        self.trace_id = self._trace.trace_id
         self._executor = GateExecutor(circle, hub=EventHub(), redactor=shared())
         self._calls = 0
-
-    @property
-    def trace_id(self) -> str:
-        return self._trace.trace_id
 
     @property
     def traceparent(self) -> str:

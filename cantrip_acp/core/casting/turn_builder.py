@@ -36,7 +36,6 @@ from cantrip_acp.text.json_data import freeze, freeze_record
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Event
     from cantrip_acp.core.ports import ProgramReport
@@ -101,9 +100,13 @@ class TurnBuilder:
         "_write_part",
         "answer",
         "cast",
+        "cast_id",
+        "context",
         "cut",
         "cut_output",
+        "depth",
         "entity",
+        "entity_id",
         "extra_usage",
         "finished",
         "gate_calls",
@@ -113,6 +116,7 @@ class TurnBuilder:
         "response",
         "results",
         "started",
+        "trace_id",
         "used",
         "voided",
     )
@@ -129,6 +133,8 @@ class TurnBuilder:
         """The entity whose turn it is."""
         self.cast = cast
         """The cast that the turn belongs to."""
+        self.entity_id, self.cast_id, self.trace_id = entity.id, cast.id, cast.trace.trace_id
+        self.depth, self.context = entity.depth, cast.blocks
         self._executor = executor
         self._write_part = close_part
         self.id = new_id("t")
@@ -161,33 +167,13 @@ class TurnBuilder:
         return self.entity.circle.wards
 
     @property
-    def entity_id(self) -> str:
-        return self.entity.id
-
-    @property
-    def cast_id(self) -> str:
-        return self.cast.id
-
-    @property
-    def trace_id(self) -> str:
-        return self.cast.trace.trace_id
-
-    @property
     def traceparent(self) -> str:
         """W3C trace context for processes that the turn starts."""
         return tracing.traceparent(self.cast.trace)
 
     @property
-    def depth(self) -> int:
-        return self.entity.depth
-
-    @property
     def listening(self) -> bool:
         return self.entity.hub.active
-
-    @property
-    def context(self) -> Sequence[ContextBlock]:
-        return self.cast.blocks
 
     @property
     def folded(self) -> int:
@@ -220,11 +206,6 @@ class TurnBuilder:
         self.cut_output = None
         self.outputs.pop()
         return output
-
-    @property
-    def single_cast(self) -> bool:
-        """Whether the entity ends with this cast, so that its medium's state is not needed afterwards."""
-        return self.entity.ends_when_cut
 
     @asynccontextmanager
     async def spawning(self, call_id: str) -> AsyncIterator[str]:

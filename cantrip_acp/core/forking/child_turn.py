@@ -183,14 +183,11 @@ class _OpenedSome:
     def __init__(self, opened: OpenedSource, names: frozenset[str]) -> None:
         self._opened = opened
         self._names = names
+        self.problems = opened.problems
 
     @property
     def gates(self) -> Sequence[Gate]:
         return [gate for gate in self._opened.gates if gate.name in self._names]
-
-    @property
-    def problems(self) -> Sequence[str]:
-        return self._opened.problems
 
     async def close(self) -> None:
         await self._opened.close()

@@ -35,7 +35,6 @@ from cantrip_acp.telemetry import tracing
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
-    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.events import Event
     from cantrip_acp.loom.loom import Loom
 
@@ -304,6 +303,8 @@ class RecordedTurn:
         self._entity = entity
         self._part = part
         self._turn = turn
+        self.wards, self.entity_id, self.depth = entity.circle.wards, entity.id, entity.depth
+        self.cast_id = part.id or turn.id
         # Only calls of the code: what the crystal called directly is not part of it.
         self._results = [r for r in turn.observation.results if r.tool_call_id is None]
         output = turn.observation.output
@@ -311,30 +312,11 @@ class RecordedTurn:
         self.finished = False
         self.problems: list[str] = []
         self._trace = tracing.trace_from({"trace_id": turn.metadata.trace_id})
-
-    @property
-    def wards(self) -> Wards:
-        return self._entity.circle.wards
-
-    @property
-    def entity_id(self) -> str:
-        return self._entity.id
-
-    @property
-    def cast_id(self) -> str:
-        return self._part.id or self._turn.id
-
-    @property
-    def trace_id(self) -> str:
-        return self._trace.trace_id
+        self.trace_id = self._trace.trace_id
 
     @property
     def traceparent(self) -> str:
         return self._trace.traceparent()
-
-    @property
-    def depth(self) -> int:
-        return self._entity.depth
 
     @property
     def context(self) -> Sequence[ContextBlock]:

@@ -1,5 +1,6 @@
 """The life cycles of an entity, one module each; `core.entity.Entity` composes them.
 
-`medium_session` opens and closes the medium's session, `sources` connects to gate sources, `children` counts and limits child entities, `checkpoints` stores files after each turn.
+`medium_session` opens and closes the medium's session, `sources` connects to gate sources, `children` counts and limits child
+entities, `checkpoints` stores files after each turn.
 May import everything below the entity. Start with `core/entity.py`.
 """

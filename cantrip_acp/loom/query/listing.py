@@ -37,14 +37,6 @@ class Spent(msgspec.Struct, frozen=True):
     def __add__(self, other: Spent) -> Spent:
         return Spent(self.usage + other.usage, self.seconds + other.seconds)
 
-    @property
-    def tokens(self) -> int | None:
-        return self.usage.total_tokens
-
-    @property
-    def cost(self) -> float | None:
-        return self.usage.cost
-
     def record(self) -> dict[str, Any]:
         """As JSON data; unknown values are null, with the number of queries where something is unknown."""
         used = self.usage

@@ -202,13 +202,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
         return self.error is not None or self.exit_code not in (0, None)
 
     @property
-    def printed(self) -> str:
-        """The text of both streams, in order if the order is known."""
-        return self.styled.text
-
-    @property
     def styled(self) -> Styled:
-        """What `printed` is, with its colours."""
+        """The text of both streams with its colours, in order if the order is known."""
         order = self.order or ()
         stdout, stderr = self.streams
         if sum(n for n in order if n > 0) != len(self.stdout) or -sum(n for n in order if n < 0) != len(self.stderr):

@@ -53,6 +53,8 @@ class PostgresStore:
 
     def __init__(self, url: str, *, fsync: bool = False, readonly: bool = False) -> None:
         self._url = PgUrl.of(url)
+        self.location: str | None = self._url.shown
+        """The address, without a password."""
         self._address = url
         self.problems: list[Problem] = []
         self.readonly = readonly
@@ -76,11 +78,6 @@ class PostgresStore:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def location(self) -> str | None:
-        """The address, without a password."""
-        return self._url.shown
 
     def __repr__(self) -> str:
         return f"PostgresStore({self._url.shown!r})"

@@ -60,7 +60,7 @@ class TrustManager:
 
         asked = [
             {"key": problem.key, "line": problem.line, "why": why}
-            for path, why in trust.demands(recipe.data, recipe.folder, workspace)
+            for path, why in trust.demands(recipe.data, recipe.path.parent, workspace)
             if (problem := recipe.problem(path, why))
         ]
         if trust.lies_in(workspace, recipe):
@@ -105,6 +105,6 @@ def _content(recipe: Recipe) -> str:
             whole.update(recipe.files.read(file))
         except DefinitionError:
             whole.update(b"\0missing\0")
-    for program in trust.programs(recipe, recipe.folder):
+    for program in trust.programs(recipe, recipe.path.parent):
         whole.update(trust.program_digest(program).encode())
     return whole.hexdigest()

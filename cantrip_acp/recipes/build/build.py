@@ -136,7 +136,7 @@ def _loom_settings(recipe: Recipe) -> dict[str, Any]:
     """The recipe's ``loom`` settings. A database file is relative to the recipe's folder, like all files in a recipe."""
     settings = dict(recipe.data.get("loom", {}))
     if "store" in settings:
-        settings["store"] = address.resolve_address(settings["store"], recipe.folder)
+        settings["store"] = address.resolve_address(settings["store"], recipe.path.parent)
     return settings
 
 

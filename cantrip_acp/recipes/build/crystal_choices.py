@@ -150,14 +150,14 @@ def _chosen_options(recipe: Recipe, value: str | None) -> tuple[dict[str, Any], 
     given = recipe.data.get("crystal")
     named: Mapping[str, Any] = recipe.data.get("crystals", {})
     if value is not None and value in named:
-        return crystal_factory.options_of(named[value]), recipe.folder
+        return crystal_factory.options_of(named[value]), recipe.path.parent
     if value is None or value == own_value(recipe):
-        return (crystal_factory.options_of(given), recipe.folder) if given is not None else _of_environment()
+        return (crystal_factory.options_of(given), recipe.path.parent) if given is not None else _of_environment()
     provider, colon, model = value.partition(":")
     own = crystal_factory.options_of(given) if given is not None else {}
     if own.get("provider") == provider and "base_url" in own and model.strip():
         # Another model of the recipe's own server.
-        return {**{key: own[key] for key in _OF_SERVER if key in own}, "model": model.strip()}, recipe.folder
+        return {**{key: own[key] for key in _OF_SERVER if key in own}, "model": model.strip()}, recipe.path.parent
     homeless = provider == "local" and environment_address(provider) is None
     if not colon or not model.strip() or provider not in MODEL_PROVIDERS or homeless:
         known = ", ".join((*named, *(f"{name}:MODEL" for name in MODEL_PROVIDERS if name != "local")))

@@ -37,7 +37,7 @@ def crystal_for(recipe: Recipe) -> Crystal:
     given = recipe.data.get("crystal")
     if given is not None:
         need = FactoryContext(
-            recipe.folder,
+            recipe.path.parent,
             recipe.files,
             recipe.state_dir,
             # A text has no keys, so the position of the text is used.
@@ -109,7 +109,7 @@ def make_named_crystal(recipe: Recipe, name: str) -> Crystal:
     def error(path: KeyPath, message: str) -> DefinitionError:
         return recipe.error(("crystals", name, *(() if isinstance(given, str) else path)), message)
 
-    return make_crystal(options_of(given), FactoryContext(recipe.folder, recipe.files, recipe.state_dir, error))
+    return make_crystal(options_of(given), FactoryContext(recipe.path.parent, recipe.files, recipe.state_dir, error))
 
 
 class NamedCrystals(Mapping[str, Crystal]):

@@ -25,7 +25,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,14 +53,6 @@ if TYPE_CHECKING:
 
 STATE = "state.safetensors"
 _FORMAT = 1
-
-
-@dataclass(slots=True)
-class _State:
-    """How far a run is, and the tensors of its last save; none before the first."""
-
-    history: list[Step]
-    tensors: Mapping[str, Any]
 
 
 class Run:
@@ -91,11 +83,7 @@ class Run:
         """The files of the example that have changed since the last save."""
         self._files = _files(example.folder)
         self._cantrip = cantrip
-        self._state = self._load()
-
-    @property
-    def history(self) -> list[Step]:
-        return self._state.history
+        self.history, self._saved = self._load()
 
     async def train(self, progress: Callable[[Step], None]) -> list[Step]:
         """Train until the run has ``settings.steps`` steps. ``progress`` gets each step that ended.
@@ -111,7 +99,7 @@ class Run:
             except BlockingIOError:
                 raise CantripError(f"another process trains in {self.folder}; wait for it or stop it") from None
             # Another process may have trained since.
-            self._state = self._load()
+            self.history, self._saved = self._load()
             return await self._train(progress)
 
     async def _train(self, progress: Callable[[Step], None]) -> list[Step]:
@@ -245,8 +233,8 @@ class Run:
                 entropy=settings.entropy,
                 scale_rewards=settings.scale_rewards,
             )
-            if self._state.tensors:
-                learner.load(self._state.tensors)
+            if self._saved:
+                learner.load(self._saved)
             return learner
 
         sampler = Sampler(load)
@@ -262,10 +250,11 @@ class Run:
         finally:
             sampler.close()
 
-    def _load(self) -> _State:
+    def _load(self) -> tuple[list[Step], Mapping[str, Any]]:
+        """The steps so far, and the tensors of the last save; none before the first."""
         file = self.folder / STATE
         if not file.exists():
-            return _State([], {})
+            return [], {}
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -284,7 +273,7 @@ class Run:
             )
         before, now = about.get("files", self._files), self._files
         self.changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-        return _State(convert(about["history"], list[Step]), tensors)
+        return convert(about["history"], list[Step]), tensors
 
     def _save(self, model: Model, learner: Learner) -> None:
         from safetensors.torch import save

@@ -194,7 +194,7 @@ def test_trust(workspace: Path, key: str, allowed: bool) -> None:
     venv(workspace / ".venv")
     (workspace / "link").symlink_to(workspace.parent)
     recipe = load(str(write(workspace, key)))
-    found = list(demands(recipe.data, recipe.folder, workspace))
+    found = list(demands(recipe.data, recipe.path.parent, workspace))
     expected = [] if allowed else [(("circle", "code_python"), "the interpreter is outside the workspace")]
     assert found == expected
 

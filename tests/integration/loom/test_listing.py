@@ -33,7 +33,7 @@ def test_lines(place: Place) -> None:
     assert (v2.state, v2.outcome, v2.turns, v2.reward, v2.model) == ("truncated", "interrupted", 2, None, "m-2")
     # The cost of one of its two turns is not known.
     assert v2.spent == Spent(Usage(200, 20, 10, cost=0.25, queries_without_cost=1), 1.0)
-    assert (w1.parent, w1.turns, w1.casts, w1.intent, w1.spent.tokens) == ("t2", 1, 1, "Read the log", 110)
+    assert (w1.parent, w1.turns, w1.casts, w1.intent, w1.spent.usage.total_tokens) == ("t2", 1, 1, "Read the log", 110)
     assert listing.line("t3") == t3
     record = t3.record()
     assert json.loads(json.dumps(record)) == record

@@ -169,7 +169,7 @@ def test_codes_between_its_characters_do_not_show_a_secret(leak: tuple[str, list
         assert secret not in text
         assert secret not in CODE.sub("", text)
         assert secret not in re.sub(r"[\x00-\x1f]|\[K", "", CODE.sub("", text))
-    assert MASK in output.printed or secret not in b"".join(data for _, data in pieces).decode()
+    assert MASK in output.styled.text or secret not in b"".join(data for _, data in pieces).decode()
 
 
 PRINTED = st.lists(

@@ -101,7 +101,7 @@ def test_a_damaged_loom(tmp_path: Path) -> None:
         found = {line.leaf: line for line in Listing(loom).lines()}
         assert {"t3", "u3", "v2", "w1", "x1"} <= set(found)
         # What is left of the way is counted.
-        assert (found["t3"].turns, found["t3"].spent.tokens, found["t3"].state) == (2, 220, "terminated")
+        assert (found["t3"].turns, found["t3"].spent.usage.total_tokens, found["t3"].state) == (2, 220, "terminated")
         assert next(Listing(loom).lines(ThreadFilter(text="needle"))).leaf == "u3"
         counted = Statistics()
         counted.add(loom)

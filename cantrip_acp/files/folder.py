@@ -233,7 +233,7 @@ class Folder:
         entry = self.entry(name)
         if entry is None or not entry.is_folder:
             return 0.0
-        last = entry.changed
+        last = entry.status.st_mtime
         for _, folders, files, fd in os.fwalk(name, dir_fd=self.fd, follow_symlinks=False):
             for each in (*folders, *files):
                 try:

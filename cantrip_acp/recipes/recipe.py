@@ -63,7 +63,7 @@ class Recipe:
 
     def path_of(self, name: str) -> Path:
         """The path of a file that the recipe names."""
-        return self.folder / Path(name).expanduser()
+        return self.path.parent / Path(name).expanduser()
 
     def independent(self) -> Recipe:
         """The recipe for one of many casts. It learns nothing from other sessions and leaves nothing for them."""

@@ -251,7 +251,7 @@ class ProjectLog:
         entry = folder.entry(LOG)
         if entry is None or not entry.size:
             return
-        day = datetime.datetime.fromtimestamp(entry.changed, datetime.UTC).date()
+        day = datetime.datetime.fromtimestamp(entry.status.st_mtime, datetime.UTC).date()
         if day >= datetime.datetime.now(datetime.UTC).date():
             return
         packed = f"tuples-{day.isoformat()}.jsonl.gz"

@@ -223,8 +223,8 @@ def _failure(said: WorkerAnswer, circle: CircleView) -> str:
     parts = [clean(said.answer.error or "it answered another call")]
     if said.timed_out:
         parts.append(f"timed out after {circle.wards.code_timeout_ms} ms (code_timeout_ms)")
-    if said.styled.text.strip():
-        parts.append(f"[printed]\n{said.styled.text.rstrip()}")
+    if said.printed.strip():
+        parts.append(f"[printed]\n{said.printed.rstrip()}")
     return "\n".join(parts)
 
 

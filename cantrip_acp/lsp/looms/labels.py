@@ -70,7 +70,7 @@ def cast(book: LoomDocument, number: int) -> dict[str, Any]:
     else:
         spent = book.spent(number)
     tokens = {"prompt": spent.prompt_tokens, "completion": spent.completion_tokens, "cached": spent.cached_tokens}
-    cost = spent.usage.cost
+    cost = spent.cost
     text = "" if end is None else end.error or (end.result if isinstance(end.result, str) else "") or end.summary or ""
     return {
         "n": number,

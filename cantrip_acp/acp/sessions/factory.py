@@ -1,7 +1,7 @@
 """Session factory: makes the entity of a new session, of a session from disk, or of a fork, from a recipe.
 
-It reads files, so its methods run in a thread. It also finds a turn by number or id (`find_turn`), and makes gate sources
-from the MCP servers that a client names (`mcp_sources`).
+It reads files, so its methods run in a thread. It also makes gate sources from the MCP servers that a client names
+(`mcp_sources`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,22 +35,8 @@ from cantrip_acp.acp.wire.jsonrpc import invalid_params
 from cantrip_acp.core.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.gates.contract import GateSource
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import (
-    CantripRecord,
-    CastRecord,
-    ConfigRecord,
-    ContextRecord,
-    FilesRecord,
-    FoldRecord,
-    ForkRecord,
-    LoomHeader,
-    RewardRecord,
-    SnapshotRecord,
-    Turn,
-    UtteranceRecord,
-    new_id,
-    now,
-)
+from cantrip_acp.loom.query.copied_path import records_on_path
+from cantrip_acp.loom.records.turn import ConfigRecord, ForkRecord, new_id, now
 from cantrip_acp.loom.stores.address import display_address, is_address
 
 if TYPE_CHECKING:
@@ -61,7 +47,6 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import Interceptor
     from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.loom.query.history import CastPart
-    from cantrip_acp.loom.records.turn import Record
     from cantrip_acp.recipes.recipe import Recipe
 
 
@@ -507,139 +492,6 @@ def chosen_options(metadata: SessionMetadata) -> dict[str, Any]:
 def permission_change(granted: Grant) -> dict[str, Any]:
     """A remembered permission, as a change for a ``config`` record."""
     return {"tool": granted.tool, "pattern": granted.pattern, "allowed": granted.allowed}
-
-
-def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Record]:
-    """The records on the path to a turn, in the order in which they were written, and the start of ``cast_id``.
-
-    The end of a cast is among them if the path has the turn with which the cast ended. They include the records of the
-    children that turns on the path spawned, and of the children of those.
-    """
-    on_path = set(loom.path(turn_id))
-    casts: set[str] = set() if cast_id is None else {cast_id}
-    below, turns = _descendants(loom, on_path)
-    casts |= below
-    on_path |= turns
-    cantrips: set[str] = set()
-    ended = below.copy()
-    last_turns = {place.cast_id: each for each, place in loom.places.copy().items() if place.role != "call"}
-    for each in on_path:
-        turn = loom.turn(each)
-        cantrips.add(turn.cantrip_id)
-        if turn.cast_id is not None:
-            casts.add(turn.cast_id)
-            # A cast of which the path goes on in another cast has ended too, if this was its last turn.
-            if last_turns.get(turn.cast_id) == each and (turn.reason is not None or each != turn_id):
-                ended.add(turn.cast_id)
-    silent = _silent_casts(loom, casts)
-    casts |= silent
-    ended |= silent
-    for record in loom.records():
-        match record:
-            case LoomHeader():
-                continue
-            case CantripRecord():
-                wanted = record.id in cantrips
-            case Turn():
-                wanted = record.id in on_path
-            case CastRecord():
-                # The path may leave a cast before its end; then the end of the cast is not part of it.
-                wanted = record.id in casts and (record.event == "start" or record.id in ended)
-            case ContextRecord() | FoldRecord():
-                wanted = record.cast_id in casts
-            case RewardRecord() | SnapshotRecord():
-                wanted = record.turn_id in on_path
-            case FilesRecord():
-                # The fork's checkpoints continue from those.
-                wanted = record.turn_id in on_path and record.checkpoint is not UNSET and record.restored is UNSET
-            case UtteranceRecord(partial=True):
-                # What a cast said before it was stopped; of a turn on the path, the turn has it.
-                wanted = record.cast_id in silent or (record.cast_id in ended and record.parent_id in on_path)
-            case ConfigRecord():
-                # A cut of the context belongs to the turns after it. Other changes are those of a session, not of a thread.
-                cut = record.changes.get("compacted")
-                wanted = isinstance(cut, Mapping) and cut.get("after") in on_path
-            case _:
-                wanted = False
-        if wanted:
-            yield record
-
-
-def _silent_casts(loom: Loom, casts: set[str]) -> set[str]:
-    """The casts without a turn that came before the last of these casts of the same entity: it read their intents."""
-    last: dict[str, int] = {}
-    starts = list(loom.cast_starts().values())
-    for at, start in enumerate(starts):
-        if start.id in casts:
-            last[start.entity_id] = at
-    before = {start.id for at, start in enumerate(starts) if at < last.get(start.entity_id, 0)}
-    return before - casts
-
-
-def _descendants(loom: Loom, above: set[str]) -> tuple[set[str], set[str]]:
-    """The casts and turns of the children that these turns spawned, and of their children."""
-    cast_turns: dict[str, list[str]] = {}
-    entity_turns: dict[str, list[str]] = {}
-    for each, place in loom.places.copy().items():
-        if place.cast_id is not None:
-            cast_turns.setdefault(place.cast_id, []).append(each)
-        if place.role == "call" and place.parent_id is not None:
-            entity_turns.setdefault(place.parent_id, []).append(each)
-    spawned: dict[str, list[str]] = {}
-    for start in loom.cast_starts().values():
-        if start.parent_turn_id is not None:
-            spawned.setdefault(start.parent_turn_id, []).append(start.id)
-    casts, turns, waiting = set[str](), set[str](), list(above)
-    while waiting:
-        at = waiting.pop()
-        new = set(spawned.get(at, ())) - casts
-        casts |= new
-        found = (
-            {*entity_turns.get(at, ()), *(each for cast in new for each in cast_turns.get(cast, ()))} - above - turns
-        )
-        turns |= found
-        waiting += found
-    return casts, turns
-
-
-def find_turn(entity: Entity, named: object) -> str | None:
-    """Find a turn by its id or number and return its id. None if the entity has no such turn.
-
-    Numbers count the crystal's turns from 1; 0 is the ``call`` turn before them. An id may name any turn, also a fold or
-    a turn that ended with a delegation.
-    """
-    if not entity.last_turn or entity.last_turn not in entity.loom:
-        return None
-    from cantrip_acp.loom.query.history import casts_of, crystal_turns
-
-    own = [turn.id for _, turn in crystal_turns(casts_of(entity.loom, entity.last_turn))]
-    if isinstance(named, int) and not isinstance(named, bool):
-        if named == 0:
-            return next(
-                (i for i in entity.loom.own_path(entity.last_turn) if entity.loom.places[i].role == "call"), None
-            )
-        return own[named - 1] if 1 <= named <= len(own) else None
-    if not isinstance(named, str) or named not in entity.loom.own_path(entity.last_turn):
-        return None
-    return named
-
-
-def first_cast(entity: Entity, turn_id: str) -> str | None:
-    """The id of the cast in the entity's history that starts at a ``call`` turn, even if the cast has no other turn. None
-    for other turns."""
-    loom = entity.loom
-    if loom.places[turn_id].role != "call":
-        return None
-    starts = loom.cast_starts()
-    fork = loom.fork_of(entity.id)
-    casts = [loom.places[i].cast_id for i in loom.own_path(entity.last_turn) if loom.places[i].role == "crystal"]
-    casts += [start.id for start in starts.values() if start.entity_id == entity.id]
-    casts += [fork.resumes] if fork is not None and isinstance(fork.resumes, str) else []
-    found = casts[0] if casts else None
-    while found in starts and isinstance(before := starts[found].resumes, str):
-        # A cast that continues an earlier cast starts where the earlier cast starts.
-        found = before
-    return found
 
 
 # --- MCP servers that a client names for a session (ACP, Session Setup)

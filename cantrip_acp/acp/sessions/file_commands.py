@@ -306,11 +306,11 @@ async def redo_data(session: Session, params: acp.FileRequest) -> dict[str, Any]
 
 async def restore_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
     """``_cantrip/restore``: restore the files of a turn, by id or number."""
-    from cantrip_acp.acp.sessions.factory import find_turn
+    from cantrip_acp.loom.query.history import named_turn
 
     _require_idle(session)
     async with session.loom_read:
-        turn_id = await anyio.to_thread.run_sync(find_turn, session.entity, params.turn)
+        turn_id = await anyio.to_thread.run_sync(named_turn, session.entity.loom, session.entity.last_turn, params.turn)
     if turn_id is None:
         raise invalid_params(f"the session has no turn {str(params.turn)[:100]!r}", "turn")
     history = await _history(session)

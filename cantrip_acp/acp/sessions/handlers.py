@@ -24,7 +24,7 @@ from cantrip_acp.acp.render.event_translator import notice
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.config_options import MODEL, SessionOptions
 from cantrip_acp.acp.sessions.connection_context import ConnectionContext, read_system_prompt, requested_trace
-from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory, find_turn, first_cast
+from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory
 from cantrip_acp.acp.sessions.open_sessions import OpenSessions, UntrustedSession
 from cantrip_acp.acp.sessions.session import Session
 from cantrip_acp.acp.sessions.session_store import BadCursor, ClientPrompt, ForkedFrom, SessionMetadata
@@ -168,11 +168,14 @@ class Sessions:
             source.in_use_by_client = False
         source.fork_count += 1
         try:
+            from cantrip_acp.loom.query.history import named_turn
+
             if wanted is None:
                 turn_id: str | None = source.entity.last_turn or None
             else:
                 async with source.loom_read:
-                    turn_id = await anyio.to_thread.run_sync(find_turn, source.entity, wanted)
+                    entity = source.entity
+                    turn_id = await anyio.to_thread.run_sync(named_turn, entity.loom, entity.last_turn, wanted)
                 if turn_id is None and (wanted != 0 or isinstance(wanted, bool) or source.entity.last_turn):
                     raise invalid_params(f"the session has no turn {str(wanted)[:100]!r}", "_meta.cantrip.turn")
             point: Point | None = None
@@ -233,10 +236,11 @@ class Sessions:
     @staticmethod
     def _point_of(entity: Entity, turn_id: str) -> Point:
         from cantrip_acp.core.history.continuation import find_point
+        from cantrip_acp.loom.query.history import first_cast
 
         if turn_id not in entity.loom:
             return find_point(entity.loom, turn_id)
-        return find_point(entity.loom, turn_id, first_cast(entity, turn_id))
+        return find_point(entity.loom, turn_id, first_cast(entity.loom, entity.id, entity.last_turn, turn_id))
 
     async def _create_fork(
         self,

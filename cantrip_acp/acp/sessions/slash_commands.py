@@ -16,7 +16,6 @@ import anyio.to_thread
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import escape_invisible
 from cantrip_acp.acp.sessions import file_commands, knowledge_commands, modes
-from cantrip_acp.acp.sessions.factory import find_turn
 from cantrip_acp.acp.sessions.prompt_queue import parse_queue_command, queue_text
 from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.core.errors import CantripError
@@ -153,13 +152,15 @@ async def _fork(session: Session, rest: str, forker: MakeFork) -> str:
 
 async def _resolve_turn(session: Session, text: str) -> str:
     """The id of the turn that ``text`` names by number or id, or of the last turn if ``text`` is empty."""
+    from cantrip_acp.loom.query.history import named_turn
+
     wanted: object = int(text) if text.isdecimal() else text
     turns = await anyio.to_thread.run_sync(_turn_rows, session)
     if not turns:
         raise UsageError("There is no turn yet in this session.")
     if not text:
         return turns[-1][1]
-    found = await anyio.to_thread.run_sync(find_turn, session.entity, wanted)
+    found = await anyio.to_thread.run_sync(named_turn, session.entity.loom, session.entity.last_turn, wanted)
     if found is None:
         raise UsageError(
             f"There is no turn {text!r} in this thread. Give a number from 1 to {len(turns)}, or an id that /loom shows."

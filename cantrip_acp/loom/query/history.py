@@ -129,3 +129,38 @@ def _part(loom: Loom, cast_id: str | None) -> CastPart:
     start, context = loom.cast_of(cast_id)
     end = loom.cast_end(cast_id)
     return CastPart(cast_id, start, context, withdrawn=end is not None and end.withdrawn is True)
+
+
+def named_turn(loom: Loom, last_turn: str, named: object) -> str | None:
+    """The id of a turn before ``last_turn`` that is named by its id or number. None if there is none.
+
+    Numbers count the crystal's turns from 1; 0 is the ``call`` turn before them. An id may name any turn, also a fold or
+    a turn that ended with a delegation.
+    """
+    if not last_turn or last_turn not in loom:
+        return None
+    own = [turn.id for _, turn in crystal_turns(casts_of(loom, last_turn))]
+    if isinstance(named, int) and not isinstance(named, bool):
+        if named == 0:
+            return next((each for each in loom.own_path(last_turn) if loom.places[each].role == "call"), None)
+        return own[named - 1] if 1 <= named <= len(own) else None
+    if not isinstance(named, str) or named not in loom.own_path(last_turn):
+        return None
+    return named
+
+
+def first_cast(loom: Loom, entity_id: str, last_turn: str, turn_id: str) -> str | None:
+    """The id of the cast in an entity's history that starts at a ``call`` turn, even if the cast has no other turn. None
+    for other turns."""
+    if loom.places[turn_id].role != "call":
+        return None
+    starts = loom.cast_starts()
+    fork = loom.fork_of(entity_id)
+    casts = [loom.places[i].cast_id for i in loom.own_path(last_turn) if loom.places[i].role == "crystal"]
+    casts += [start.id for start in starts.values() if start.entity_id == entity_id]
+    casts += [fork.resumes] if fork is not None and isinstance(fork.resumes, str) else []
+    found = casts[0] if casts else None
+    while found in starts and isinstance(before := starts[found].resumes, str):
+        # A cast that continues an earlier cast starts where the earlier cast starts.
+        found = before
+    return found

@@ -16,7 +16,6 @@ import msgspec
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Entity, Gate, Loom, ScriptedCrystal
-from cantrip_acp.acp.sessions.factory import records_on_path
 from cantrip_acp.core.casting.query_digest import QueryDigest
 from cantrip_acp.core.context_block import KNOWLEDGE, WARDS, ContextBlock
 from cantrip_acp.core.definition.call import Call
@@ -26,6 +25,7 @@ from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.core.history.replayed_context import ReplayedContext, Window, differing_turns
 from cantrip_acp.crystals.contract import Attachment, Delta, Message, Query, Response, ToolCall, Usage
 from cantrip_acp.gates.contract import GateContext, GateReply
+from cantrip_acp.loom.query.copied_path import records_on_path
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.records.turn import CastRecord, SentQuery
 from tests.support import processes

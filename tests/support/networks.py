@@ -1,13 +1,24 @@
-"""Hosts of the tests' own: network namespaces on one bridge, whose links can be cut and joined."""
+"""Free ports, and hosts of the tests' own: network namespaces on one bridge, whose links can be cut and joined."""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody has, and that nobody is given who asks for any: those begin at 32768."""
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("none of a hundred ports is free")
 
 
 class NoNetworks(Exception):

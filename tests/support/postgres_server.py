@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -13,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.networks import free_port
 
 PASSWORD = "s3cret%pass word"
 QUOTED = "s3cret%25pass%20word"
@@ -102,10 +103,7 @@ def running(buffers: str = "16MB") -> Iterator[Server]:
         )  # fmt: skip
         if made.returncode:
             raise NoServer(f"initdb failed: {made.stderr[-500:]}")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        server = Server(programs, folder, port, buffers=buffers)
+        server = Server(programs, folder, free_port(), buffers=buffers)
         try:
             server.start()
             yield server

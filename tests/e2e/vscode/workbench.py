@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+from tests.support.networks import free_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Frame, Locator, Page
@@ -100,13 +101,6 @@ def package(to: Path) -> Path:
     )  # fmt: skip
     assert done.returncode == 0, f"npm run package failed:\n{done.stdout}\n{done.stderr}"
     return to
-
-
-def free_port() -> int:
-    """A port of the loopback address that nobody has."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 class Workbench:

@@ -82,7 +82,7 @@ def test_each_program_of_a_thread_ends_as_it_did(
     cantrip = recipe(
         tmp_path,
         f"name: x\ncrystal: {{provider: scripted, responses: {responses}}}\n"
-        f"circle: {{medium: {medium}, gates: [done], wards: [{{max_turns: 2}}, {{bash_timeout_ms: 500}}]}}\n",
+        f"circle: {{medium: {medium}, gates: [done], wards: [{{max_turns: 2}}, {{bash_timeout_ms: 4000}}]}}\n",
     )
     run("cast", cantrip, "Go.", "--loom", "x.loom.jsonl", cwd=tmp_path)
     out = run("loom", "thread", "x.loom.jsonl", cwd=tmp_path).out

@@ -18,18 +18,18 @@ from tests.support.waiting import settled
     [
         ("dies", ["exited with status 3 before it answered initialize and had not said anything", "config.toml:3: no such key"]),
         ("killed", ["was killed by SIGKILL before it answered initialize"]),
-        ("silent", ["did not answer initialize within 1 s", "I am just sitting here"]),
+        ("silent", ["did not answer initialize within 4 s", "I am just sitting here"]),
         ("closes_stdout", ["closed its stdout before it answered initialize"]),
-        ("junk", ["did not answer initialize within 1 s", "not a message", "this is not the protocol"]),
+        ("junk", ["did not answer initialize within 4 s", "not a message", "this is not the protocol"]),
         ("dies_in_turn", ["exited with status 139 before it answered session/prompt", "Segmentation fault"]),
-        ("hangs_in_turn", ["did not answer session/prompt within 1 s; and did not end when cancelled"]),
+        ("hangs_in_turn", ["did not answer session/prompt within 4 s; and did not end when cancelled"]),
         ("version_two", ["speaks ACP version 2, this client speaks version 1"]),
         ("no_session", ["answered session/new without a sessionId"]),
     ],
 )  # fmt: skip
 def test_each_failure_is_told(way: str, words: list[str]) -> None:
     started = time.monotonic()
-    done = run_client("--timeout", "1", "--prompt", "x", agent=rude(way))
+    done = run_client("--timeout", "4", "--prompt", "x", agent=rude(way))
     assert done.returncode == 1, done
     for word in words:
         assert word in done.stderr
@@ -74,7 +74,7 @@ def test_escapes_never_reach_the_terminal() -> None:
 
 @pytest.mark.parametrize(("way", "status"), [("deaf", 1), ("leaves_child", 0)])
 def test_nothing_of_the_agent_is_left(way: str, status: int) -> None:
-    done = run_client("--timeout", "1", "--prompt", "x", agent=rude(way))
+    done = run_client("--timeout", "4", "--prompt", "x", agent=rude(way))
     assert done.returncode == status
     child = int(done.stdout.partition("● child ")[2].split()[0])
     assert not alive(child)

@@ -98,8 +98,8 @@ async def test_a_childs_time_is_the_childs() -> None:
     spell = parent(
         code("call_agent('slow')\ndone('in time')"),
         medium="code",
-        wards=[{"code_timeout_ms": 800}],
-        children=[[{"delay_ms": 1200, "content": "at last"}]],
+        wards=[{"code_timeout_ms": 2500}],
+        children=[[{"delay_ms": 3500, "content": "at last"}]],
     )
     assert (await spell.cast("go")).result == "in time"
 

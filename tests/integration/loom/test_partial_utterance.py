@@ -94,7 +94,7 @@ async def test_no_two_messages_of_the_user_in_a_row(place: Place, how: str, stre
     slow: dict[str, Any] = SLOW if streamed == "text" else {"content": "never", "delay_ms": 60_000}
     first: list[dict[str, Any]] = [slow]
     if how == "max_seconds":
-        wards = [*wards, {"max_seconds": 0.3}]
+        wards = [*wards, {"max_seconds": 1.5}]
     elif how == "error":
         first = [{"error": BROKEN}] * 4
     cantrip = make(loom, *first, {"content": "after"}, {"content": "again"}, wards=wards)

@@ -54,7 +54,7 @@ def everywhere(loom: Loom) -> set[tuple[str, str | None]]:
 @pytest.mark.parametrize("how", ["cancelled", "max_seconds", "error", "parent_terminated"])
 async def test_a_last_query_without_a_turn_shows_why_it_ended(place: Place, how: str) -> None:
     loom = place.open()
-    wards: Any = [{"max_turns": 10}, *([{"max_seconds": 0.4}] if how == "max_seconds" else [])]
+    wards: Any = [{"max_turns": 10}, *([{"max_seconds": 2.5}] if how == "max_seconds" else [])]
     failing: list[dict[str, Any]] = [{"error": {"status": 500, "message": "no"}}] * 4 if how == "error" else [SLOW]
     cantrip = make(loom, {"content": "first"}, *failing, wards=wards)
     entity = cantrip.invoke()

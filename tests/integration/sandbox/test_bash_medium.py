@@ -164,7 +164,7 @@ async def test_a_timeout_is_an_observation_with_what_there_was(workspace: Path) 
     assert output.stdout == "begun\n"
     assert output.exit_code is None
     assert output.error is not None
-    assert "timed out after 3000 ms" in output.error
+    assert "timed out after 3 seconds" in output.error
 
 
 async def test_a_cancel_keeps_the_turn_in_flight(workspace: Path) -> None:

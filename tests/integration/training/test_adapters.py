@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -30,6 +29,7 @@ from cantrip_acp.training.adapters.token_engine import Answer, batched
 from cantrip_acp.training.trainer.engine import Request
 from tests.support import processes
 from tests.support.letters_example import write_example, write_questions
+from tests.support.networks import free_port
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -333,8 +333,7 @@ async def test_agent_lightning_runs_casts(folder: Path, tmp_path: Path) -> None:
     from agentlightning.client import AgentLightningAsyncClient
 
     model, key = Model(), "s3cret"
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
+    port = free_port()
     upstream = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (WholeAnswers,), {"model": model}))
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
     hydra = [f"hydra.run.dir={tmp_path}/hydra"]

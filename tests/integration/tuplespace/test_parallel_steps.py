@@ -236,7 +236,7 @@ async def main():
     store = open_store(address)
     yools = {"a.lint": quick, "a.types": quick, "a.test": slow, "a.pr": quick}
     over = lambda: all(each.state == "done" for each in store.counts())
-    await Worker(store, Pattern({"lane": "build"}), yools, name=f"w{os.getpid()}", lease_s=1.0).run(until=over)
+    await Worker(store, Pattern({"lane": "build"}), yools, name=f"w{os.getpid()}", lease_s=4).run(until=over)
 anyio.run(main)
 """
 

@@ -352,7 +352,7 @@ async def test_an_outage_of_the_store_ends_no_worker_and_loses_no_result(store: 
     works = [work("a.b", number=n) for n in range(4)]
     store.put(works)
     async with anyio.create_task_group() as tasks:
-        worker = a_worker(store, {"a.b": step}, concurrency=2, lease_s=0.5, notice=notices.append)
+        worker = a_worker(store, {"a.b": step}, concurrency=2, lease_s=3, notice=notices.append)
         worker.store = down  # type: ignore[assignment]
         tasks.start_soon(worker.run)
         with anyio.fail_after(60):
@@ -560,7 +560,7 @@ async def test_a_worker_may_get_the_same_tuple_again_while_its_first_attempt_sto
     store.put([each])
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            worker = a_worker(store, {"a.b": step}, lease_s=0.6)
+            worker = a_worker(store, {"a.b": step}, lease_s=3)
             tasks.start_soon(worker.run)
             while not begun:
                 await anyio.sleep(0.01)

@@ -130,7 +130,7 @@ async def test_max_seconds_falls_into_a_gate_and_into_a_query() -> None:
     cantrip = make(
         {"tool_calls": [{"gate": "nap", "args": {"seconds": 60}}]},
         gates=["done", gate],
-        wards=[{"max_turns": 2}, {"max_seconds": 0.1}],
+        wards=[{"max_turns": 2}, {"max_seconds": 1}],
     )
     result = await cantrip.cast("go")
     assert (result.reason, result.turns) == ("max_seconds", 1)
@@ -138,7 +138,7 @@ async def test_max_seconds_falls_into_a_gate_and_into_a_query() -> None:
     assert (turn.truncated, turn.reason, turn.gate_calls) == (True, "max_seconds", ("nap",))
     (record,) = turn.observation.results
     assert (record.gate, record.args, record.result, record.is_error) == ("nap", {"seconds": 60}, STOPPED, True)
-    slow = make({"content": "x", "delay_ms": 60_000}, wards=[{"max_turns": 2}, {"max_seconds": 0.1}])
+    slow = make({"content": "x", "delay_ms": 60_000}, wards=[{"max_turns": 2}, {"max_seconds": 1}])
     assert (await slow.cast("go")).reason == "max_seconds"
     assert slow.loom.threads() == []
     ((_, end),) = slow.loom.casts()

@@ -20,7 +20,7 @@ export class Review {
   /** The session whose last restore can be taken back. */
   private undone: Session | undefined;
   private timer: NodeJS.Timeout | undefined;
-  private asked = 0;
+  private latest: Promise<void> | undefined;
 
   constructor(private readonly session: () => Session | undefined) {}
 
@@ -42,12 +42,20 @@ export class Review {
     if (this.files.some((file) => fileURLToPath(file.uri) === path)) this.refreshSoon();
   }
 
-  async refresh(): Promise<void> {
-    this.asked += 1;
-    const { asked } = this;
+  /** Read the changes. One that a later one overtakes ends with it, so that whoever waited for it sees the list. */
+  refresh(): Promise<void> {
     // A session without checkpoints, or an agent that ended, has no changes to show.
-    const files = (await this.session()?.changedFiles().catch(() => undefined)) ?? [];
-    if (asked !== this.asked) return;
+    const found = this.session()?.changedFiles().catch(() => undefined) ?? Promise.resolve(undefined);
+    const own: Promise<void> = found.then((files) => {
+      if (this.latest !== own) return this.latest;
+      this.take(files ?? []);
+      return undefined;
+    });
+    this.latest = own;
+    return own;
+  }
+
+  private take(files: readonly ChangedFile[]): void {
     const versions = new Map(this.files.map((file) => [file.uri, file.version]));
     for (const { uri, version } of files) if (versions.get(uri) === version) versions.delete(uri);
     else versions.set(uri, version);

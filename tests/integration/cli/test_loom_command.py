@@ -70,8 +70,8 @@ def test_thread(tmp_path: Path, loom: Path) -> None:
         (
             "bash",
             "[{tool_calls: [{gate: bash, args: {command: 'echo a; exit 3'}}, {gate: bash, args: {command: echo b}}]}, "
-            "{bash: sleep 5}]",
-            ("timed out after 500 ms",),
+            "{bash: sleep 600}]",
+            ("timed out after 4 seconds",),
             ("✗ exit 3", "✓ exit 0", "✗ timed out"),
         ),
     ],

@@ -19,7 +19,7 @@ import msgspec
 from bench.measure import Table, row
 from bench.options import Options
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import GateRecord, Observation, Turn, TurnMetadata, Utterance
+from cantrip_acp.types.records import GateRecord, Observation, Turn, TurnMetadata, Utterance
 
 TURNS = 5_000
 SYNCED = 500

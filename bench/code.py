@@ -20,10 +20,10 @@ from bench.measure import Table, row
 from bench.options import Options
 from bench.shell import Turn
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.loom.records.turn import Output
 from cantrip_acp.mediums.code.session import CodeSession
 from cantrip_acp.sandbox.launch.bubblewrap import encode
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.records import Output
 
 CALLS = 200
 LOOP = f"""

@@ -21,9 +21,10 @@ import anyio
 from bench.agent import AGENT, connect, workspace
 from bench.measure import Row, Table, row
 from bench.options import Options
-from cantrip_acp.crystals.contract import Delta, Message, Query, ToolCall, ToolDefinition
+from cantrip_acp.crystals.contract import Delta, Query
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
+from cantrip_acp.types.messages import Message, ToolCall, ToolDefinition
 
 TURNS = 40
 PIECES = 100

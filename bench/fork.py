@@ -17,12 +17,12 @@ from bench.options import Options
 from bench.shell import Turn
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.snapshots import SnapshotChunks
 from cantrip_acp.mediums.code.session import CodeSession
 from cantrip_acp.mediums.code.snapshot import Snapshot
+from cantrip_acp.types.messages import ToolCall
 
 TURNS = 1_000
 STATE = """

@@ -17,8 +17,8 @@ from bench.append import turns
 from bench.measure import Table, row
 from bench.options import Options
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import Record
 from cantrip_acp.loom.stores import index_file
+from cantrip_acp.types.records import Record
 
 TURNS = 100_000
 THREAD = 500

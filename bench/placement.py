@@ -33,13 +33,13 @@ import msgspec
 from ruamel.yaml import YAML
 
 from cantrip_acp import Loom, ScriptedCrystal
-from cantrip_acp.core.errors import CantripError
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
 from cantrip_acp.crystals.contract import Crystal, Query
 from cantrip_acp.evaluation.grading import put
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build import build, crystals
+from cantrip_acp.types.errors import CantripError
 
 PLACEMENTS = ("system", "history")
 KINDS = ("fact", "rule", "conflict", "changed")

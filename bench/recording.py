@@ -34,11 +34,12 @@ from bench.loops import ROOT
 from bench.measure import Row, Table, row
 from bench.options import Options
 from cantrip_acp import Call, Cantrip, Entity, Loom, ScriptedCrystal
-from cantrip_acp.crystals.contract import Crystal, Emit, Message, Query, Response
+from cantrip_acp.crystals.contract import Crystal, Emit, Query, Response
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build import build
 from cantrip_acp.recipes.build.crystals import crystal_for
 from cantrip_acp.substrate.recorder import SessionRecorder
+from cantrip_acp.types.messages import Message
 
 CALLS: dict[str, dict[str, Any]] = {
     "model": {"content": "I look.", "bash": "true"},

@@ -21,7 +21,7 @@ from bench.append import turns
 from bench.measure import Row, Table, row
 from bench.options import Options
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.types.records import Turn
 from tests.support import postgres_server as pgserver
 
 THREAD = 500

@@ -26,7 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cantrip_acp.core import events as events
     from cantrip_acp.core.cantrip import Cantrip as Cantrip
     from cantrip_acp.core.casting.result import CastResult as CastResult
     from cantrip_acp.core.context_block import ContextBlock as ContextBlock
@@ -34,26 +33,14 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle as Circle
     from cantrip_acp.core.definition.wards import Wards as Wards
     from cantrip_acp.core.entity import Entity as Entity
-    from cantrip_acp.core.errors import CantripError as CantripError
-    from cantrip_acp.core.errors import CrystalError as CrystalError
-    from cantrip_acp.core.errors import DefinitionError as DefinitionError
-    from cantrip_acp.core.errors import GateError as GateError
-    from cantrip_acp.core.errors import GateFault as GateFault
-    from cantrip_acp.core.errors import LoomError as LoomError
-    from cantrip_acp.core.errors import MissingKey as MissingKey
-    from cantrip_acp.core.errors import NoResult as NoResult
     from cantrip_acp.core.scoring import Scorer as Scorer
     from cantrip_acp.core.streams import Batch as Batch
     from cantrip_acp.core.streams import BatchItem as BatchItem
     from cantrip_acp.core.streams import EventStream as EventStream
     from cantrip_acp.crystals.contract import Crystal as Crystal
     from cantrip_acp.crystals.contract import Delta as Delta
-    from cantrip_acp.crystals.contract import Message as Message
     from cantrip_acp.crystals.contract import Query as Query
     from cantrip_acp.crystals.contract import Response as Response
-    from cantrip_acp.crystals.contract import ToolCall as ToolCall
-    from cantrip_acp.crystals.contract import ToolDefinition as ToolDefinition
-    from cantrip_acp.crystals.contract import Usage as Usage
     from cantrip_acp.crystals.retry import RetryPolicy as RetryPolicy
     from cantrip_acp.crystals.scripted import ScriptedCrystal as ScriptedCrystal
     from cantrip_acp.gates.contract import Gate as Gate
@@ -65,48 +52,61 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.mcp.servers import McpServers as McpServers
     from cantrip_acp.loom.loom import Loom as Loom
     from cantrip_acp.loom.query.thread import Thread as Thread
-    from cantrip_acp.loom.records.turn import Turn as Turn
+    from cantrip_acp.types import events as events
+    from cantrip_acp.types.errors import CantripError as CantripError
+    from cantrip_acp.types.errors import CrystalError as CrystalError
+    from cantrip_acp.types.errors import DefinitionError as DefinitionError
+    from cantrip_acp.types.errors import GateError as GateError
+    from cantrip_acp.types.errors import GateFault as GateFault
+    from cantrip_acp.types.errors import LoomError as LoomError
+    from cantrip_acp.types.errors import MissingKey as MissingKey
+    from cantrip_acp.types.errors import NoResult as NoResult
+    from cantrip_acp.types.messages import Message as Message
+    from cantrip_acp.types.messages import ToolCall as ToolCall
+    from cantrip_acp.types.messages import ToolDefinition as ToolDefinition
+    from cantrip_acp.types.records import Turn as Turn
+    from cantrip_acp.types.usage import Usage as Usage
 
 _HOMES = {
     "Batch": "core.streams",
     "BatchItem": "core.streams",
     "Call": "core.definition.call",
     "Cantrip": "core.cantrip",
-    "CantripError": "core.errors",
+    "CantripError": "types.errors",
     "CastResult": "core.casting.result",
     "Circle": "core.definition.circle",
     "ContextBlock": "core.context_block",
     "Crystal": "crystals.contract",
-    "CrystalError": "core.errors",
-    "DefinitionError": "core.errors",
+    "CrystalError": "types.errors",
+    "DefinitionError": "types.errors",
     "Delta": "crystals.contract",
     "Entity": "core.entity",
     "EventStream": "core.streams",
     "Gate": "gates.contract",
     "GateContext": "gates.contract",
-    "GateError": "core.errors",
-    "GateFault": "core.errors",
+    "GateError": "types.errors",
+    "GateFault": "types.errors",
     "GateInputs": "gates.contract",
     "GateReply": "gates.contract",
     "Loom": "loom.loom",
-    "LoomError": "core.errors",
+    "LoomError": "types.errors",
     "McpServer": "gates.mcp.declaration",
     "McpServers": "gates.mcp.servers",
-    "Message": "crystals.contract",
-    "MissingKey": "core.errors",
-    "NoResult": "core.errors",
+    "Message": "types.messages",
+    "MissingKey": "types.errors",
+    "NoResult": "types.errors",
     "Query": "crystals.contract",
     "Response": "crystals.contract",
     "RetryPolicy": "crystals.retry",
     "Scorer": "core.scoring",
     "ScriptedCrystal": "crystals.scripted",
     "Thread": "loom.query.thread",
-    "ToolCall": "crystals.contract",
-    "ToolDefinition": "crystals.contract",
-    "Turn": "loom.records.turn",
-    "Usage": "crystals.contract",
+    "ToolCall": "types.messages",
+    "ToolDefinition": "types.messages",
+    "Turn": "types.records",
+    "Usage": "types.usage",
     "Wards": "core.definition.wards",
-    "events": "core.events",
+    "events": "types.events",
     "gate": "gates.function_gates",
 }
 

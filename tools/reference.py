@@ -28,13 +28,13 @@ from cantrip_acp.acp.start import main as acp_agent
 from cantrip_acp.cli import environment
 from cantrip_acp.cli import errors as exit_codes
 from cantrip_acp.cli.command_table import cantrip
-from cantrip_acp.core import events
 from cantrip_acp.core.definition.wards import WARDS
-from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.crystals.local.presets import PRESETS
 from cantrip_acp.gates import registry
-from cantrip_acp.loom.records import turn as records
 from cantrip_acp.recipes.models.schema import recipe_schema
+from cantrip_acp.types import events
+from cantrip_acp.types import records as records
+from cantrip_acp.types.usage import Usage
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -305,7 +305,7 @@ def event_types() -> str:
         "# Events\n",
         "An event says what happens while a cast runs. `cantrip cast --json` prints each event as a line of JSON. In "
         "Python, `async with cantrip.cast_stream(intent) as stream:` and `async for event in stream:` give them as "
-        "objects; their classes are in `cantrip_acp.core.events`.\n",
+        "objects; their classes are in `cantrip_acp.events`.\n",
         "Every event has the fields `event` (its name), `entity_id`, `cast_id` and `depth` (0 for the entity that you "
         "cast, 1 for its children, …).\n",
     ]

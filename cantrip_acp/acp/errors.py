@@ -6,8 +6,8 @@ from typing import Literal
 
 from cantrip_acp.acp.initialize import AUTH_METHOD, OTHER_WAYS
 from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, INVALID_REQUEST, RESOURCE_NOT_FOUND, RpcError
-from cantrip_acp.core.errors import MissingKey
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import MissingKey
 
 
 class SignedOut(MissingKey):

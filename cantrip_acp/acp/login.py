@@ -155,8 +155,8 @@ def address_of(base_url: str) -> str:
     """
     from urllib.parse import urlsplit
 
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.recipes.build.providers import make_route
+    from cantrip_acp.types.errors import DefinitionError
 
     text = base_url.strip()
     try:

@@ -12,11 +12,11 @@ import anyio.to_thread
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.wire.connection import Method, Request
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.endpoint import environment_address
 from cantrip_acp.recipes.build.crystal_factory import KEYS, ROUTES, Route
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import DefinitionError
 
 _KNOWN = {
     "anthropic": ("anthropic", "https://api.anthropic.com"),

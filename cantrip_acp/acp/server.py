@@ -40,9 +40,9 @@ from cantrip_acp.acp.wire.jsonrpc import (
     RpcError,
     invalid_params,
 )
-from cantrip_acp.core.errors import CantripError, MissingKey
 from cantrip_acp.files import paths
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CantripError, MissingKey
 
 log = logging.getLogger(__name__)
 

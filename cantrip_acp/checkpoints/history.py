@@ -17,7 +17,7 @@ from difflib import SequenceMatcher
 from cantrip_acp.checkpoints.merge import without
 from cantrip_acp.checkpoints.restore import combine, look_at
 from cantrip_acp.checkpoints.store import IGNORED, Change, Checkpoint, Entry, Store
-from cantrip_acp.core.errors import CheckpointError
+from cantrip_acp.types.errors import CheckpointError
 
 _CONTEXT = 3
 """Unchanged lines around a hunk; changes with fewer lines between them are one hunk."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from cantrip_acp.checkpoints.merge import is_text, merge
 from cantrip_acp.checkpoints.store import IGNORED, Change, Changes, Checkpoint, Entry, Store, content_hash
 from cantrip_acp.checkpoints.watcher import SKIPPED, entry_of, open_folder
-from cantrip_acp.core.errors import CheckpointError
 from cantrip_acp.files.folder import Folder
+from cantrip_acp.types.errors import CheckpointError
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -26,9 +26,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from cantrip_acp.core.errors import CheckpointError
 from cantrip_acp.files import paths
 from cantrip_acp.files.sqlite_file import use_write_ahead_log
+from cantrip_acp.types.errors import CheckpointError
 
 FOLDER = "checkpoints"
 """The folder of the stores, in the state folder."""

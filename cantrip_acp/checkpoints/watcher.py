@@ -26,11 +26,11 @@ from contextlib import suppress
 import msgspec
 
 from cantrip_acp.checkpoints.store import IGNORED, LARGEST, MOST_BYTES, MOST_FILES, Change, Entry, Store, content_hash
-from cantrip_acp.core.errors import CheckpointError
 from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.ignore_files import Level, Rules, level_of_folder
 from cantrip_acp.files.protected_paths import is_git_config, why_hidden
+from cantrip_acp.types.errors import CheckpointError
 
 SKIPPED = frozenset({".git", ".hg", ".svn", ".jj"})
 """Names that are never looked at: the data of version control."""

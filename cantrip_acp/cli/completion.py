@@ -25,9 +25,9 @@ def recipe_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 def model_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """The models of the catalog as ``PROVIDER:MODEL``, the providers, and the recipe's own ``crystals`` if one is named."""
-    from cantrip_acp.core.errors import CantripError
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
+    from cantrip_acp.types.errors import CantripError
 
     provider, colon, _ = incomplete.partition(":")
     if not colon:
@@ -67,9 +67,9 @@ def provider_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 def turn_ids(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """The latest turns of the loom that was named before, or of the newest one, with what they say."""
-    from cantrip_acp.core.errors import CantripError
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import find_loom, open_readonly
+    from cantrip_acp.types.errors import CantripError
 
     try:
         path = find_loom(ctx.params.get("name"), paths.state_dir(ctx.params.get("state_dir")))

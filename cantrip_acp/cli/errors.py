@@ -16,7 +16,7 @@ from typing import TextIO
 
 import click
 
-from cantrip_acp.core.errors import (
+from cantrip_acp.types.errors import (
     CantripError,
     DefinitionError,
     IntentRequired,

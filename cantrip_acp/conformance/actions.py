@@ -13,9 +13,9 @@ from cantrip_acp.conformance.setup import CaseSetup
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.casting.result import CastResult
 from cantrip_acp.core.entity import Entity
-from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.loom.query.thread import Thread
+from cantrip_acp.types.errors import CantripError, DefinitionError
 
 
 class CaseRun:

@@ -13,9 +13,9 @@ from typing import Any
 
 import anyio
 
-from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, Handler
+from cantrip_acp.types.errors import DefinitionError, GateError
 
 _ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
 _SCRIPTED = ("result", "error", "behavior", "delay_ms")

@@ -11,10 +11,10 @@ import msgspec
 
 from cantrip_acp.conformance.actions import CaseRun
 from cantrip_acp.conformance.matchers import Scope
-from cantrip_acp.crystals.contract import Message, ToolCall
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.loom.query.thread import Thread, answer
-from cantrip_acp.loom.records.turn import CastRecord, Output, Turn
+from cantrip_acp.types.messages import Message, ToolCall
+from cantrip_acp.types.records import CastRecord, Output, Turn
 
 
 class Evidence:

@@ -17,8 +17,8 @@ from cantrip_acp.conformance.evidence import (
 )
 from cantrip_acp.conformance.grammar import Problem
 from cantrip_acp.conformance.matchers import contains, equal, items, show, subset
-from cantrip_acp.core.errors import ScriptExhausted
 from cantrip_acp.gates.contract import as_text
+from cantrip_acp.types.errors import ScriptExhausted
 
 Check = Callable[[Any, Evidence, str], Iterator[Problem]]
 

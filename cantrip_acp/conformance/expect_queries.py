@@ -8,7 +8,8 @@ from typing import Any
 from cantrip_acp.conformance.evidence import Evidence, call_data, message_text
 from cantrip_acp.conformance.grammar import Problem
 from cantrip_acp.conformance.matchers import contains, equal, items, lacks, scalar, show, sized, subset
-from cantrip_acp.crystals.contract import Message, Query, ToolDefinition
+from cantrip_acp.crystals.contract import Query
+from cantrip_acp.types.messages import Message, ToolDefinition
 
 Check = Callable[[Any, Evidence, str], Iterator[Problem]]
 

@@ -11,7 +11,7 @@ from cantrip_acp.conformance.grammar import Problem
 from cantrip_acp.conformance.matchers import contains, entity, equal, items, sized, subset
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.gates.contract import as_text
-from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.types.records import Turn
 
 
 def turn_observation(expected: Any, seen: Evidence, path: str) -> Iterator[Problem]:

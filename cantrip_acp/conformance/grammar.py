@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cantrip_acp.core.definition.wards import WARDS
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.types.errors import DefinitionError
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.core.definition.wards import WARDS
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.mediums import registry as mediums
+from cantrip_acp.types.errors import DefinitionError
 
 _SWITCH = {"on": True, "off": False}
 

@@ -19,7 +19,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from cantrip_acp.conformance.case import Case
 from cantrip_acp.conformance.grammar import Problem
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.types.errors import DefinitionError
 
 _SEPARATOR = re.compile(r"(---|\.\.\.)(\s+#.*)?\s*\Z")
 _ITEM = re.compile(r"( *)-(?=\s|\Z)")

@@ -18,8 +18,8 @@ from cantrip_acp.core.definition.checked_values import check_keys
 from cantrip_acp.core.definition.circle import NOTHING, Circle, GateLike
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.entity import Entity, check_new
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.streams import Batch, EventStream, refuse_event_loop, run_sync
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -23,11 +23,12 @@ from cantrip_acp.core.folding.policy import (
     folded_through,
     tokens_of,
 )
-from cantrip_acp.crystals.contract import CUTS, Attachment, Message
+from cantrip_acp.crystals.contract import CUTS
 from cantrip_acp.crystals.refused_media import without_media
 from cantrip_acp.gates.contract import render_record
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
-from cantrip_acp.loom.records.turn import DURING_CAST, GateRecord, Output, SentQuery, Turn, UtteranceRecord
+from cantrip_acp.types.messages import Attachment, Message
+from cantrip_acp.types.records import DURING_CAST, GateRecord, Output, SentQuery, Turn, UtteranceRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.call import Call

@@ -10,8 +10,9 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec import Struct
 
-from cantrip_acp.crystals.contract import Attachment, Crystal, Message, takes
-from cantrip_acp.loom.records.turn import ContextRecord, new_id, now
+from cantrip_acp.crystals.contract import Crystal, takes
+from cantrip_acp.types.messages import Attachment, Message
+from cantrip_acp.types.records import ContextRecord, new_id, now
 
 _BLOCK_END = re.compile(r"</(\s*context)", re.IGNORECASE)
 

@@ -24,16 +24,7 @@ from cantrip_acp.core.definition.checked_values import short_repr
 from cantrip_acp.core.definition.circle import check_reference
 from cantrip_acp.core.definition.result_type import typed_result
 from cantrip_acp.core.definition.wards import Wards, compose
-from cantrip_acp.core.errors import (
-    CantripError,
-    DefinitionError,
-    EntityBusy,
-    EntityClosed,
-    EntityExists,
-    EntityIdle,
-    IntentRequired,
-)
-from cantrip_acp.core.events import BUFFER, ChildHub, EventHub, Subscription
+from cantrip_acp.core.event_hub import BUFFER, ChildHub, EventHub, Subscription
 from cantrip_acp.core.history.continuation import find_own_point, reference_of
 from cantrip_acp.core.history.recorded_circle import RecordedCircles
 from cantrip_acp.core.lifecycle import children
@@ -43,10 +34,19 @@ from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.core.state import EntityState, SteeringMessage
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.gates.executor import GateExecutor
-from cantrip_acp.loom.records.turn import NOTE, new_id
 from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import (
+    CantripError,
+    DefinitionError,
+    EntityBusy,
+    EntityClosed,
+    EntityExists,
+    EntityIdle,
+    IntentRequired,
+)
+from cantrip_acp.types.records import NOTE, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.wards import Wards
-    from cantrip_acp.core.events import Event
-    from cantrip_acp.loom.records.turn import GateRecord, Output
+    from cantrip_acp.types.events import Event
+    from cantrip_acp.types.records import GateRecord, Output
 
 
 class MediumView(Protocol):

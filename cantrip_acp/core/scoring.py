@@ -20,14 +20,14 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.errors import DefinitionError, describe, interrupts
 from cantrip_acp.loom.query.thread import Endings, Thread
-from cantrip_acp.loom.records.turn import RewardRecord, now
+from cantrip_acp.types.errors import DefinitionError, describe, interrupts
+from cantrip_acp.types.records import RewardRecord, now
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import Turn
     from cantrip_acp.text.redaction import Redactor
+    from cantrip_acp.types.records import Turn
 
 log = logging.getLogger(__name__)
 

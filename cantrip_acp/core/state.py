@@ -17,10 +17,11 @@ from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.casting.sampled_tokens import TokenLog
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
 from cantrip_acp.core.running_calls import RunningCalls
-from cantrip_acp.crystals.contract import NO_USAGE, ToolDefinition, Usage
-from cantrip_acp.loom.records.turn import SentQuery
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.text.json_data import freeze
+from cantrip_acp.types.messages import ToolDefinition
+from cantrip_acp.types.records import SentQuery
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -33,15 +34,16 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.core.definition.wards import Wards
-    from cantrip_acp.core.events import EventHub, Location
+    from cantrip_acp.core.event_hub import EventHub
     from cantrip_acp.core.folding.policy import Folding
-    from cantrip_acp.crystals.contract import Crystal, Query, RequestParameters, ToolCall
+    from cantrip_acp.crystals.contract import Crystal, Query
     from cantrip_acp.crystals.retry import RetryPolicy
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import Turn, VoidedAttempt
     from cantrip_acp.telemetry.tracing import Trace
     from cantrip_acp.text.redaction import Redactor
+    from cantrip_acp.types.messages import RequestParameters, ToolCall
+    from cantrip_acp.types.records import Location, Turn, VoidedAttempt
 
 WardsOf: TypeAlias = "Callable[[Circle], Wards | None]"
 """Wards that depend on the gates of a circle."""

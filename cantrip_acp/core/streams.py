@@ -21,11 +21,11 @@ from typing import cast as typed
 import anyio
 
 from cantrip_acp.core.casting.result import CastResult, Value
-from cantrip_acp.core.errors import CantripError, NoResult
+from cantrip_acp.types.errors import CantripError, NoResult
 
 if TYPE_CHECKING:
     from cantrip_acp.core.casting.cast_stream import CastStream
-    from cantrip_acp.core.events import Event
+    from cantrip_acp.types.events import Event
 
 
 @dataclass(frozen=True, slots=True)

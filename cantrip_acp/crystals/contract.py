@@ -1,4 +1,4 @@
-"""The crystal contract: the types of queries, messages, responses and usage (§2.1, CRYSTAL-1..5).
+"""The crystal contract: the types of queries and responses (§2.1, CRYSTAL-1..5).
 
 A crystal is an object with a ``name``, a ``model``, a ``context_window`` and the method ``query``. It keeps no state
 between queries. It may send pieces of its response through ``emit`` as they arrive.
@@ -7,228 +7,22 @@ between queries. It may send pieces of its response through ``emit`` as they arr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from cantrip_acp.core.definition.call import Call, ToolChoice
-from cantrip_acp.core.errors import MalformedResponse
-from cantrip_acp.crystals.logprobs import SampledTokens
-
-Role = Literal["system", "user", "assistant", "tool"]
-
-
-class ToolCall(msgspec.Struct, frozen=True):
-    """One call in a response. ``args`` is the JSON text exactly as the crystal gave it (CRYSTAL-4), unless it could not be read
-    and only one meaning was possible (`mended_answers`)."""
-
-    id: str
-    gate: str
-    args: str = "{}"
-
-
-class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Content of a prompt that is not text. ``data`` is base64; ``uri`` and ``title`` say where it came from.
-
-    If the model does not accept this ``kind``, it gets a text note instead (`catalog.types.attachment_note`).
-    """
-
-    kind: Literal["image", "audio", "document"]
-    mime: str
-    data: str
-    uri: str | None = None
-    title: str = ""
-
-    @classmethod
-    def of(cls, mime: str, data: str, uri: str | None = None, title: str = "") -> Attachment:
-        """Make an attachment. Its kind follows from the media type."""
-        match mime.partition("/")[0]:
-            case "image":
-                return cls("image", mime, data, uri, title)
-            case "audio":
-                return cls("audio", mime, data, uri, title)
-            case _:
-                return cls("document", mime, data, uri, title)
-
-
-class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One message of a query.
-
-    - Only an assistant's message has ``tool_calls`` and ``thinking``.
-    - Only a tool's answer has ``tool_call_id``, ``name`` and ``is_error``.
-    - ``kind`` is the origin: call, capabilities, context, knowledge, intent, turn, partial (an interrupted answer), nudge or
-      fold.
-    - ``provider`` is data that must go back to the provider unchanged (signatures of thinking, reasoning items). It is a
-      mapping. Its ``family`` names the provider, so that other providers ignore it (CRYSTAL-6).
-    - ``attachments`` come before the text of a user's message, and after the text of a tool's answer.
-    - ``text_calls`` is true if the content of an assistant's message contains its tool calls as text.
-    """
-
-    role: Role
-    content: str | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-    name: str | None = None
-    is_error: bool = False
-    thinking: str | None = None
-    kind: str = "turn"
-    provider: Any = None
-    attachments: tuple[Attachment, ...] = ()
-    text_calls: bool = False
-
-
-KIND_NAMES = {
-    "call": "system prompt",
-    "capabilities": "capabilities",
-    "knowledge": "what the session knew",
-    "context": "context given with prompts",
-    "intent": "prompts",
-    "steering": "messages that came while a prompt ran",
-    "turn": "turns: answers, calls and results",
-    "partial": "answers that were not finished",
-    "nudge": "hints of cantrip",
-    "fold": "summary of folded turns",
-}
-"""What a message is, in words for people, by its ``kind``."""
-
-
-class ToolDefinition(msgspec.Struct, frozen=True):
-    """A tool that the crystal may call: a gate, or a medium's own tool. ``parameters`` is a JSON Schema of type object."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """Tokens and cost (US dollars) of one query, or the sum over several queries.
-
-    None means unknown, which is not the same as 0. A sum contains only the known values. ``queries_without_usage``
-    counts the queries whose tokens were not fully reported, and ``queries_without_cost`` those with an unknown cost. If
-    both are 0, the sum is complete. A value of a sum is None if it is unknown for every query. ``Usage()`` is the usage
-    of zero queries.
-
-    ``prompt_tokens`` are all tokens that the model read. They include ``cached_tokens`` (read from a cache) and
-    ``cache_write_tokens``. ``completion_tokens`` include ``reasoning_tokens``.
-    """
-
-    prompt_tokens: int | None = 0
-    completion_tokens: int | None = 0
-    cached_tokens: int | None = 0
-    cache_write_tokens: int | None = 0
-    reasoning_tokens: int | None = 0
-    cost: float | None = None
-    queries_without_usage: int = 0
-    queries_without_cost: int = 0
-
-    @property
-    def total_tokens(self) -> int | None:
-        """The known prompt and completion tokens together; None if neither is known."""
-        read, said = self.prompt_tokens, self.completion_tokens
-        known = (read or 0) + (said or 0)
-        return known if known or (read is not None and said is not None) else None
-
-    def counted(self) -> Usage:
-        """Return the usage of one query with ``queries_without_*`` set. A sum is returned unchanged."""
-        if self.queries_without_usage or self.queries_without_cost:
-            return self
-        unknown = self.prompt_tokens is None or self.completion_tokens is None
-        unpriced = self.cost is None and (unknown or bool(self.prompt_tokens or self.completion_tokens))
-        if not unknown and not unpriced:
-            return self
-        return msgspec.structs.replace(self, queries_without_usage=int(unknown), queries_without_cost=int(unpriced))
-
-    def partial(self) -> Usage:
-        """Return the usage of a query that was cut off. The query may have used more than was reported."""
-        return msgspec.structs.replace(self, queries_without_usage=1, queries_without_cost=1)
-
-    def __add__(self, other: Usage) -> Usage:
-        # Compare identity first, for speed: it is nearly always the constant, and every turn adds usage.
-        if self is NO_USAGE or self == NO_USAGE:
-            return other
-        if other is NO_USAGE or other == NO_USAGE:
-            return self
-        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        return Usage(*[one if more is None else more if one is None else one + more for one, more in pairs])
-
-    def __sub__(self, other: Usage) -> Usage:
-        """Subtract one part from a sum."""
-        without_usage = max(0, self.queries_without_usage - other.queries_without_usage)
-        without_cost = max(0, self.queries_without_cost - other.queries_without_cost)
-        return Usage(
-            _minus(self.prompt_tokens, other.prompt_tokens, without_usage),
-            _minus(self.completion_tokens, other.completion_tokens, without_usage),
-            _minus(self.cached_tokens, other.cached_tokens, without_usage),
-            _minus(self.cache_write_tokens, other.cache_write_tokens, without_usage),
-            _minus(self.reasoning_tokens, other.reasoning_tokens, without_usage),
-            _minus(self.cost, other.cost, without_cost),
-            without_usage,
-            without_cost,
-        )
-
-    def words(self) -> list[str]:
-        """Describe tokens and cost in short texts for people, with what is unknown. Empty if no query was made."""
-        parts = []
-        some, many = self.queries_without_usage, self.queries_without_cost
-        if self.total_tokens is None:
-            parts.append("tokens unknown")
-        elif self.total_tokens or some:
-            read, said = ("?" if n is None else f"{n:,}" for n in (self.prompt_tokens, self.completion_tokens))
-            cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
-            parts.append(f"{read} tokens in, {said} out{cached}" + (f" + unknown of {_queries(some)}" if some else ""))
-        if self.cost is not None:
-            money = f"${self.cost:.4f}" if self.cost >= 0.001 or not self.cost else f"${self.cost:.6f}"
-            parts.append(money + (f" + unknown of {_queries(many)}" if many else ""))
-        elif many:
-            parts.append("cost unknown")
-        return parts
-
-    def record(self) -> dict[str, Any]:
-        """Return the usage as a mapping for results and events: the counts, their total, and the cost.
-
-        If something is unknown, the mapping also has the number of queries with unknown values.
-        """
-        record: dict[str, Any] = {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "cached_tokens": self.cached_tokens,
-            "cache_write_tokens": self.cache_write_tokens,
-            "reasoning_tokens": self.reasoning_tokens,
-            "total_tokens": self.total_tokens,
-            "cost": self.cost,
-        }
-        return record | self.unknown() if self.queries_without_usage or self.queries_without_cost else record
-
-    def unknown(self) -> dict[str, int]:
-        """The non-zero ``queries_without_*`` counts, by name. Empty if all values are known."""
-        names = ("queries_without_usage", "queries_without_cost")
-        return {name: number for name in names if (number := getattr(self, name))}
-
-    @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> Usage:
-        """Read the result of `record` again. A missing key (from an older version) counts as 0."""
-        return cls(**{name: record[name] for name in cls.__struct_fields__ if name in record})
-
-
-NO_USAGE = Usage()
-"""The usage of zero queries: the start value of a sum."""
-
-UNKNOWN_USAGE = Usage(None, None, None, None, None, None, 1, 1)
-"""The usage of a query whose provider reported nothing."""
-
-
-def _queries(number: int) -> str:
-    return "1 query" if number == 1 else f"{number} queries"
-
-
-_Number = TypeVar("_Number", int, float)
-
-
-def _minus(whole: _Number | None, part: _Number | None, unknown: int) -> _Number | None:
-    left = whole if whole is None or part is None else max(whole - part, type(whole)(0))
-    # If nothing known is left but something is unknown, the rest is unknown and not 0.
-    return None if not left and unknown else left
+from cantrip_acp.types.errors import MalformedResponse
+from cantrip_acp.types.messages import (
+    Message,
+    RequestParameters,
+    SampledTokens,
+    ToolCall,
+    ToolDefinition,
+    ToolMode,
+)
+from cantrip_acp.types.usage import NO_USAGE, UNKNOWN_USAGE, Usage
 
 
 class Meter:
@@ -277,43 +71,15 @@ CUTS = ("length", "repetition")
 """Those of a response that was cut off: at its token limit, or because it repeated itself endlessly."""
 
 
-ToolMode = Literal["native", "text", "none"]
-"""How a query offered tools: as tool definitions, as text in the messages (`text_tools`), or not at all."""
-
-
-class RequestParameters(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The parameters of a request as they were sent. None: not sent, because not requested or not supported by the model.
-
-    - ``stop`` are the stop sequences, with those that the crystal adds.
-    - ``tool_mode`` is a `ToolMode`. None if the crystal does not report it.
-    - ``dialect`` names the form in which a Chat Completions server got the messages (`openai.chat_messages.DIALECTS`).
-    - ``template`` is the `template_label` of the server's chat template, if the server reports the template.
-    - ``weights`` is the label of the version of the weights that answered: the crystal's option ``weights``, else what
-      the server reports, else ``$CANTRIP_WEIGHTS``.
-    - ``call_ids`` is the form of the ids of calls that a Chat Completions server got (`openai.tool_names.IdStyle`).
-    """
-
-    temperature: float | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    stop: tuple[str, ...] = ()
-    tool_mode: ToolMode | None = None
-    dialect: str | None = None
-    template: str | None = None
-    weights: str | None = None
-    call_ids: str = ""
-
-    @classmethod
-    def of(cls, call: Call) -> RequestParameters:
-        """The parameters that a call asks for."""
-        return cls(call.temperature, call.top_p, call.seed, call.max_tokens, call.top_k, call.min_p, call.stop)
-
-
 WEIGHTS_VARIABLE = "CANTRIP_WEIGHTS"
 """The environment variable with the label of the weights' version, for crystals without the option ``weights``."""
+
+
+def requested(call: Call) -> RequestParameters:
+    """The parameters that a call asks for."""
+    return RequestParameters(
+        call.temperature, call.top_p, call.seed, call.max_tokens, call.top_k, call.min_p, call.stop
+    )
 
 
 def template_label(template: str) -> str:

@@ -15,11 +15,11 @@ from cantrip_acp.core.definition.checked_values import (
     check_text,
     short_repr,
 )
-from cantrip_acp.core.errors import ContextLimitError, DefinitionError
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.keys import Secret
+from cantrip_acp.types.errors import ContextLimitError, DefinitionError
 
 BASE_URL_VARIABLES = {
     "anthropic": "ANTHROPIC_BASE_URL",

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.core.errors import MalformedResponse
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.event_stream import Api, EventReader
+from cantrip_acp.types.errors import MalformedResponse
 
 LONGEST_EVENT = 16 * 1024 * 1024
 """The most bytes of one event of a stream, or of an error body. The SDKs keep them in memory until they end."""

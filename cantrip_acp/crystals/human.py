@@ -15,8 +15,9 @@ from typing import Any, Literal, Protocol
 
 import anyio
 
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals.contract import Delta, Emit, Message, Query, Response, ToolCall, ToolDefinition
+from cantrip_acp.crystals.contract import Delta, Emit, Query, Response
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import Message, ToolCall, ToolDefinition
 
 _ENTITIES = 32
 """The most entities whose shown messages are remembered. For an older entity, all messages are shown again."""

@@ -1,7 +1,4 @@
-"""Log-probabilities: collects the tokens of a response (ids, texts, log-probabilities) if the option ``logprobs`` is set.
-
-Training needs the tokens as they were sampled, because a tokenizer may later split the same text differently.
-"""
+"""Log-probabilities: collects the tokens of a response (ids, texts, log-probabilities) if the option ``logprobs`` is set."""
 
 from __future__ import annotations
 
@@ -9,43 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import SampledTokens
 
 UNLIKELY = -9999.0
 """The value that servers write for minus infinity, which JSON cannot hold."""
 
 _MOST = 1_000_000
 """The most tokens to accept. No real response or prompt has more."""
-
-
-class SampledTokens(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The known data about the tokens of one response, in the order of sampling.
-
-    ``ids``, ``texts`` and ``logprobs`` (natural logarithms) have the same length; an unknown list is empty. ``raw`` maps
-    the position of a token to its bytes, if its text is only part of a character. ``prompt_ids`` are the prompt's tokens
-    from index ``prompt_from``. The tokens before that index are the same as in the prompt and response of the entity's
-    previous turn.
-    """
-
-    ids: tuple[int, ...] = ()
-    texts: tuple[str, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    raw: Mapping[str, tuple[int, ...]] = {}
-    prompt_ids: tuple[int, ...] = ()
-    prompt_from: int = 0
-
-    @property
-    def text(self) -> str:
-        """The text of the tokens; empty if it is not known."""
-        whole = bytes(byte for place in range(len(self.texts)) for byte in self.bytes_of(place))
-        return whole.decode("utf-8", "replace")
-
-    def bytes_of(self, place: int) -> list[int]:
-        """Return the bytes of a token: those in ``raw``, else the UTF-8 form of its text."""
-        found = self.raw.get(str(place))
-        return list(found) if found is not None else list(self.texts[place].encode("utf-8", "replace"))
 
 
 def check_tokens(sampled: SampledTokens, who: str) -> None:

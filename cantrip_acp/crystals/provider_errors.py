@@ -14,10 +14,10 @@ from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
-from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.crystals.catalog.overflow_texts import is_overflow
 from cantrip_acp.crystals.contract import Meter
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import ContextLimitError, CrystalError
 
 OVERLOADED = 529
 """Anthropic's HTTP status for an overloaded service. Inside a stream, this error comes as an event without a status."""

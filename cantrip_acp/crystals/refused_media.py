@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.catalog.types import attachment_note
-from cantrip_acp.crystals.contract import Attachment, Message
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import Attachment, Message
 
 _ABOUT_MEDIA = re.compile(
     r"image|media|multimodal|vision|picture|pixel|dimension|\bpdf|document|audio|base64|mmproj|\bfiles?\b",

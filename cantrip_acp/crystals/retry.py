@@ -16,24 +16,14 @@ import anyio
 import msgspec
 
 from cantrip_acp.core.definition.checked_values import check_keys, check_mapping, check_number, check_whole, short_repr
-from cantrip_acp.core.errors import CrystalError, DefinitionError, MalformedResponse
-from cantrip_acp.core.events import seconds_words
-from cantrip_acp.crystals.contract import (
-    NO_USAGE,
-    UNKNOWN_USAGE,
-    Crystal,
-    Delta,
-    Emit,
-    Message,
-    Meter,
-    Query,
-    Response,
-    Usage,
-    check_response,
-)
+from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Meter, Query, Response, check_response
 from cantrip_acp.crystals.logprobs import check_tokens
 from cantrip_acp.crystals.mended_answers import WholeCharacters, mended
 from cantrip_acp.crystals.refused_media import MediaSearch, is_about_media, without_media
+from cantrip_acp.types.errors import CrystalError, DefinitionError, MalformedResponse
+from cantrip_acp.types.events import seconds_words
+from cantrip_acp.types.messages import Message
+from cantrip_acp.types.usage import NO_USAGE, UNKNOWN_USAGE, Usage
 
 MAX_RESPONSE_CHARS = 8_000_000
 """The most characters of a response. A longer stream counts as endless."""

@@ -14,9 +14,11 @@ import anyio
 import msgspec
 
 from cantrip_acp.core.definition.checked_values import check_text, check_whole
-from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError, ScriptExhausted
-from cantrip_acp.crystals.contract import NO_USAGE, Crystal, Delta, Emit, Query, Response, ToolCall, Usage
+from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Query, Response
 from cantrip_acp.crystals.openai.tool_names import wire_name
+from cantrip_acp.types.errors import ContextLimitError, CrystalError, DefinitionError, ScriptExhausted
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.text_tools import StreamedTextFilter

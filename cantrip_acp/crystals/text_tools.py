@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.crystals.contract import Delta, Message, ToolCall, ToolDefinition
+from cantrip_acp.crystals.contract import Delta
 from cantrip_acp.crystals.openai.tool_names import wire_args, wire_name
+from cantrip_acp.types.messages import Message, ToolCall, ToolDefinition
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

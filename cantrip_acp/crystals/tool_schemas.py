@@ -22,9 +22,9 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.crystals.openai.tool_names import wire_name
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import ToolDefinition
 
 _UNIONS = ("allOf", "anyOf", "oneOf")
 _NOT_AT_ROOT = (*_UNIONS, "enum", "const", "not", "$ref")

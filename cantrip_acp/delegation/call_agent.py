@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.errors import ChildRefused, GateError
 from cantrip_acp.delegation.request import CHILD_SCHEMA, Request, recorded_data
 from cantrip_acp.gates.confinement import quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.types.errors import ChildRefused, GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.casting.turn_builder import TurnBuilder

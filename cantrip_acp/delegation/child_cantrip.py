@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.circle import NOTHING, Circle
-from cantrip_acp.core.errors import CantripError, ChildRefused, DefinitionError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.delegation.child_circle import circle_for
 from cantrip_acp.delegation.request import Request
+from cantrip_acp.types.errors import CantripError, ChildRefused, DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp.core.definition.wards import COMPILE, WARDS, Wards, compose
-from cantrip_acp.core.errors import ChildRefused, DefinitionError
 from cantrip_acp.delegation.request import Request
+from cantrip_acp.types.errors import ChildRefused, DefinitionError
 
 _PERMISSION_WARDS = (
     "bash_writable_paths",

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from cantrip_acp.core.definition.circle import NOTHING
-from cantrip_acp.core.errors import GateError
+from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import Contributor

@@ -15,13 +15,13 @@ import anyio.lowlevel
 
 from cantrip_acp.core.casting.turn_builder import one_failure
 from cantrip_acp.core.entity import Entity
-from cantrip_acp.core.errors import CantripError, ChildRefused, GateError, LoomError
-from cantrip_acp.core.events import ChildRejected
 from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.state import ParentLink
 from cantrip_acp.delegation.child_cantrip import CheckedChild, cantrip_of, check_request, crystal_of
 from cantrip_acp.delegation.request import Request
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.types.errors import CantripError, ChildRefused, GateError, LoomError
+from cantrip_acp.types.events import ChildRejected
 
 if TYPE_CHECKING:
     from cantrip_acp.core.casting.result import CastResult

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from cantrip_acp.crystals.contract import NO_USAGE, Usage
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 INTENT: Final = "The tests fail. Find out why, mend it, and show that they pass."
 

@@ -24,18 +24,18 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.core.scoring import Scorer, own_thread, score_of
 from cantrip_acp.evaluation.suite import Task
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.gates.contract import GateContext, as_text
 from cantrip_acp.gates.dynamic_gates import DynamicGates
 from cantrip_acp.training import judge
+from cantrip_acp.types.errors import CantripError, DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
-    from cantrip_acp.crystals.contract import Usage
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.types.usage import Usage
 
 _WARDS = ({"max_turns": 1}, {"bash_writable_paths": ["workspace"]}, {"bash_timeout_ms": 120_000})
 _STEERING = frozenset(

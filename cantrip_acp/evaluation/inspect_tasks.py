@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.recipes.build.python_files import Files, run_file
+from cantrip_acp.types.errors import DefinitionError
 
 Ask = Callable[[str, Sequence[tuple[str, str]], bool], Awaitable[str]]
 """Casts. Gets the system messages, the other messages (role and text) since the last cast, and whether the earlier ones are

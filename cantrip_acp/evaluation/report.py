@@ -10,12 +10,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.evaluation.run import PAGE, Record, Result, differing
 from cantrip_acp.evaluation.statistics import Cell, Comparison, Difference, Interval
 from cantrip_acp.files.output_file import output_file
 from cantrip_acp.text.redaction import ShapeMask
 from cantrip_acp.tuplespace.monitoring.report import write_loom_page
+from cantrip_acp.types.errors import LoomError
 
 _TEXT = 2_000
 """The most characters of an answer."""

@@ -25,8 +25,6 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.core.context_block import ContextBlock
-from cantrip_acp.core.errors import CantripError, DefinitionError, LoomError
-from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.evaluation.grading import Grade, Left, grade, put
 from cantrip_acp.evaluation.statistics import Cell, Comparison, Difference, cell, compare, differences
@@ -38,11 +36,13 @@ from cantrip_acp.gates.contract import as_text
 from cantrip_acp.gates.web.named_hosts import NamedHosts
 from cantrip_acp.git import run as git
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import now
 from cantrip_acp.recipes.build import crystals
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.substrate.substrate import close_shared
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CantripError, DefinitionError, LoomError
+from cantrip_acp.types.records import now
+from cantrip_acp.types.usage import NO_USAGE, Usage
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.crystals.contract import Crystal
-    from cantrip_acp.loom.records.turn import Turn
     from cantrip_acp.recipes.recipe import Recipe
+    from cantrip_acp.types.records import Turn
 
 RECIPE, RECORDED = "recipe", "recorded"
 """Words in the place of a crystal: that of the recipe, and the recorded session of each task."""

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.recipes import trust
 from cantrip_acp.recipes.build.python_files import Files, imported, load_score
 from cantrip_acp.recipes.models.crystal import Script, ScriptedResponse
@@ -29,6 +28,7 @@ from cantrip_acp.recipes.parse.source_map import KeyPath, Places
 from cantrip_acp.recipes.recipe import Recipe, is_path
 from cantrip_acp.recipes.recipe import load as load_recipe
 from cantrip_acp.tuplespace.batch import read_intents
+from cantrip_acp.types.errors import DefinitionError, RecipeError
 
 if TYPE_CHECKING:
     from cantrip_acp.evaluation.inspect_tasks import InspectSample

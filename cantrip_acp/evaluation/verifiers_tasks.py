@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.evaluation.inspect_tasks import Ask
+from cantrip_acp.types.errors import DefinitionError
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from cantrip_acp.core.errors import GateError
+from cantrip_acp.types.errors import GateError
 
 IGNORE_FILES = (".rgignore", ".ignore", ".gitignore")
 _LARGEST = 262_144

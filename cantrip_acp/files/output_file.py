@@ -25,8 +25,8 @@ from typing import BinaryIO, NoReturn
 
 from msgspec import Struct
 
-from cantrip_acp.core.errors import OutputError
 from cantrip_acp.files.folder import Folder
+from cantrip_acp.types.errors import OutputError
 
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
-from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.types.errors import SandboxError
 
 LARGEST_COPY = 2 << 30
 """Maximum total bytes of the writable folders that are copied."""

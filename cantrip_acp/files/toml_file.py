@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.types.errors import DefinitionError
 
 _TABLE = re.compile(r"\s*\[\[?(?P<name>[^\]]+)\]")
 _KEY = re.compile(r"\s*(?P<name>[\w\"'.-]+)\s*=")

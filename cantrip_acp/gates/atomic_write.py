@@ -13,10 +13,10 @@ import secrets
 import stat
 from contextlib import suppress
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.files import disk_limit
 from cantrip_acp.files.disk_limit import MIN_FREE, least_free
 from cantrip_acp.gates.confinement import PathHandle, os_failure
+from cantrip_acp.types.errors import GateError
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 

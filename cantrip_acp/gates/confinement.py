@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
-from cantrip_acp.core.errors import GateError, SandboxError
 from cantrip_acp.files import guarded, hidden_paths, paths, scratch_copy
 from cantrip_acp.files.protected_paths import (
     is_git_config,
@@ -27,11 +26,12 @@ from cantrip_acp.files.protected_paths import (
     why_protected,
     without_credentials,
 )
-from cantrip_acp.loom.records.turn import Location
+from cantrip_acp.types.errors import GateError, SandboxError
+from cantrip_acp.types.records import Location
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.events import Location
     from cantrip_acp.gates.contract import GateContext
+    from cantrip_acp.types.records import Location
 
 _MAX_LINKS = 40
 _MAX_STEPS = 10_000
@@ -460,7 +460,7 @@ class PathHandle:
         return valid_text(os.path.join(self.root.path, *self.parts))
 
     def location(self, line: int | None = None) -> Location:
-        from cantrip_acp.core.events import Location
+        from cantrip_acp.types.records import Location
 
         return Location(self.absolute, line)
 

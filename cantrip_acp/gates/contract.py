@@ -13,21 +13,21 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from cantrip_acp.core.definition.checked_values import nearest, short_repr
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.gates.function_gates import gate_from_function
 from cantrip_acp.text.json_data import FrozenDict, freeze, thaw
 from cantrip_acp.text.json_schema import Schema
 from cantrip_acp.text.redaction import looks_secret
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cantrip_acp.core.definition.wards import Wards
-    from cantrip_acp.core.events import Diff, Location, PlanEntry
     from cantrip_acp.core.ports import MediumView, TurnContext
-    from cantrip_acp.crystals.contract import Attachment, ToolDefinition
     from cantrip_acp.gates.known_texts import KnownTexts
-    from cantrip_acp.loom.records.turn import GateRecord
+    from cantrip_acp.types.events import PlanEntry
+    from cantrip_acp.types.messages import Attachment, ToolDefinition
+    from cantrip_acp.types.records import Diff, GateRecord, Location
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other")
 """The kinds of calls. Editors show each kind differently."""

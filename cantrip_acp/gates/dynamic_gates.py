@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.types.messages import ToolDefinition
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView

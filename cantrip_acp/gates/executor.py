@@ -22,24 +22,24 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core import events
-from cantrip_acp.core.errors import GateError, GateFault, describe, interrupts, own_frame
 from cantrip_acp.core.running_calls import STOPPED_BY_USER, RunningCalls
-from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
 from cantrip_acp.gates.dynamic_gates import DynamicGates
 from cantrip_acp.gates.known_texts import KnownTexts
-from cantrip_acp.loom.records.file_changes import changes_of
-from cantrip_acp.loom.records.turn import FileChange, GateRecord
 from cantrip_acp.telemetry import genai_spans, tracing
 from cantrip_acp.text.json_data import NotJson, encodable, freeze, plain, thaw
 from cantrip_acp.text.json_fit import fit, has_float
 from cantrip_acp.text.json_schema import Schema
+from cantrip_acp.types import events
+from cantrip_acp.types.errors import GateError, GateFault, describe, interrupts, own_frame
+from cantrip_acp.types.file_changes import changes_of
+from cantrip_acp.types.messages import Attachment
+from cantrip_acp.types.records import FileChange, GateRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle
-    from cantrip_acp.core.events import EventHub
+    from cantrip_acp.core.event_hub import EventHub
     from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.core.state import FileCheckpoints
     from cantrip_acp.gates.contract import CircleView, GateRegistrar, GateSession, ProgramCall

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from cantrip_acp.core.definition.python_types import PythonType
-from cantrip_acp.core.errors import DefinitionError, GateError
+from cantrip_acp.types.errors import DefinitionError, GateError
 
 _OPTIONS = "__cantrip_gate__"
 """The attribute of a decorated function: the options of its gate."""

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.text.json_data import encodable
+from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
-    from cantrip_acp.loom.records.turn import GateRecord
+    from cantrip_acp.types.records import GateRecord
 
 _GATES = frozenset({"read_file", "write_file", "edit_file"})
 _MOST = 10_000

@@ -9,8 +9,8 @@ import difflib
 import importlib
 from typing import Any
 
-from cantrip_acp.core.errors import DefinitionError, describe, interrupts
 from cantrip_acp.gates.contract import CircleView, Gate
+from cantrip_acp.types.errors import DefinitionError, describe, interrupts
 
 BUILT_IN: dict[str, str] = {
     "done": "cantrip_acp.gates.interaction.done_echo:DONE",

@@ -16,9 +16,9 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from cantrip_acp.core.errors import GitError
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.git.repository import Repository
+from cantrip_acp.types.errors import GitError
 
 FILE = "project-id"
 """The name of the file in ``.cantrip`` with the id of a project without a remote."""

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from cantrip_acp.core.errors import GitError
 from cantrip_acp.files.temporary import TemporaryFolder
 from cantrip_acp.git.run import TIMEOUT, GitResult, run
+from cantrip_acp.types.errors import GitError
 
 _LARGEST_LINK = 4096
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from cantrip_acp.core.errors import GitError
+from cantrip_acp.types.errors import GitError
 
 TIMEOUT = 60.0
 """Default time limit in seconds."""

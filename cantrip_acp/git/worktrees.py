@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cantrip_acp.core.errors import GitError
 from cantrip_acp.files.paths import private
 from cantrip_acp.files.temporary import process_start_time
 from cantrip_acp.git.repository import Repository, SafeGitFolder
+from cantrip_acp.types.errors import GitError
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _TIMEOUT = 300.0

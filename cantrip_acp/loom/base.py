@@ -18,10 +18,15 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from cantrip_acp.core.errors import EntityExists, LoomAppendOnly, LoomError, TurnNotFound
 from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.tree import Place, Problem, Tree, unreadable
-from cantrip_acp.loom.records.turn import (
+from cantrip_acp.loom.records.turn_parts import joined
+from cantrip_acp.loom.stores.contract import Store, readable
+from cantrip_acp.loom.stores.memory import MemoryStore
+from cantrip_acp.text.json_data import freeze_record
+from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import EntityExists, LoomAppendOnly, LoomError, TurnNotFound
+from cantrip_acp.types.records import (
     CantripRecord,
     CastRecord,
     ContextRecord,
@@ -38,11 +43,6 @@ from cantrip_acp.loom.records.turn import (
     new_id,
     now,
 )
-from cantrip_acp.loom.records.turn_parts import joined
-from cantrip_acp.loom.stores.contract import Store, readable
-from cantrip_acp.loom.stores.memory import MemoryStore
-from cantrip_acp.text.json_data import freeze_record
-from cantrip_acp.text.redaction import shared
 
 _open_entities: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """The entities of this process, in all looms, by their ids. An id names one at a time (D-008.3)."""

@@ -6,8 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core.errors import DefinitionError, TurnNotFound
 from cantrip_acp.loom.stores.address import is_address
+from cantrip_acp.types.errors import DefinitionError, TurnNotFound
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
@@ -54,8 +54,8 @@ def open_by_name(name: str | None, state_dir: Path) -> Loom:
 
 def open_readonly(path: Path | str) -> Loom:
     """Open the loom at a path or an address, read-only. Raises LoomError if it cannot be opened or is not a loom."""
-    from cantrip_acp.core.errors import LoomError
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.types.errors import LoomError
 
     held = Loom.open(path, readonly=True)
     if held.problems and held.header is None and not len(held):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.base import BaseLoom, masked
 from cantrip_acp.loom.query.thread import Endings, Thread
 from cantrip_acp.loom.records.tree import Problem
-from cantrip_acp.loom.records.turn import LoomHeader, Turn
 from cantrip_acp.loom.stores.contract import Store
+from cantrip_acp.types.errors import LoomError
+from cantrip_acp.types.records import LoomHeader, Turn
 
 
 class Loom(BaseLoom):

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.snapshots import SnapshotChunks
+from cantrip_acp.types.errors import LoomError
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.base import BaseLoom

@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomError
-from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.base import BaseLoom
 from cantrip_acp.loom.query.thread import PROCESS_ENDED
-from cantrip_acp.loom.records.turn import (
+from cantrip_acp.loom.records.turn_parts import together
+from cantrip_acp.types.errors import LoomError
+from cantrip_acp.types.records import (
     CastRecord,
     GateRecord,
     Observation,
@@ -33,7 +33,7 @@ from cantrip_acp.loom.records.turn import (
     metadata_of,
     now,
 )
-from cantrip_acp.loom.records.turn_parts import together
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 log = logging.getLogger(__name__)
 

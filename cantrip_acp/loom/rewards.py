@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.query.outline import Outline
-from cantrip_acp.loom.records.turn import RewardKind, RewardRecord, Turn
+from cantrip_acp.types.errors import LoomError, TurnNotFound
+from cantrip_acp.types.records import RewardKind, RewardRecord, Turn
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom

@@ -10,9 +10,9 @@ import base64
 import binascii
 from typing import Any
 
-from cantrip_acp.core.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.base import BaseLoom
-from cantrip_acp.loom.records.turn import SnapshotRecord, new_id, now
+from cantrip_acp.types.errors import LoomError, TurnNotFound
+from cantrip_acp.types.records import SnapshotRecord, new_id, now
 
 _READ_AT_ONCE = 16
 """Snapshot records that are cached: the pieces of one state are spread over the turns that changed them."""

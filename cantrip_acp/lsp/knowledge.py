@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pygls.exceptions import JsonRpcInvalidParams
 from pygls.uris import from_fs_path
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.files.paths import config_dir, state_dir, substrate_address
 from cantrip_acp.lsp.looms.requests import RequestFailed, RequestParams
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.commands.arguments import CommandArguments

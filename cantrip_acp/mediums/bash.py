@@ -18,14 +18,14 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.core.definition.circle import NOTHING
-from cantrip_acp.core.errors import SandboxError, SandboxMissing
-from cantrip_acp.core.events import signal_name
-from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
-from cantrip_acp.loom.records.turn import Output
 from cantrip_acp.mediums.code.prompt import seconds
 from cantrip_acp.mediums.program_events import ProgramEvents
-from cantrip_acp.text.styled import Styled, join
+from cantrip_acp.types.errors import SandboxError, SandboxMissing
+from cantrip_acp.types.events import signal_name
+from cantrip_acp.types.messages import ToolCall, ToolDefinition
+from cantrip_acp.types.records import Output
+from cantrip_acp.types.styled import Styled, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from cantrip_acp.core.ports import TurnContext
-    from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
     from cantrip_acp.gates.contract import CircleView
-    from cantrip_acp.loom.records.turn import Output
+    from cantrip_acp.types.messages import ToolCall, ToolDefinition
+    from cantrip_acp.types.records import Output
 
 
 @runtime_checkable

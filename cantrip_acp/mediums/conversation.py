@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.ports import TurnContext
-    from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
     from cantrip_acp.gates.contract import CircleView
-    from cantrip_acp.loom.records.turn import Output
+    from cantrip_acp.types.messages import ToolCall, ToolDefinition
+    from cantrip_acp.types.records import Output
 
 
 class ConversationMedium:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core import events
 from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
 from cantrip_acp.text.redaction import shared
-from cantrip_acp.text.styled import Styled, join
+from cantrip_acp.types import events
+from cantrip_acp.types.styled import Styled, join
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cantrip_acp.core.ports import TurnContext
-    from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import CircleView
-    from cantrip_acp.loom.records.turn import Output
+    from cantrip_acp.types.messages import ToolCall
+    from cantrip_acp.types.records import Output
 
 _MAX_PIECES = 1000
 """Maximum number of pieces of both streams whose order is recorded."""

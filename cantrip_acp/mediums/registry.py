@@ -8,9 +8,9 @@ import difflib
 import importlib
 from typing import Any
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.gates.registry import load_entry
 from cantrip_acp.mediums.contract import Medium
+from cantrip_acp.types.errors import DefinitionError
 
 BUILT_IN: dict[str, str] = {
     "conversation": "cantrip_acp.mediums.conversation:ConversationMedium",

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from cantrip_acp.crystals.contract import CUTS, ToolCall
+from cantrip_acp.crystals.contract import CUTS
+from cantrip_acp.types.messages import ToolCall
 
 if TYPE_CHECKING:
-    from cantrip_acp.crystals.contract import Crystal, Response, ToolDefinition
+    from cantrip_acp.crystals.contract import Crystal, Response
     from cantrip_acp.crystals.text_tools import Block
     from cantrip_acp.mediums.contract import Medium
+    from cantrip_acp.types.messages import ToolDefinition
 
 MOST_PROBLEMS = 2
 """How many messages in a row may hold an unclear program before they count as prose (LOOP-6)."""

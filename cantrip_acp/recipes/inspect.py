@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.core.errors import CrystalError, DefinitionError, MissingKey, MissingVariable, RecipeError
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.recipes import trust
 from cantrip_acp.recipes.build import build, crystal_factory, crystals
@@ -19,6 +18,7 @@ from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe, Source, read
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CrystalError, DefinitionError, MissingKey, MissingVariable, RecipeError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip

@@ -10,13 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.files.paths import config_dir
 from cantrip_acp.gates.confinement import one_line
 from cantrip_acp.recipes import cache
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.document import SUFFIXES, TOML, Document, parse
 from cantrip_acp.recipes.parse.source_map import KeyPath, Problem
+from cantrip_acp.types.errors import DefinitionError, RecipeError
 
 BUILT_IN = Path(__file__).with_name("builtin")
 

@@ -18,18 +18,18 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from cantrip_acp.core.errors import CantripError, DefinitionError, GateError, RecipeError, UntrustedRecipe
 from cantrip_acp.files import guarded
 from cantrip_acp.files.paths import private
 from cantrip_acp.files.protected_paths import is_git_config
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.mcp.declaration import program_files
-from cantrip_acp.loom.records.turn import now
 from cantrip_acp.recipes.build import crystal_factory
 from cantrip_acp.recipes.build.python_files import Files, imported
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe, load, read, recipe_files
+from cantrip_acp.types.errors import CantripError, DefinitionError, GateError, RecipeError, UntrustedRecipe
+from cantrip_acp.types.records import now
 
 FOLDER = ".cantrip"
 FILE = "trust.json"

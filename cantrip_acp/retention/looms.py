@@ -14,14 +14,14 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from cantrip_acp.core.errors import LoomError, LoomLocked
 from cantrip_acp.core.lifecycle.checkpoints import delete_checkpoints
 from cantrip_acp.files.folder import Entry, Folder
 from cantrip_acp.git import file_snapshots
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, LoomHeader
 from cantrip_acp.loom.stores import file_locks
 from cantrip_acp.retention.rules import DAY, Item, ItemKept, Rules
+from cantrip_acp.types.errors import LoomError, LoomLocked
+from cantrip_acp.types.records import FilesRecord, ForkRecord, LoomHeader
 
 FOLDER = "looms"
 WORKTREES = "worktrees"

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cantrip_acp.core.errors import CantripError, LoomError
 from cantrip_acp.files.folder import Entry, Folder
 from cantrip_acp.retention import looms
 from cantrip_acp.retention.looms import LoomFiles, References
 from cantrip_acp.retention.rules import Item, ItemKept, Rules
+from cantrip_acp.types.errors import CantripError, LoomError
 
 LOCK = "gc.lock"
 

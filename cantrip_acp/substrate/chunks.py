@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.json_schema import Schema
 from cantrip_acp.text.redaction import ShapeMask
+from cantrip_acp.types.errors import DefinitionError
 
 Kind = Literal["instance", "relates"]
 """``instance``: the chunk belongs to the scope. ``relates``: a reference to it, or the definition of a type."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.files import file_content
+from cantrip_acp.types.errors import GateError
 
 DOCUMENTS = ("AGENTS.md", "CLAUDE.md")
 LARGEST = 200_000

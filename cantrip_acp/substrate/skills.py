@@ -11,12 +11,12 @@ import re
 import stat
 from pathlib import Path
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, Removal, Spec
 from cantrip_acp.substrate.documents import MOST_FILES, file_name, folder_names, read_text, short_hash
 from cantrip_acp.substrate.substrate import Substrate, at_most_once, storable
 from cantrip_acp.substrate.types import of_type
+from cantrip_acp.types.errors import GateError
 
 FOLDERS = (".cantrip/skills", ".claude/skills")
 """The folders of a workspace that hold skills. The user's own are in ``skills`` of the configuration folder."""

@@ -19,7 +19,6 @@ import anyio.to_thread
 from msgspec import Struct
 
 from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, ContextBlock
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateContext
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import OutsideBoundary, SubstrateError
@@ -34,6 +33,7 @@ from cantrip_acp.substrate.projects import (
 from cantrip_acp.substrate.stores import IN_MEMORY
 from cantrip_acp.substrate.substrate import EVERYTHING, Substrate, open_substrate, shared_substrate
 from cantrip_acp.substrate.types import TYPES
+from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView

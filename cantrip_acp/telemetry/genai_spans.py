@@ -18,9 +18,11 @@ from cantrip_acp.telemetry import tracing
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.call import Call
-    from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Message, Query, Response, ToolCall, Usage
+    from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Query, Response
     from cantrip_acp.telemetry.tracing import Trace
     from cantrip_acp.text.redaction import Redactor
+    from cantrip_acp.types.messages import Message, ToolCall
+    from cantrip_acp.types.usage import Usage
 
 _PROVIDERS = {"google": "gcp.gemini"}
 """Provider names of the conventions that differ from ours."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cantrip_acp.text.styled import Styled, join
+from cantrip_acp.types.styled import Styled, join
 
 UNFINISHED, UNFINISHED_PART = "unfinished", "unfinished part"
 """The streams under which listeners of a program get what its unfinished line says: a state that the program has finished,

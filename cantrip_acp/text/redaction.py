@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cantrip_acp.text.styled import Styled
+    from cantrip_acp.types.styled import Styled
 
 MASK = "[redacted]"
 
@@ -269,7 +269,7 @@ class Redactor:
 
     def styled(self, styled: Styled) -> Styled:
         """The text with known secrets masked. A mask has one style, so no change of style tells of what it covers."""
-        from cantrip_acp.text.styled import Styled, join
+        from cantrip_acp.types.styled import Styled, join
 
         if self._pattern is None:
             return styled

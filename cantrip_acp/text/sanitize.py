@@ -11,7 +11,7 @@ import json
 import re
 from typing import Final
 
-from cantrip_acp.text.styled import PLAIN, SGR, Styled, after, join, params_of
+from cantrip_acp.types.styled import PLAIN, SGR, Styled, after, join, params_of
 
 # All characters that need a closer look: C0 and C1 controls except newline and tab, DEL, line separators, surrogates,
 # bidirectional overrides and isolates, and the invisible tag characters.

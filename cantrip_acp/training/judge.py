@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from cantrip_acp.core.context_block import ContextBlock
-from cantrip_acp.core.errors import DefinitionError, TurnNotFound, VerdictError
 from cantrip_acp.core.scoring import own_thread
-from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.query.thread import Thread
-from cantrip_acp.loom.records.turn import RewardRecord, now
+from cantrip_acp.types.errors import DefinitionError, TurnNotFound, VerdictError
+from cantrip_acp.types.records import RewardRecord, now
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import Turn
+    from cantrip_acp.types.records import Turn
 
 _ANSWER = 20_000
 _NOTE = 2_000

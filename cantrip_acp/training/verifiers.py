@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal
 
-from cantrip_acp.core.errors import CantripError
 from cantrip_acp.training.adapters.casts import Casts, not_installed
+from cantrip_acp.types.errors import CantripError
 
 try:
     import verifiers.v1 as vf

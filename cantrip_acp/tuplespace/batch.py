@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core.errors import CantripError
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.text.utf8 import NotUtf8, utf8_text
 from cantrip_acp.tuplespace.canonical import content_id
@@ -20,6 +19,7 @@ from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.stores.base import BATCH_LANE, StoredReceipt
 from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple, now_iso, parse_tuple
+from cantrip_acp.types.errors import CantripError
 
 if TYPE_CHECKING:
     from cantrip_acp.recipes.recipe import Recipe

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from cantrip_acp.core.definition.circle import check_reference
-from cantrip_acp.core.errors import (
+from cantrip_acp.files import disk_limit
+from cantrip_acp.files.disk_limit import DiskLimit
+from cantrip_acp.gates.web.named_hosts import NamedHosts
+from cantrip_acp.text.redaction import ShapeMask, shared
+from cantrip_acp.tuplespace.errors import LeaseLost
+from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult, is_of_the_machine
+from cantrip_acp.types.errors import (
     CantripError,
     ContextLimitError,
     CrystalError,
@@ -22,23 +28,17 @@ from cantrip_acp.core.errors import (
     ScriptExhausted,
     TurnNotFound,
 )
-from cantrip_acp.core.events import TurnEnded
-from cantrip_acp.files import disk_limit
-from cantrip_acp.files.disk_limit import DiskLimit
-from cantrip_acp.gates.web.named_hosts import NamedHosts
-from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
-from cantrip_acp.text.redaction import ShapeMask, shared
-from cantrip_acp.tuplespace.errors import LeaseLost
-from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult, is_of_the_machine
+from cantrip_acp.types.events import TurnEnded
+from cantrip_acp.types.records import ConfigRecord, new_id, now
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.crystals.contract import Usage
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.tuplespace.budget import Budget
+    from cantrip_acp.types.usage import Usage
 
 _OVERLOADED = frozenset({429, 502, 503, 504, 529})
 """HTTP statuses that say nothing about the request."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.files import disk_limit
 from cantrip_acp.files.digests import FileDigests
 from cantrip_acp.files.disk_limit import DiskLimit
@@ -26,6 +25,7 @@ from cantrip_acp.text.redaction import ShapeMask, looks_secret, shared
 from cantrip_acp.tuplespace.canonical import content_id
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.step import StepCall, StepFailed, StepResult, is_of_the_machine
+from cantrip_acp.types.errors import SandboxError, SandboxMissing
 
 if TYPE_CHECKING:
     from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cantrip_acp.core.errors import CantripError, DefinitionError
+from cantrip_acp.types.errors import CantripError, DefinitionError
 
 
 class TupleError(DefinitionError):

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from cantrip_acp.core.events import Location
 from cantrip_acp.gates.contract import GateInvocation, GateReply, Proceed
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.receipts import is_genuine, make_receipt, user_key
+from cantrip_acp.types.records import Location
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:

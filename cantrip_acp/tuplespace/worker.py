@@ -17,7 +17,6 @@ import anyio.abc
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.errors import DefinitionError, SandboxMissing
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.tuplespace.attempt import Attempt
 from cantrip_acp.tuplespace.canonical import storable
@@ -34,6 +33,7 @@ from cantrip_acp.tuplespace.step import Yool as Yool
 from cantrip_acp.tuplespace.step import is_of_the_machine as is_of_the_machine
 from cantrip_acp.tuplespace.stores.base import Claim, End, TupleStore, WorkerEntry
 from cantrip_acp.tuplespace.tuples import Pattern, Runnable
+from cantrip_acp.types.errors import DefinitionError, SandboxMissing
 
 if TYPE_CHECKING:
     from cantrip_acp.telemetry.tracing import Trace

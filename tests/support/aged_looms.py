@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.loom.records.turn import CastRecord, ForkRecord, Utterance
 from cantrip_acp.retention.rules import DAY
+from cantrip_acp.types.records import CastRecord, ForkRecord, Utterance
 
 
 def keep(state: Path, name: str, *, days: float = 0, size: int = 0, after: str | None = None, by: str = "fork") -> Path:

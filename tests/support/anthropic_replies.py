@@ -16,11 +16,12 @@ import pytest
 from anthropic.types import RawMessageStreamEvent
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.anthropic.crystal import AnthropicCrystal
-from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
+from cantrip_acp.crystals.contract import Delta, Query, Response
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import Message, ToolDefinition
 from tests.support.provider_server import Piece, Reply, Request, Wire, json_reply, sse, sse_reply
 
 MODEL = "claude-sonnet-5"

@@ -10,12 +10,12 @@ import msgspec
 
 from cantrip_acp import Cantrip, Loom, ScriptedCrystal
 from cantrip_acp.core.context_block import ContextBlock
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.history.replayed_context import Window
-from cantrip_acp.crystals.contract import Attachment, Emit, Message, Query, Response, ToolCall
-from cantrip_acp.crystals.logprobs import SampledTokens
+from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import Attachment, Message, SampledTokens, ToolCall
 from tests.support.fixtures.core import done, echo, make
 
 PICTURE = Attachment.of("image/png", "iVBORw0KGgo=")

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from google.genai import types
 
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
+from cantrip_acp.crystals.contract import Delta, Query, Response
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.google.crystal import GoogleCrystal
 from cantrip_acp.crystals.keys import Secret
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import Message, ToolDefinition
 from tests.support.provider_server import (
     Piece,
     Reply,

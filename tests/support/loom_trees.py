@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.loom.records.turn import (
-    CastRecord,
-    ForkRecord,
-    GateRecord,
-    Observation,
-    Output,
-    TurnMetadata,
-    Utterance,
-)
+from cantrip_acp.types.records import CastRecord, ForkRecord, GateRecord, Observation, Output, TurnMetadata, Utterance
 
 EVIL = "Fix\x1b]0;owned\x07 the\u202e bug \x9b31m"
 """An intent that would write to a terminal's title, turn a line around and colour what follows."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import CastRecord, Observation, Output, Turn, TurnMetadata, Utterance, now
+from cantrip_acp.types.records import CastRecord, Observation, Output, Turn, TurnMetadata, Utterance, now
 
 
 def turn(name: str, above: str | None, cast: str | None, entity: str = "e_one", **given: Any) -> Turn:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pydantic
 
-from cantrip_acp.crystals.contract import Crystal, Delta, Message, Query, Response, ToolCall, ToolDefinition
+from cantrip_acp.crystals.contract import Crystal, Delta, Query, Response
+from cantrip_acp.types.messages import Message, ToolCall, ToolDefinition
 from tests.support.provider_server import Answer, Reply, Request, json_reply, sse, sse_reply
 
 MODEL = "gpt-test"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict, assert_type
 
 from cantrip_acp import BatchItem, Cantrip, CastResult, gate
-from cantrip_acp.core.events import Event
+from cantrip_acp.types.events import Event
 
 
 @dataclass

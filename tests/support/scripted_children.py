@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy, ScriptedCrystal
-from cantrip_acp.loom.records.turn import CastRecord, Turn
+from cantrip_acp.types.records import CastRecord, Turn
 
 GATES = ("done", "echo", "call_agent", "call_agent_batch")
 

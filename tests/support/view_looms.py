@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from cantrip_acp import Loom
-from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.loom.records.turn import (
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.records import (
     CastRecord,
     ContextRecord,
     FilesRecord,

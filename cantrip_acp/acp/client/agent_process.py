@@ -19,7 +19,7 @@ import anyio
 import anyio.abc
 
 from cantrip_acp.acp.client.in_process import MemoryPipe
-from cantrip_acp.core.errors import CantripError
+from cantrip_acp.types.errors import CantripError
 
 _TERMINATE_SECONDS: Final = 2.0
 _TAIL_LINES: Final = 30

@@ -35,7 +35,7 @@ from cantrip_acp.acp.wire.jsonrpc import (
     invalid_params,
     one_line,
 )
-from cantrip_acp.core.errors import CantripError
+from cantrip_acp.types.errors import CantripError
 from cantrip_acp.version import __version__
 
 __all__ = [

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cantrip_acp.core.errors import CantripError
 from cantrip_acp.files.folder import Folder
+from cantrip_acp.types.errors import CantripError
 
 LARGEST_FILE: Final = 32 * 1024 * 1024
 """Bytes of the largest file that is read or written for an agent."""

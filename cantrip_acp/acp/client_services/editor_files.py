@@ -31,7 +31,6 @@ from msgspec import structs
 
 from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import METHOD_NOT_FOUND, RpcError
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.files.protected_paths import is_git_config
 from cantrip_acp.gates.atomic_write import check_writable, replace_file
 from cantrip_acp.gates.confinement import Root, one_line
@@ -41,12 +40,13 @@ from cantrip_acp.gates.files.edit_file import Replacement, replace_exactly
 from cantrip_acp.gates.files.file_content import UTF8, Encoding, image_type, valid_unicode
 from cantrip_acp.gates.known_texts import digest
 from cantrip_acp.gates.search import search
+from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection
-    from cantrip_acp.core.events import Diff
     from cantrip_acp.gates.confinement import PathHandle
     from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation
+    from cantrip_acp.types.records import Diff
 
 log = logging.getLogger(__name__)
 

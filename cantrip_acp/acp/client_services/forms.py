@@ -16,10 +16,10 @@ import msgspec
 from cantrip_acp.acp.render.event_translator import Checkpoint
 from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import RpcError
-from cantrip_acp.core import events
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.interaction.ask_user import question_text, title
+from cantrip_acp.types import events
+from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.protocol import ClientAbilities

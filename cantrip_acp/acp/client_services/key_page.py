@@ -23,8 +23,8 @@ from cantrip_acp.acp.client_services.forms import Page, PageDone, ask_to_open
 from cantrip_acp.acp.login import is_key, save_key
 from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RpcError
 from cantrip_acp.crystals import keys
-from cantrip_acp.loom.records.turn import new_id
 from cantrip_acp.recipes.build.crystal_factory import KEYS
+from cantrip_acp.types.records import new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection, Request

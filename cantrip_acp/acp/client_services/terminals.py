@@ -19,16 +19,16 @@ import msgspec
 from cantrip_acp.acp.render.event_translator import TerminalOpened
 from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import RpcError
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.files.file_content import valid_unicode
 from cantrip_acp.gates.interaction.client_terminal import SECONDS
+from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection
-    from cantrip_acp.core.events import Diff
     from cantrip_acp.gates.contract import GateContext
+    from cantrip_acp.types.records import Diff
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
-from cantrip_acp.core.events import Diff
+from cantrip_acp.types.records import Diff
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateInvocation

@@ -25,11 +25,11 @@ from cantrip_acp.acp.permissions.edits import Decision, Edit, Edits, follow
 from cantrip_acp.acp.permissions.patterns import ALL
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.session_store import Grant
-from cantrip_acp.core.errors import GateError, describe
-from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.web.named_hosts import NamedHosts
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import GateError, describe
+from cantrip_acp.types.records import Diff, Location
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateInvocation, Proceed, ProgramCall

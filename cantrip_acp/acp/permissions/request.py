@@ -23,8 +23,8 @@ from cantrip_acp.acp.render.formatting import (
 )
 from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import RpcError
-from cantrip_acp.core import events
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types import events
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Question

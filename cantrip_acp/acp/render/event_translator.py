@@ -35,14 +35,14 @@ from cantrip_acp.acp.render.formatting import (
     truncate_end,
 )
 from cantrip_acp.acp.render.subagent_view import SubagentView
-from cantrip_acp.core import events
-from cantrip_acp.loom.records.turn import new_id
 from cantrip_acp.text.program_output import shorten_output, shorten_styled_output
-from cantrip_acp.text.styled import Styled, join
+from cantrip_acp.types import events
+from cantrip_acp.types.records import new_id
+from cantrip_acp.types.styled import Styled, join
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Question
-    from cantrip_acp.crystals.contract import Attachment
+    from cantrip_acp.types.messages import Attachment
 
 OUTPUT_LIMIT = 100_000
 """Characters of a command's output in its ``rawOutput``."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.core.events import QUESTION
+from cantrip_acp.types.events import QUESTION
 
 if TYPE_CHECKING:
-    from cantrip_acp.core import events
-    from cantrip_acp.crystals.contract import Attachment
+    from cantrip_acp.types import events
+    from cantrip_acp.types.messages import Attachment
 
 CONTENT_LIMIT = 32 * 1024
 """Characters of a result or an output that are sent as content. ``rawOutput`` and the loom hold more."""
@@ -48,7 +48,7 @@ def headline(text: str) -> str:
 def title_with_counts(title: str, diffs: Sequence[events.Diff]) -> str:
     """The title of a file change with the number of added and removed lines.
 
-    >>> from cantrip_acp.core.events import Diff
+    >>> from cantrip_acp.types.events import Diff
     >>> title_with_counts("Edit greet.py", [Diff("/w/greet.py", "a\\nb\\n", "a\\nc\\n")])
     'Edit greet.py (+1 −1)'
     """

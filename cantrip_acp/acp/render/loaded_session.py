@@ -22,10 +22,10 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.render.event_translator import Translator, attached_content
 from cantrip_acp.acp.sessions.plan_mode import shown_intent
 from cantrip_acp.core.context_block import block_of
-from cantrip_acp.core.events import UsageReported
 from cantrip_acp.loom.query.history import CastPart, entity_casts
 from cantrip_acp.loom.query.recorded_events import RecordedEvents
-from cantrip_acp.loom.records.turn import STEERING
+from cantrip_acp.types.events import UsageReported
+from cantrip_acp.types.records import STEERING
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity

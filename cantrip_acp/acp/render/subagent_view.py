@@ -19,7 +19,7 @@ from cantrip_acp.acp.render.formatting import (
     pretty_json,
     text_content,
 )
-from cantrip_acp.core import events
+from cantrip_acp.types import events
 
 MAX_CHILDREN = 24
 """The largest number of children of one call that are shown separately."""

@@ -20,11 +20,11 @@ from cantrip_acp.acp.sessions.factory import SessionFactory, apply_mode, with_cl
 from cantrip_acp.acp.sessions.session_store import title_record
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.context_block import ContextBlock
-from cantrip_acp.core.errors import CantripError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.contract import takes
-from cantrip_acp.loom.records.turn import ConfigRecord, ForkRecord, new_id, now
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CantripError, LoomError, MissingKey, UntrustedRecipe
+from cantrip_acp.types.records import ConfigRecord, ForkRecord, new_id, now
 
 if TYPE_CHECKING:
     from pathlib import Path

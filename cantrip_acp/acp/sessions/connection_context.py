@@ -26,10 +26,10 @@ from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory, perm
 from cantrip_acp.acp.sessions.session import Session
 from cantrip_acp.acp.sessions.session_store import ClientPrompt, Grant, NoSession
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
-from cantrip_acp.core.errors import CantripError, LoomLocked, MissingKey, UntrustedRecipe
-from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CantripError, LoomLocked, MissingKey, UntrustedRecipe
+from cantrip_acp.types.records import ConfigRecord, new_id, now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.open_sessions import OpenSessions
     from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.acp.wire.connection import Connection, Request
-    from cantrip_acp.core.events import Event
     from cantrip_acp.gates.contract import GateContext, GateInvocation, GateReply, GateSource
+    from cantrip_acp.types.events import Event
 
 
 _UNNAMED = tracing.Trace("")

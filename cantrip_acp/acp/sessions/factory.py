@@ -32,12 +32,12 @@ from cantrip_acp.acp.sessions.session_store import (
     fork_point,
 )
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
-from cantrip_acp.core.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.gates.contract import GateSource
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.copied_path import records_on_path
-from cantrip_acp.loom.records.turn import ConfigRecord, ForkRecord, new_id, now
 from cantrip_acp.loom.stores.address import display_address, is_address
+from cantrip_acp.types.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
+from cantrip_acp.types.records import ConfigRecord, ForkRecord, new_id, now
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip

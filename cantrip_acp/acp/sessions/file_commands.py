@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from cantrip_acp.acp.errors import session_busy
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
-from cantrip_acp.core.errors import CantripError, CheckpointError
+from cantrip_acp.types.errors import CantripError, CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,8 +109,8 @@ async def _ask_about_conflicts(session: Session, plan: Plan) -> str | None:
     from cantrip_acp.acp.permissions.request import choose
     from cantrip_acp.acp.render.formatting import text_content
     from cantrip_acp.checkpoints.restore import UNSURE
-    from cantrip_acp.loom.records.turn import new_id
     from cantrip_acp.text.redaction import shared
+    from cantrip_acp.types.records import new_id
 
     workspace, mask = session.entity.circle.workspace, shared().text
     rows = [f"- `{_shown(path)}`: {why}" for path, why in plan.conflicts.items()]

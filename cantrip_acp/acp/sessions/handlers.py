@@ -30,11 +30,11 @@ from cantrip_acp.acp.sessions.session import Session
 from cantrip_acp.acp.sessions.session_store import BadCursor, ClientPrompt, ForkedFrom, SessionMetadata
 from cantrip_acp.acp.wire.connection import Request
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
-from cantrip_acp.core.errors import CantripError, IntentRequired, LoomLocked, TurnNotFound, UntrustedRecipe
 from cantrip_acp.files.paths import own
-from cantrip_acp.loom.records.turn import new_id, now
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CantripError, IntentRequired, LoomLocked, TurnNotFound, UntrustedRecipe
+from cantrip_acp.types.records import new_id, now
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.slash_commands import Command

@@ -12,11 +12,11 @@ import anyio.to_thread
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import choose, escape_invisible
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, tokens_of
 from cantrip_acp.crystals.catalog.lookup import look_up
-from cantrip_acp.crystals.contract import KIND_NAMES
-from cantrip_acp.loom.records.turn import new_id
+from cantrip_acp.types.errors import DefinitionError
+from cantrip_acp.types.messages import KIND_NAMES
+from cantrip_acp.types.records import new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session import Session

@@ -14,10 +14,10 @@ import anyio.to_thread
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import choose, escape_invisible
 from cantrip_acp.acp.render.formatting import text_content
-from cantrip_acp.core.errors import CantripError
 from cantrip_acp.gates.mcp import install, servers
-from cantrip_acp.loom.records.turn import new_id
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CantripError
+from cantrip_acp.types.records import new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection

@@ -18,9 +18,9 @@ import msgspec
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError, invalid_params
-from cantrip_acp.core.errors import EntityIdle
-from cantrip_acp.loom.records.turn import new_id
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import EntityIdle
+from cantrip_acp.types.records import new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session_store import SessionMetadata

@@ -27,12 +27,12 @@ from cantrip_acp.acp.render.formatting import MessageSeparator
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.prompt_queue import PromptQueue
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params
-from cantrip_acp.core.errors import CantripError, EntityIdle, IntentRequired
-from cantrip_acp.core.events import CastStarted, Steered
 from cantrip_acp.crystals.http_clients import prepare_in_background
-from cantrip_acp.loom.records.turn import new_id, now
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CantripError, EntityIdle, IntentRequired
+from cantrip_acp.types.events import CastStarted, Steered
+from cantrip_acp.types.records import new_id, now
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Permissions, Question
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.events import Event
     from cantrip_acp.core.state import SteeringMessage
     from cantrip_acp.gates.contract import GateSource
     from cantrip_acp.gates.mcp.declaration import McpServer
+    from cantrip_acp.types.events import Event
 
 log = logging.getLogger(__name__)
 _USUAL_THRESHOLD = (700, 10, 10)

@@ -24,13 +24,13 @@ from typing import Literal
 import msgspec
 
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.core.errors import CantripError, DefinitionError, LoomLocked
 from cantrip_acp.files import paths
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import CastRecord, ConfigRecord, new_id, now
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.text import codecs
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CantripError, DefinitionError, LoomLocked
+from cantrip_acp.types.records import CastRecord, ConfigRecord, new_id, now
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from cantrip_acp.acp.permissions.request import escape_invisible
 from cantrip_acp.acp.sessions import file_commands, knowledge_commands, modes
 from cantrip_acp.acp.sessions.prompt_queue import parse_queue_command, queue_text
 from cantrip_acp.acp.wire.jsonrpc import RpcError
-from cantrip_acp.core.errors import CantripError
 from cantrip_acp.loom.query.history import casts_of, crystal_turns
-from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CantripError
+from cantrip_acp.types.records import ConfigRecord, new_id, now
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from cantrip_acp.acp.wire.jsonrpc import (
     RpcError,
     invalid_params,
 )
-from cantrip_acp.core.events import CastStarted
+from cantrip_acp.types.events import CastStarted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

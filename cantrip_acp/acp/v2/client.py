@@ -13,7 +13,7 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.sessions.prompt_queue import QUEUE_CHANGED
 from cantrip_acp.acp.v2.render import content_blocks, permission_request, render
 from cantrip_acp.acp.wire.jsonrpc import ErrorObject, RpcError
-from cantrip_acp.loom.records.turn import new_id
+from cantrip_acp.types.records import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -131,7 +131,7 @@ class Client:
                 self.insert(each)
 
     def delivered(self, session_id: str, request: Request, message_id: str) -> None:
-        """The entity got a waiting prompt while another one runs. The update with its text follows (`core.events.Steered`)."""
+        """The entity got a waiting prompt while another one runs. The update with its text follows (`types.events.Steered`)."""
         for each in self._prompts.get(session_id, ()):
             if each.request is request:
                 each.message_id = message_id

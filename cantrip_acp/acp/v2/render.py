@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.loom.records.turn import new_id
+from cantrip_acp.types.records import new_id
 
 MAX_PATCH = 4000
 """Lines of a file up to which a diff has a patch. Comparing longer ones takes too long."""

@@ -31,7 +31,7 @@ from cantrip_acp.cli.session.setup import (
     read_context_files,
     state_option,
 )
-from cantrip_acp.core.errors import CantripError, IntentRequired
+from cantrip_acp.types.errors import CantripError, IntentRequired
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.render.cast_output import CastJson, CastText

@@ -12,8 +12,8 @@ import click
 
 from cantrip_acp.cli.command_table import SuggestingGroup, examples
 from cantrip_acp.cli.session.setup import cwd_option
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.catalog.capabilities import Capability, Catalog, CatalogDiff

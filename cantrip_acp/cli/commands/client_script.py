@@ -29,11 +29,11 @@ from cantrip_acp.cli.command_table import unknown_name
 from cantrip_acp.cli.render.from_acp import get_list, get_mapping, get_text
 from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.cli.session.permissions import Policy, choose_option
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.parse.yaml_text import read
 from cantrip_acp.text.sanitize import clean
-from cantrip_acp.text.styled import SGR
+from cantrip_acp.types.errors import DefinitionError
+from cantrip_acp.types.styled import SGR
 
 SETTINGS: Final = ("name", "allow", "timeout", "steps")
 STEP: Final = ("prompt", "name", "allow", "timeout", "cancel_after", "expect")

@@ -53,7 +53,7 @@ def conformance(files: tuple[Path, ...], rules: tuple[str, ...], as_json: bool) 
     """
     from cantrip_acp.conformance.runner import select_cases
     from cantrip_acp.conformance.suite import read_suite
-    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.types.errors import DefinitionError
 
     cases: list[Case] = []
     unreadable = False

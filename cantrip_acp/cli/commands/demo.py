@@ -205,8 +205,8 @@ def _prove(
 ) -> int:
     """Check the files and the loom, and print the summary. Returns the exit status."""
     from cantrip_acp.cli.render.display import duration
-    from cantrip_acp.core.errors import LoomError
     from cantrip_acp.demo.sample_project import check_result, read_loom
+    from cantrip_acp.types.errors import LoomError
 
     marks = screen.marks
     screen.blank()
@@ -247,9 +247,9 @@ def _prove(
 def _undo_finding(stage: SampleProject, before: dict[str, bytes], loom: Path) -> Finding:
     """Check that the entity asked nothing, and that each of its changes could be undone."""
     from cantrip_acp.cli.loom.restore import restore_files
-    from cantrip_acp.core.errors import CantripError
     from cantrip_acp.demo.sample_project import Finding
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.types.errors import CantripError
 
     changed = {name for name in stage.files().keys() | before.keys() if stage.files().get(name) != before.get(name)}
     try:

@@ -16,8 +16,8 @@ import click
 
 from cantrip_acp.cli import environment
 from cantrip_acp.cli.command_table import examples
-from cantrip_acp.core.errors import CantripError
 from cantrip_acp.files.installation import install_command
+from cantrip_acp.types.errors import CantripError
 from cantrip_acp.version import __version__
 
 # --- Checks of providers: which have a key, where the key comes from, and with ``--probe`` whether they answer.
@@ -141,9 +141,9 @@ def _probe_provider(provider: str) -> Finding:
 def _need() -> Any:
     from pathlib import Path
 
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.recipes.build.crystal_factory import FactoryContext
     from cantrip_acp.recipes.build.python_files import Files
+    from cantrip_acp.types.errors import DefinitionError
 
     return FactoryContext(Path.cwd(), Files(), None, lambda path, message: DefinitionError(message))
 
@@ -221,9 +221,9 @@ def _machine() -> Finding:
 
 
 def _sandbox() -> Iterator[Finding]:
-    from cantrip_acp.core.errors import SandboxMissing
     from cantrip_acp.sandbox.launch import availability as probe
     from cantrip_acp.sandbox.launch import causes, seccomp
+    from cantrip_acp.types.errors import SandboxMissing
 
     try:
         program = probe.find_program()
@@ -253,7 +253,7 @@ def _sandbox() -> Iterator[Finding]:
 def _self_test() -> Iterator[Finding]:
     import anyio
 
-    from cantrip_acp.core.errors import SandboxMissing
+    from cantrip_acp.types.errors import SandboxMissing
 
     try:
         results = anyio.run(_run_self_test)
@@ -391,9 +391,9 @@ def _tools() -> Iterator[Finding]:
 
 
 def _folders() -> Iterator[Finding]:
-    from cantrip_acp.core.errors import SandboxError
     from cantrip_acp.files.paths import state_dir
     from cantrip_acp.sandbox.launch.runtime_dir import base_folder
+    from cantrip_acp.types.errors import SandboxError
 
     state = state_dir()
     nearest = state

@@ -221,8 +221,8 @@ def eval_(
 
 
 def _write_new(folder: Path) -> int:
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.evaluation.suite import TEMPLATE
+    from cantrip_acp.types.errors import DefinitionError
 
     if folder.exists():
         raise DefinitionError("exists already; name a new folder", where=str(folder))
@@ -239,8 +239,8 @@ def _runnable(tasks: Sequence[Task], crystals: Sequence[str]) -> list[Task]:
     """The tasks whose programs are installed, and that have a recorded session if only that is played."""
     import shutil
 
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.evaluation.run import RECORDED
+    from cantrip_acp.types.errors import DefinitionError
 
     found = []
     for task in tasks:

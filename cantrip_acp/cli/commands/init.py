@@ -13,7 +13,7 @@ import click
 
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.cli.session.setup import cwd_option
-from cantrip_acp.core.errors import DefinitionError, RecipeError
+from cantrip_acp.types.errors import DefinitionError, RecipeError
 
 _MAY = {
     "read": "read the files here, and change nothing",

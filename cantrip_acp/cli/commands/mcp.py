@@ -28,8 +28,8 @@ from cantrip_acp.cli.session.setup import (
     state_option,
 )
 from cantrip_acp.cli.session.tuple_space import cast_yools, disk_floor, open_space, run_async, space_option, worker_name
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.files.installation import install_command
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.catalog.capabilities import Catalog

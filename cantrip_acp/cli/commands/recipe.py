@@ -16,10 +16,10 @@ import click
 from cantrip_acp.cli.command_table import SuggestingGroup, complete_recipe, examples
 from cantrip_acp.cli.errors import with_excerpts
 from cantrip_acp.cli.session.setup import cwd_option, state_option
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.allowed import Allowed

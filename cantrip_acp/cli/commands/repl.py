@@ -40,8 +40,8 @@ from cantrip_acp.cli.session.setup import (
     read_context_files,
     state_option,
 )
-from cantrip_acp.core.errors import CantripError
 from cantrip_acp.files.installation import install_command
+from cantrip_acp.types.errors import CantripError
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.render.cast_output import CastText
@@ -418,7 +418,7 @@ def _run_cast(
     A failed cast does not end the session.
     """
     from cantrip_acp.cli.errors import report_error
-    from cantrip_acp.core.errors import SandboxMissing
+    from cantrip_acp.types.errors import SandboxMissing
 
     output.begin()
     if queue is not None and line is None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cantrip_acp.cli.command_table import SuggestingGroup, complete_recipe, examples
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle
@@ -44,9 +44,9 @@ async def run_python(circle: Circle, code: str, printer: Printer) -> int:
     import json
 
     from cantrip_acp.cli.session.shell import TurnWithoutEntity
-    from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import as_text
     from cantrip_acp.mediums.code.session import CodeSession
+    from cantrip_acp.types.messages import ToolCall
 
     turn = TurnWithoutEntity(circle)
     session = await circle.medium.open(circle, turn.entity_id)
@@ -304,7 +304,7 @@ class Printer:
 async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, str | None]:
     import anyio
 
-    from cantrip_acp.core.events import EventHub
+    from cantrip_acp.core.event_hub import EventHub
     from cantrip_acp.gates.contract import as_text
     from cantrip_acp.gates.executor import GateExecutor
     from cantrip_acp.mediums.bash import BashMedium, BashSession

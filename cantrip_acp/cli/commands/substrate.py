@@ -15,9 +15,9 @@ import click
 from cantrip_acp.cli.command_table import SuggestingGroup, examples
 from cantrip_acp.cli.commands import substrate_runs
 from cantrip_acp.cli.session.setup import cwd_option
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.files.paths import config_dir, state_dir, substrate_address
 from cantrip_acp.text.sanitize import clean, clean_line
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.substrate.chunks import Chunk, Commit, Placement, Scope

@@ -17,8 +17,8 @@ import click
 from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import named_hosts, print_allowed
 from cantrip_acp.cli.session.setup import cwd_option
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.files.paths import config_dir, state_dir, substrate_address
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.substrate.boundary import Boundary

@@ -114,8 +114,8 @@ def train(
 
 
 def _copy(name: str, folder: Path) -> int:
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.training.trainer.example import Example
+    from cantrip_acp.types.errors import DefinitionError
 
     if folder.exists():
         raise DefinitionError("exists already; name a new folder", where=str(folder))

@@ -12,8 +12,8 @@ import click
 
 from cantrip_acp.cli.command_table import examples
 from cantrip_acp.cli.session.setup import state_option
-from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.types.errors import CantripError, DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.recipes.trust import Content, Ledger

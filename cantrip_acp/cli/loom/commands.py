@@ -44,10 +44,10 @@ def keep(name: str | None, let_go: bool, state_dir: Path | None) -> None:
 
     The mark is an empty file NAME.keep in the same folder. Looms outside the state folder are never deleted and need no mark.
     """
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import find_loom
     from cantrip_acp.retention.looms import FOLDER, KEEP
+    from cantrip_acp.types.errors import DefinitionError
 
     state = paths.state_dir(state_dir)
     path = find_loom(name, state)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cantrip_acp.core.history.replayed_context import Window
-    from cantrip_acp.crystals.contract import Message
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.types.messages import Message
 
 _PART = re.compile(r"^#{1,6} (?P<name>.*) · source: (?P<source>.*)$", re.MULTILINE)
 """A heading of the knowledge layer. A text in it cannot imitate one (`substrate.knowledge`)."""
@@ -68,8 +68,8 @@ def context(name: str | None, turn: str | None, full: bool, as_json: bool, state
 
 def _turn(held: Loom, wanted: str | None) -> tuple[str, int | None]:
     """The id of a turn of a crystal, and its number in the thread that was written last (None if it is not in it)."""
-    from cantrip_acp.core.errors import TurnNotFound
     from cantrip_acp.loom.find_loom import answers, find_turn
+    from cantrip_acp.types.errors import TurnNotFound
 
     turn_id, numbered = find_turn(held, wanted), answers(held)
     if held.places[turn_id].role != "crystal":
@@ -80,9 +80,9 @@ def _turn(held: Loom, wanted: str | None) -> tuple[str, int | None]:
 def _window(held: Loom, turn_id: str) -> tuple[Window, int, bool]:
     """The part of the crystal's context in which it wrote a turn, the number of messages before it, and whether it is not
     what was sent."""
-    from cantrip_acp.core.errors import LoomError
     from cantrip_acp.core.history.replayed_context import ReplayedContext
     from cantrip_acp.loom.query.outline import Outline
+    from cantrip_acp.types.errors import LoomError
 
     view = ReplayedContext(held, Outline(held))
     for window in view.windows(turn_id):
@@ -125,8 +125,8 @@ def _data(turn_id: str, number: int | None, window: Window, messages: Sequence[M
 
 def _print_summary(turn_id: str, number: int | None, window: Window, messages: Sequence[Message]) -> None:
     from cantrip_acp.core.folding.policy import tokens_of
-    from cantrip_acp.crystals.contract import KIND_NAMES
     from cantrip_acp.text.sanitize import clean_line
+    from cantrip_acp.types.messages import KIND_NAMES
 
     sizes: dict[str, int] = {}
     for message in messages:
@@ -142,8 +142,8 @@ def _print_summary(turn_id: str, number: int | None, window: Window, messages: S
 
 
 def _print_messages(messages: Sequence[Message]) -> None:
-    from cantrip_acp.crystals.contract import KIND_NAMES
     from cantrip_acp.text.sanitize import clean
+    from cantrip_acp.types.messages import KIND_NAMES
 
     for message in messages:
         click.echo(f"--- {message.role}: {KIND_NAMES.get(message.kind, message.kind)}")

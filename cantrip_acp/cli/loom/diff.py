@@ -83,11 +83,11 @@ def diff(
     editor has a loom of its own, which begins with the turns that both have.
     """
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import find_turn, open_by_name
     from cantrip_acp.loom.query.diff import difference
     from cantrip_acp.loom.query.listing import Listing
+    from cantrip_acp.types.errors import DefinitionError
 
     if other is not None:
         _diff_with(name, left, other, right, paths.state_dir(state_dir), full=full, as_json=as_json)

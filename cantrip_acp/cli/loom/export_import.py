@@ -189,8 +189,8 @@ def _leaves(held: Loom, threads: Sequence[str]) -> tuple[str, ...]:
 def _outcomes(outcomes: Sequence[str]) -> tuple[str, ...]:
     from typing import get_args
 
-    from cantrip_acp.core.errors import DefinitionError
-    from cantrip_acp.loom.records.turn import Reason
+    from cantrip_acp.types.errors import DefinitionError
+    from cantrip_acp.types.records import Reason
 
     known = (*_OUTCOMES, *get_args(Reason))
     for outcome in outcomes:
@@ -277,11 +277,11 @@ def import_(files: Sequence[str], into: str, kind: str | None, as_json: bool) ->
     command reports data that a loom cannot represent. An invalid line ends the import with an error that names file and line;
     the lines before it are already imported.
     """
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.stores.address import display_address, is_address
     from cantrip_acp.text.sanitize import clean_line
     from cantrip_acp.training.importing.import_file import detect_format, import_file
+    from cantrip_acp.types.errors import DefinitionError
 
     kinds = [kind or detect_format(name) for name in files]
     target: Path | str = into if is_address(into) else Path(into).expanduser()

@@ -21,7 +21,7 @@ from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.cli.session.loop_thread import SIGNALS
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts
 from cantrip_acp.cli.session.setup import cwd_option, state_option
-from cantrip_acp.core.errors import CantripError
+from cantrip_acp.types.errors import CantripError
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
@@ -145,10 +145,10 @@ def fork(
     Exit status: that of `cantrip cast`; for a group, 0 only if every cast terminated.
     """
     from cantrip_acp.cli.session.setup import open_recipe
-    from cantrip_acp.core.errors import IntentRequired
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import find_loom, find_turn
-    from cantrip_acp.loom.records.turn import new_id
+    from cantrip_acp.types.errors import IntentRequired
+    from cantrip_acp.types.records import new_id
 
     if resume and intent is not None:
         raise click.UsageError(

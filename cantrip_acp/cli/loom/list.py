@@ -35,8 +35,8 @@ class Looms:
         self.problems: list[str] = []
 
     def __iter__(self) -> Iterator[Loom]:
-        from cantrip_acp.core.errors import LoomError
         from cantrip_acp.loom.find_loom import list_looms, open_by_name, open_readonly
+        from cantrip_acp.types.errors import LoomError
 
         for name in self.names:
             with open_by_name(name, self.state) as held:

@@ -13,14 +13,14 @@ import click
 from cantrip_acp.cli.command_table import complete_loom, complete_turn, examples
 from cantrip_acp.cli.errors import DONE, FAILED
 from cantrip_acp.cli.session.setup import state_option
-from cantrip_acp.core.errors import CheckpointError
+from cantrip_acp.types.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cantrip_acp.checkpoints.restore import Step
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import FilesRecord
+    from cantrip_acp.types.records import FilesRecord
 
 
 @click.command(

@@ -13,8 +13,8 @@ from cantrip_acp.cli.command_table import complete_loom, complete_turn, examples
 from cantrip_acp.cli.session.setup import cwd_option, state_option
 
 if TYPE_CHECKING:
-    from cantrip_acp.loom.records.turn import RewardRecord
     from cantrip_acp.training.judge import Verdict
+    from cantrip_acp.types.records import RewardRecord
 
 _RANGE = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*\.\.\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp.cli.render.display import duration
 from cantrip_acp.cli.render.table import number
 from cantrip_acp.cli.render.terminal import Block, Flow, Screen
-from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.loom.query.thread import Endings
 from cantrip_acp.text.sanitize import clean_line, without_links
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.query.outline import Outline
     from cantrip_acp.loom.query.thread import Thread
-    from cantrip_acp.loom.records.turn import CastRecord, GateRecord, Output, Turn, VoidedAttempt
+    from cantrip_acp.types.records import CastRecord, GateRecord, Output, Turn, VoidedAttempt
 
 _INTENT = 200
 _DAMAGE = 20

@@ -112,8 +112,8 @@ def _serve(
     hosts: tuple[str, ...],
 ) -> None:
     from cantrip_acp.cli.session.loop_thread import handled_signals
-    from cantrip_acp.core.errors import DefinitionError, LoomError
     from cantrip_acp.loom.view import serve
+    from cantrip_acp.types.errors import DefinitionError, LoomError
 
     ended = threading.Event()
     for number in handled_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -14,16 +14,16 @@ from cantrip_acp.cli.render.display import duration
 from cantrip_acp.cli.render.from_events import EventTranslator
 from cantrip_acp.cli.render.renderer import Renderer
 from cantrip_acp.cli.render.terminal import Screen
-from cantrip_acp.core import events
-from cantrip_acp.core.errors import GateFault
 from cantrip_acp.crystals.human import working_clock
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.types import events
+from cantrip_acp.types.errors import GateFault
 
 if TYPE_CHECKING:
     from cantrip_acp.core.casting.result import CastResult
-    from cantrip_acp.crystals.contract import Usage
+    from cantrip_acp.types.usage import Usage
 
 
 class CastJson:

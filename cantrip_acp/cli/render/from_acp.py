@@ -27,7 +27,7 @@ from cantrip_acp.cli.render.display import (
     result_text,
 )
 from cantrip_acp.text.sanitize import clean_line
-from cantrip_acp.text.styled import Styled
+from cantrip_acp.types.styled import Styled
 
 _FENCE = re.compile(r"\A(?P<fence>`{3,})[^\n`]*\n(?P<body>.*?)(?:\n?(?P=fence)\s*)?\Z", re.DOTALL)
 _CHILD_KINDS = get_args(ChildActionKind)

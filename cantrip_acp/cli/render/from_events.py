@@ -20,10 +20,10 @@ from cantrip_acp.cli.render.display import (
     exit_code_of,
     result_text,
 )
-from cantrip_acp.core import events
 from cantrip_acp.crystals.human import waited_seconds
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.types import events
 
 
 class EventTranslator:

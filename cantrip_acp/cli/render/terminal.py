@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, Final, TextIO, cast
 
 from cantrip_acp.text.sanitize import Cleaner, StyledCleaner, clean
-from cantrip_acp.text.styled import Styled, join
+from cantrip_acp.types.styled import Styled, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -6,8 +6,8 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core.errors import CantripError, CheckpointError
 from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.types.errors import CantripError, CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

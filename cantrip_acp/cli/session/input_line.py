@@ -40,10 +40,10 @@ from prompt_toolkit.shortcuts import PromptSession
 from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.cli.session.completions import Complete
 from cantrip_acp.cli.session.loop_thread import SIGNALS, handled_signals
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import human
 from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.text.sanitize import clean
+from cantrip_acp.types.errors import CrystalError
 
 T = TypeVar("T")
 

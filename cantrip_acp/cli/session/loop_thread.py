@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.events import Event
+    from cantrip_acp.types.events import Event
 
 T = TypeVar("T")
 

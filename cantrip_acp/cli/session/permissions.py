@@ -108,7 +108,7 @@ def ask_permission(screen: Screen, options: Sequence[Mapping[str, Any]]) -> tupl
 
     Enter alone allows nothing. Raises EOFError for Ctrl-D or if the terminal is gone, and KeyboardInterrupt for Ctrl-C.
     """
-    from cantrip_acp.core.errors import CrystalError
+    from cantrip_acp.types.errors import CrystalError
 
     keys: dict[str, str] = {}
     parts: list[str | tuple[str, str]] = []
@@ -279,8 +279,8 @@ class TerminalQuestions:
         The end of input means no. Ctrl-C cancels the cast and the question.
         """
         from cantrip_acp.acp.permissions.edits import Decision
-        from cantrip_acp.core.errors import CrystalError
         from cantrip_acp.crystals.human import terminal
+        from cantrip_acp.types.errors import CrystalError
 
         async with self._one:
             await anyio.sleep(_MOMENT_S)
@@ -343,12 +343,12 @@ class TerminalAnswers:
 
     async def _ask(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         from cantrip_acp.acp.permissions.request import escape_invisible
-        from cantrip_acp.core.errors import CrystalError, GateError
-        from cantrip_acp.core.events import QUESTION
         from cantrip_acp.crystals.human import terminal
         from cantrip_acp.gates.contract import GateReply
         from cantrip_acp.gates.interaction.ask_user import title
         from cantrip_acp.text.redaction import shared
+        from cantrip_acp.types.errors import CrystalError, GateError
+        from cantrip_acp.types.events import QUESTION
 
         question, choices = args["question"], list(args.get("choices", ()))
         async with self._one:

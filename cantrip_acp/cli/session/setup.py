@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from cantrip_acp.core.errors import DefinitionError, LoomLocked, MissingKey
 from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.types.errors import DefinitionError, LoomLocked, MissingKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.crystals.contract import Attachment, Crystal
+    from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.gates.contract import Interceptor
     from cantrip_acp.gates.web.named_hosts import NamedHosts
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.recipes.recipe import Recipe
+    from cantrip_acp.types.messages import Attachment
 
 CONTEXT_BYTES = 10 * 1024 * 1024
 """Maximum size of a picture, sound or PDF in a prompt, in bytes."""
@@ -134,7 +135,7 @@ class OpenedRecipe:
 
 def record_model(entity: Entity, model: str) -> None:
     """Record in the loom that an entity has another model from now on, as a session of an editor does."""
-    from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
+    from cantrip_acp.types.records import ConfigRecord, new_id, now
 
     entity.loom.append(ConfigRecord(new_id("g"), entity.id, {"crystal": model}, now()))
 
@@ -337,7 +338,7 @@ _ATTACHED = {
 def _attachment(file: Path, raw: bytes) -> Attachment | None:
     import base64
 
-    from cantrip_acp.crystals.contract import Attachment
+    from cantrip_acp.types.messages import Attachment
 
     found = next((kind for magic, kind in _ATTACHED.items() if raw.startswith(magic)), None)
     if raw[:4] == b"RIFF":

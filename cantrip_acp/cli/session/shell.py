@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from cantrip_acp.loom.records.turn import Output
+from cantrip_acp.types.records import Output
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.render.cast_output import CastText
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.events import Event
     from cantrip_acp.core.ports import ProgramReport
-    from cantrip_acp.loom.records.turn import GateRecord
+    from cantrip_acp.types.events import Event
+    from cantrip_acp.types.records import GateRecord
 
 
 _STOPPED = "the user stopped the command"
@@ -31,7 +31,7 @@ class TurnWithoutEntity:
     folded = 0
 
     def __init__(self, circle: Circle) -> None:
-        from cantrip_acp.core.events import EventHub
+        from cantrip_acp.core.event_hub import EventHub
         from cantrip_acp.gates.executor import GateExecutor
         from cantrip_acp.telemetry import tracing
         from cantrip_acp.text.redaction import shared
@@ -113,9 +113,9 @@ class UserShell:
         """
         from cantrip_acp.core.context_block import ContextBlock
         from cantrip_acp.core.definition.circle import Circle
-        from cantrip_acp.crystals.contract import ToolCall
         from cantrip_acp.mediums.bash import BashMedium
         from cantrip_acp.text.redaction import shared
+        from cantrip_acp.types.messages import ToolCall
 
         own, medium = self._entity.circle, BashMedium()
         circle = Circle("bash", [], own.wards, workspace=own.workspace, folders=own.folders)

@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.cli.session import file_changes
-from cantrip_acp.core.errors import CantripError
+from cantrip_acp.types.errors import CantripError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

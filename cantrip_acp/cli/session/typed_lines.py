@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from cantrip_acp.acp.sessions.prompt_queue import parse_queue_command, queue_text
-from cantrip_acp.core.errors import CrystalError, EntityIdle
+from cantrip_acp.types.errors import CrystalError, EntityIdle
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity

@@ -96,10 +96,10 @@ def agent_yools(
 ) -> dict[str, Yool]:
     """The yools of agents. Their commands reach only hosts that the user allows. Raises `DefinitionError`."""
     from cantrip_acp.cli.session.tuple_space import cast_of
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.files import paths
     from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.tuplespace.command_yool import Command, CommandYool
+    from cantrip_acp.types.errors import DefinitionError
 
     workspace, state = cwd.resolve(), paths.private(paths.state_dir(state_dir))
     yools: dict[str, Yool] = {}

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core import events
 from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, record_of, unread_notice
-from cantrip_acp.core.errors import describe, interrupts
-from cantrip_acp.loom.records.turn import DURING_CAST, NOTE, STEERING, ContextRecord
+from cantrip_acp.types import events
+from cantrip_acp.types.errors import describe, interrupts
+from cantrip_acp.types.records import DURING_CAST, NOTE, STEERING, ContextRecord
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

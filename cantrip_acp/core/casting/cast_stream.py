@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Generic
 import anyio
 
 from cantrip_acp.core.casting.result import CastResult, Value
-from cantrip_acp.core.errors import CantripError, NoResult
+from cantrip_acp.types.errors import CantripError, NoResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from cantrip_acp.core.events import Event, EventHub, Subscription
+    from cantrip_acp.core.event_hub import EventHub, Subscription
+    from cantrip_acp.types.events import Event
 
 
 class CastStream(Generic[Value]):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.core.state import CastState, EntityState
-    from cantrip_acp.crystals.contract import Usage
+    from cantrip_acp.types.usage import Usage
 
 
 def carry_over(cast: CastState, point: Point) -> None:

@@ -19,25 +19,31 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core import events
 from cantrip_acp.core.casting import enforcement
 from cantrip_acp.core.casting.additions import Additions
 from cantrip_acp.core.casting.query_stream import QueryStream, with_masked_names
 from cantrip_acp.core.casting.result import CastResult, without_calls
 from cantrip_acp.core.casting.turn_builder import TurnBuilder
 from cantrip_acp.core.context_block import CastInfo, unread_notice
-from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
 from cantrip_acp.core.folding.apply import make_more_room, make_room, may_be_overflow
 from cantrip_acp.core.history.continuation import rebuild_context
 from cantrip_acp.core.scoring import Scoring
 from cantrip_acp.core.state import CastState
-from cantrip_acp.crystals.contract import CUTS, NO_USAGE, Query, RequestParameters, Response, ToolCall, Usage
+from cantrip_acp.crystals.contract import CUTS, Query, Response, requested
 from cantrip_acp.crystals.http_clients import prepare
 from cantrip_acp.crystals.retry import query_with_retries
 from cantrip_acp.gates.contract import ProgramCall
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.loom.query.thread import answer
-from cantrip_acp.loom.records.turn import (
+from cantrip_acp.loom.records.turn_parts import joined
+from cantrip_acp.mediums.program_events import ProgramEvents
+from cantrip_acp.mediums.text_program import MOST_PROBLEMS, TextPrograms
+from cantrip_acp.telemetry import genai_spans, tracing
+from cantrip_acp.text.json_data import thaw
+from cantrip_acp.types import events
+from cantrip_acp.types.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
+from cantrip_acp.types.messages import RequestParameters, ToolCall
+from cantrip_acp.types.records import (
     TERMINATIONS,
     CastRecord,
     ContextRecord,
@@ -48,11 +54,7 @@ from cantrip_acp.loom.records.turn import (
     new_id,
     now,
 )
-from cantrip_acp.loom.records.turn_parts import joined
-from cantrip_acp.mediums.program_events import ProgramEvents
-from cantrip_acp.mediums.text_program import MOST_PROBLEMS, TextPrograms
-from cantrip_acp.telemetry import genai_spans, tracing
-from cantrip_acp.text.json_data import thaw
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,8 +64,8 @@ if TYPE_CHECKING:
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
     from cantrip_acp.core.state import EntityState
-    from cantrip_acp.crystals.contract import ToolDefinition
     from cantrip_acp.gates.executor import GateExecutor
+    from cantrip_acp.types.messages import ToolDefinition
 
 _ENDED = {
     "cancelled": "Cancelled",
@@ -106,7 +108,7 @@ class CastRun:
         self._reference = reference
         scorer = entity.circle.score if entity.cantrip.scores else None
         self._scoring = Scoring(scorer, entity.loom, entity.redactor, intent, reference)
-        parameters = RequestParameters.of(entity.call)
+        parameters = requested(entity.call)
         self.cast.parameters = parameters if parameters != RequestParameters() else None
         if resumed is not None:
             enforcement.carry_over(self.cast, resumed)

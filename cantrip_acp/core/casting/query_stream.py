@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cantrip_acp.core import events
-from cantrip_acp.crystals.contract import Response, ToolCall
-from cantrip_acp.loom.records.turn import Rejection, Utterance, VoidedAttempt, new_id
+from cantrip_acp.crystals.contract import Response
 from cantrip_acp.text.redaction import Pieces
+from cantrip_acp.types import events
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.records import Rejection, Utterance, VoidedAttempt, new_id
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.errors import CrystalError
     from cantrip_acp.core.state import CastState, EntityState
     from cantrip_acp.crystals.contract import Delta
     from cantrip_acp.text.redaction import Redactor
+    from cantrip_acp.types.errors import CrystalError
 
 VOID_LIMIT = 4000
 """Characters that a loom keeps of a void attempt's text, and of its thinking."""

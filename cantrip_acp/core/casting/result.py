@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Generic
 
-from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.text.json_data import plain, thaw
+from cantrip_acp.types.usage import Usage
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cantrip_acp.crystals.logprobs import SampledTokens, common_prefix_length
+from cantrip_acp.crystals.logprobs import common_prefix_length
+from cantrip_acp.types.messages import SampledTokens
 
 if TYPE_CHECKING:
-    from cantrip_acp.crystals.contract import Message
     from cantrip_acp.text.redaction import Redactor
+    from cantrip_acp.types.messages import Message
 
 
 class TokenLog:

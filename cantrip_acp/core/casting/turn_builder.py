@@ -12,9 +12,13 @@ import anyio
 import msgspec
 
 from cantrip_acp.core.running_calls import STOPPED_BY_USER
-from cantrip_acp.crystals.contract import NO_USAGE, WEIGHTS_VARIABLE, RequestParameters, Response, ToolCall
+from cantrip_acp.crystals.contract import WEIGHTS_VARIABLE, Response
 from cantrip_acp.gates.registry import ALIASES, CHILD_FUNCTIONS, DELEGATION
-from cantrip_acp.loom.records.turn import (
+from cantrip_acp.loom.records.turn_parts import together
+from cantrip_acp.telemetry import tracing
+from cantrip_acp.text.json_data import freeze, freeze_record
+from cantrip_acp.types.messages import RequestParameters, ToolCall
+from cantrip_acp.types.records import (
     TERMINATIONS,
     GateRecord,
     Observation,
@@ -29,19 +33,17 @@ from cantrip_acp.loom.records.turn import (
     new_id,
     now,
 )
-from cantrip_acp.loom.records.turn_parts import together
-from cantrip_acp.telemetry import tracing
-from cantrip_acp.text.json_data import freeze, freeze_record
+from cantrip_acp.types.usage import NO_USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from cantrip_acp.core.definition.wards import Wards
-    from cantrip_acp.core.events import Event
     from cantrip_acp.core.ports import ProgramReport
     from cantrip_acp.core.state import CastState, EntityState
-    from cantrip_acp.crystals.logprobs import SampledTokens
     from cantrip_acp.gates.executor import GateExecutor
+    from cantrip_acp.types.events import Event
+    from cantrip_acp.types.messages import SampledTokens
 
 
 UNFINISHED = "interrupted: the command that made this call ended first; the call may have had its effect"

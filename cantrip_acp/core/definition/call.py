@@ -21,7 +21,7 @@ from cantrip_acp.core.definition.checked_values import (
     refuse_change,
     short_repr,
 )
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.types.errors import DefinitionError
 
 ToolChoice = Literal["auto", "required", "none"]
 

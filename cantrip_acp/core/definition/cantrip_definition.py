@@ -20,7 +20,6 @@ from cantrip_acp.core.definition.checked_values import (
 from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.core.definition.python_types import PythonType
 from cantrip_acp.core.definition.result_type import with_result_type
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
@@ -29,6 +28,7 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.text.json_data import FrozenDict, freeze
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar, overload
 
-from cantrip_acp.core.errors import DefinitionError, Immutable
+from cantrip_acp.types.errors import DefinitionError, Immutable
 
 _Value = TypeVar("_Value")
 

@@ -15,9 +15,7 @@ import msgspec
 
 from cantrip_acp.core.definition.checked_values import Definition, derived, short_repr
 from cantrip_acp.core.definition.wards import Wards
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.scoring import Scorer
-from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.gates.function_gates import gate_options, is_function
@@ -26,6 +24,8 @@ from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.mediums.contract import Medium
 from cantrip_acp.mediums.text_program import mode_line
 from cantrip_acp.text.json_data import FrozenDict, freeze, freeze_record
+from cantrip_acp.types.errors import DefinitionError
+from cantrip_acp.types.messages import ToolDefinition
 
 GateLike = Gate | str | Mapping[str, Any] | Callable[..., Any]
 

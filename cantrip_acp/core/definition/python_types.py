@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.codecs import json_decoder
 from cantrip_acp.text.json_data import FrozenDict, freeze, thaw
 from cantrip_acp.text.json_schema import Schema
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,26 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core import events
 from cantrip_acp.core.casting.sampled_tokens import TokenLog
-from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, REQUEST, largest, transcript
 from cantrip_acp.core.state import CastState
-from cantrip_acp.crystals.contract import NO_USAGE, Delta, Message, Query, Response, Usage, input_limit
+from cantrip_acp.crystals.contract import Delta, Query, Response, input_limit
 from cantrip_acp.crystals.retry import metered
-from cantrip_acp.loom.records.turn import (
-    ConfigRecord,
-    FoldRecord,
-    SummaryQuery,
-    Turn,
-    Utterance,
-    metadata_of,
-    new_id,
-    now,
-)
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.json_data import freeze_record
 from cantrip_acp.text.redaction import Pieces
+from cantrip_acp.types import events
+from cantrip_acp.types.errors import ContextLimitError, CrystalError
+from cantrip_acp.types.messages import Message
+from cantrip_acp.types.records import ConfigRecord, FoldRecord, SummaryQuery, Turn, Utterance, metadata_of, new_id, now
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,9 +14,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from cantrip_acp.core.definition.checked_values import check_keys, check_mapping, check_number, check_whole, short_repr
-from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.crystals.contract import Crystal, Message
-from cantrip_acp.loom.records.turn import GateRecord, Turn
+from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.types.errors import DefinitionError
+from cantrip_acp.types.messages import Message
+from cantrip_acp.types.records import GateRecord, Turn
 
 CHARS_PER_TOKEN = 3
 """Characters per token for estimates, used if no provider has counted. A safe value for prose and code."""

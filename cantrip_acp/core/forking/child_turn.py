@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.circle import NOTHING
 from cantrip_acp.core.definition.wards import Wards, compose
-from cantrip_acp.core.errors import ChildRefused, DefinitionError
 from cantrip_acp.gates import registry
 from cantrip_acp.text.json_data import plain
+from cantrip_acp.types.errors import ChildRefused, DefinitionError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.gates.contract import CircleView, Gate, GateSource, OpenedSource
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import CantripRecord, CastRecord
+    from cantrip_acp.types.records import CantripRecord, CastRecord
 
 _OWN_GATES = ("done", "read_context")
 """Gates that a child has by itself."""

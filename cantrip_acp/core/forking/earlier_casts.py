@@ -12,18 +12,18 @@ from msgspec import UNSET, structs
 
 from cantrip_acp.core.casting.result import CastResult
 from cantrip_acp.core.definition.result_type import typed_result
-from cantrip_acp.core.errors import DefinitionError, LoomError
 from cantrip_acp.core.forking.resume import resume_entity
-from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.telemetry.tracing import trace_from
 from cantrip_acp.text.json_data import plain
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import DefinitionError, LoomError
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import CastRecord
+    from cantrip_acp.types.records import CastRecord
 
 CUT_OFF = ("error", "cancelled", "parent_terminated")
 """How a cast ends that may go on: not by an answer and not by a ward."""

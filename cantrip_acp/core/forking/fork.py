@@ -18,25 +18,25 @@ import anyio.to_thread
 from msgspec import UNSET, UnsetType
 
 from cantrip_acp.core.entity import Entity, check_new
-from cantrip_acp.core.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
 from cantrip_acp.core.forking import worktree as forkplace
 from cantrip_acp.core.forking.child_turn import cantrip_for_turn
 from cantrip_acp.core.forking.reload_modules import LOADING_GATE as MODULES
 from cantrip_acp.core.forking.reload_modules import ReloadedModules, reload_modules, unloaded_notes
 from cantrip_acp.core.history.continuation import find_point
-from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.query.history import CastPart, casts_of, crystal_turns
-from cantrip_acp.loom.records.turn import ForkRecord, GateRecord, Output, Turn, new_id, now
 from cantrip_acp.loom.snapshots import SnapshotChunks
 from cantrip_acp.mediums.code.snapshot import Snapshot
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.types.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.records import ForkRecord, GateRecord, Output, Turn, new_id, now
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
-    from cantrip_acp.core.events import Event
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.types.events import Event
 
 State = Literal["auto", "snapshot", "replay", "none"]
 """How to restore a fork's code state. A missing snapshot is an error, unless the caller asks for replay or auto."""

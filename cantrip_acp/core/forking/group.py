@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from cantrip_acp.core.casting.result import ForkGroup, Sample
-from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired
 from cantrip_acp.core.forking.fork import fork
 from cantrip_acp.core.history.continuation import find_point
 from cantrip_acp.loom.query.history import casts_of
-from cantrip_acp.loom.records.turn import ForkRecord, new_id
 from cantrip_acp.loom.rewards import of_thread
+from cantrip_acp.types.errors import CantripError, DefinitionError, IntentRequired
+from cantrip_acp.types.records import ForkRecord, new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.loom.query.history import CastPart, crystal_turns
-from cantrip_acp.loom.records.turn import GateRecord, new_id
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.types.records import GateRecord, new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity

@@ -20,7 +20,6 @@ import msgspec
 
 from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.entity import Entity
-from cantrip_acp.core.errors import CrystalError, GateError, LoomError
 from cantrip_acp.core.forking.child_turn import cantrip_for_turn
 from cantrip_acp.core.forking.fork import divergence
 from cantrip_acp.core.forking.reload_modules import LOADING_GATE as MODULES
@@ -29,7 +28,8 @@ from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.history import CastPart, casts_of
-from cantrip_acp.loom.records.turn import DURING_CAST, SentQuery, Turn
+from cantrip_acp.types.errors import CrystalError, GateError, LoomError
+from cantrip_acp.types.records import DURING_CAST, SentQuery, Turn
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import CastInfo, ContextBlock

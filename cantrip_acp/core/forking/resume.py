@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from cantrip_acp.core.entity import Entity
-from cantrip_acp.core.errors import LoomError, SandboxError, SandboxMissing
 from cantrip_acp.core.forking.child_turn import cantrip_for_turn
 from cantrip_acp.core.forking.reload_modules import loaded_modules, reload_modules
-from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.query.history import casts_of, crystal_turns
 from cantrip_acp.loom.recovery import complete_interrupted
 from cantrip_acp.loom.snapshots import SnapshotChunks
+from cantrip_acp.types.errors import LoomError, SandboxError, SandboxMissing
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

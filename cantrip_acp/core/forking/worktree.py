@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from cantrip_acp.core.errors import CheckpointError, GitError
 from cantrip_acp.core.lifecycle.checkpoints import state_of
 from cantrip_acp.files import paths
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.git.worktrees import Worktree
 from cantrip_acp.loom.stores.address import is_address
+from cantrip_acp.types.errors import CheckpointError, GitError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import FilesRecord
+    from cantrip_acp.types.records import FilesRecord
 
 IGNORED = "files that git ignores: they are never kept (an environment of Python, say, or node_modules)"
 

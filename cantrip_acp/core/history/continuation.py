@@ -18,15 +18,15 @@ from msgspec import UNSET, Struct
 
 from cantrip_acp.core.context import Context
 from cantrip_acp.core.context_block import block_of
-from cantrip_acp.core.errors import IntentRequired, LoomError, TurnNotFound
-from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.types.errors import IntentRequired, LoomError, TurnNotFound
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.state import EntityState
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import CastRecord
+    from cantrip_acp.types.records import CastRecord
 
 
 class Point(Struct, frozen=True):

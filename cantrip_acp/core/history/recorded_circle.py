@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Struct
 
 from cantrip_acp.core.definition.call import Call
-from cantrip_acp.core.errors import CantripError, DefinitionError, LoomError
-from cantrip_acp.crystals.contract import ToolDefinition
-from cantrip_acp.loom.records.turn import CantripRecord
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.text import codecs
+from cantrip_acp.types.errors import CantripError, DefinitionError, LoomError
+from cantrip_acp.types.messages import ToolDefinition
+from cantrip_acp.types.records import CantripRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom

@@ -18,11 +18,11 @@ import anyio.to_thread
 import msgspec
 from msgspec import UNSET
 
-from cantrip_acp.core.errors import CantripError, CheckpointError, GitError
 from cantrip_acp.files import paths
 from cantrip_acp.gates.registry import BUILT_IN, CHILD_FUNCTIONS
-from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, new_id, now
 from cantrip_acp.loom.stores.address import is_address
+from cantrip_acp.types.errors import CantripError, CheckpointError, GitError
+from cantrip_acp.types.records import FilesRecord, ForkRecord, new_id, now
 
 if TYPE_CHECKING:
     from cantrip_acp.checkpoints.history import FileHistory, Target
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from cantrip_acp.checkpoints.store import Checkpoint, Store
     from cantrip_acp.checkpoints.watcher import Watcher
     from cantrip_acp.core.definition.circle import Circle
-    from cantrip_acp.core.events import Location
     from cantrip_acp.core.state import EntityState
-    from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.git.repository import Repository
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import Turn
+    from cantrip_acp.types.messages import ToolCall
+    from cantrip_acp.types.records import Location, Turn
 
 _READS = frozenset({"read", "search", "think", "fetch"})
 _NAMED = 20

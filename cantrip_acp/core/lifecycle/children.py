@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from cantrip_acp.core.errors import ChildRefused
+from cantrip_acp.types.errors import ChildRefused
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from cantrip_acp.core.errors import CantripError, SandboxError
-from cantrip_acp.core.events import Noticed
 from cantrip_acp.loom.snapshots import SnapshotChunks
+from cantrip_acp.types.errors import CantripError, SandboxError
+from cantrip_acp.types.events import Noticed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.state import EntityState
     from cantrip_acp.gates.dynamic_gates import DynamicGates
-    from cantrip_acp.loom.records.turn import Output
     from cantrip_acp.mediums.contract import MediumSession
+    from cantrip_acp.types.records import Output
 
 _SANDBOX_WARDS = (
     "bash_writable_paths", "bash_network", "bash_home", "code_readable_paths", "code_writable_paths", "allow_protected",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle

@@ -16,7 +16,6 @@ from typing import Any
 import anyio
 import msgspec
 
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.anthropic.messages import FAMILY, tools_of, with_cache_points
 from cantrip_acp.crystals.anthropic.request import check, request
@@ -29,13 +28,15 @@ from cantrip_acp.crystals.catalog.unsupported_params import (
     drop_parameters,
     unsupported_parameter,
 )
-from cantrip_acp.crystals.contract import Emit, Meter, Query, RequestParameters, Response, tool_mode
+from cantrip_acp.crystals.contract import Emit, Meter, Query, Response, tool_mode
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.event_stream import begins_with_json
 from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, response_hook, tls_context
 from cantrip_acp.crystals.openai.tool_names import original_names
 from cantrip_acp.crystals.refused_media import named_part
 from cantrip_acp.crystals.tool_schemas import ToolSchemas
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import RequestParameters
 
 _CLOSE_S = 2.0
 _REST_S = 0.25

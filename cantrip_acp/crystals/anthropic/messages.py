@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
-from cantrip_acp.crystals.contract import Attachment, Message, ToolCall, ToolDefinition
 from cantrip_acp.crystals.openai.tool_names import wire_name
 from cantrip_acp.crystals.text_tools import without_text_calls
 from cantrip_acp.crystals.tool_schemas import ToolSchemas
+from cantrip_acp.types.messages import Attachment, Message, ToolCall, ToolDefinition
 
 FAMILY = "anthropic"
 THINKING = ("thinking", "redacted_thinking")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.anthropic.messages import THINKING, rendered, tools_of
 from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.tool_schemas import ToolSchemas
+from cantrip_acp.types.errors import DefinitionError
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """The values of ``effort``. ``minimal`` is sent as ``low``, because Anthropic has no ``minimal``."""

@@ -11,14 +11,16 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import ContextLimitError, CrystalError, MalformedResponse
 from cantrip_acp.crystals.anthropic.messages import THINKING, replay_data
 from cantrip_acp.crystals.catalog.types import Price, priced
-from cantrip_acp.crystals.contract import NO_USAGE, Delta, Emit, RequestParameters, Response, ToolCall, Usage
+from cantrip_acp.crystals.contract import Delta, Emit, Response
 from cantrip_acp.crystals.mended_answers import NO_NAME
 from cantrip_acp.crystals.openai.chat_stream import count_of
 from cantrip_acp.crystals.openai.tool_names import fresh_id, wire_name
 from cantrip_acp.crystals.retry import MAX_RESPONSE_CHARS
+from cantrip_acp.types.errors import ContextLimitError, CrystalError, MalformedResponse
+from cantrip_acp.types.messages import RequestParameters, ToolCall
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 _STOPS = {
     "end_turn": "stop",

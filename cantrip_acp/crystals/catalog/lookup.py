@@ -26,11 +26,11 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS
 from cantrip_acp.files.paths import config_dir
 from cantrip_acp.text import codecs
+from cantrip_acp.types.errors import DefinitionError
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from cantrip_acp.crystals.contract import Attachment, Usage
+from cantrip_acp.types.messages import Attachment
+from cantrip_acp.types.usage import Usage
 
 
 class Price(msgspec.Struct, frozen=True):

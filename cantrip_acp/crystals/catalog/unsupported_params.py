@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals.contract import Message
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import Message
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.endpoint import Endpoint

@@ -16,7 +16,6 @@ from typing import Any
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.embedded.shared_model import ModelServer, ServerSettings
@@ -26,6 +25,7 @@ from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import OpenAISdk
 from cantrip_acp.crystals.text_tools import call_grammar
 from cantrip_acp.files.installation import install_command
+from cantrip_acp.types.errors import CrystalError
 
 WINDOW = 8192
 """Tokens of the context window where the recipe gives none."""

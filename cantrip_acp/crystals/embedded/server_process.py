@@ -20,7 +20,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.core.errors import CantripError
 from cantrip_acp.sandbox.launch import bubblewrap, self_test
 from cantrip_acp.sandbox.launch import sandbox as launch
 from cantrip_acp.sandbox.launch.command import Prepared
@@ -28,6 +27,7 @@ from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.launch.service import Service
 from cantrip_acp.sandbox.policy import interpreter
 from cantrip_acp.sandbox.policy.policy import SandboxOptions
+from cantrip_acp.types.errors import CantripError
 
 _LOOK_S = 1.0
 _LLAMA_ERROR = re.compile(r"^[\d.]+ E \w+: (.*)", re.MULTILINE)

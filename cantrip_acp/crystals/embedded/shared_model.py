@@ -23,8 +23,8 @@ from pathlib import Path
 
 import anyio
 
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.files import paths
+from cantrip_acp.types.errors import CrystalError
 
 IDLE_S = 600.0
 """Seconds without a query after which the process stops."""

@@ -18,8 +18,8 @@ from typing import IO
 
 from msgspec import Struct
 
-from cantrip_acp.core.errors import CantripError, CrystalError
 from cantrip_acp.files import paths
+from cantrip_acp.types.errors import CantripError, CrystalError
 
 _PIECE = 1024 * 1024
 _PLACE = ".pull-"

@@ -20,10 +20,9 @@ from typing import Any
 import anyio
 import msgspec
 
-from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog.unsupported_params import ForcedCalls
-from cantrip_acp.crystals.contract import Emit, Query, RequestParameters, Response, tool_mode
+from cantrip_acp.crystals.contract import Emit, Query, Response, tool_mode
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.google.messages import body_of, signatures
 from cantrip_acp.crystals.google.request import check, drop_refused_parameter
@@ -32,6 +31,8 @@ from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, response_hook
 from cantrip_acp.crystals.openai.tool_names import original_names
 from cantrip_acp.crystals.tool_schemas import ToolSchemas
 from cantrip_acp.files.installation import install_command
+from cantrip_acp.types.errors import CrystalError, DefinitionError
+from cantrip_acp.types.messages import RequestParameters
 
 BASE_URL = "https://generativelanguage.googleapis.com"
 API_VERSION = "v1beta"

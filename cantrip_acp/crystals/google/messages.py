@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
-from cantrip_acp.crystals.contract import Attachment, Message, Query, ToolCall
+from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.google.request import convert_schema, thinking
 from cantrip_acp.crystals.openai.tool_names import wire_name
 from cantrip_acp.crystals.text_tools import without_text_calls
 from cantrip_acp.crystals.tool_schemas import ToolSchemas
+from cantrip_acp.types.messages import Attachment, Message, ToolCall
 
 FAMILY = "google"
 

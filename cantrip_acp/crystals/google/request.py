@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.catalog.unsupported_params import nearest_effort
+from cantrip_acp.types.errors import CrystalError, DefinitionError
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """The values of ``effort``."""

@@ -9,14 +9,16 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog.types import Price, priced
-from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Delta, Emit, Meter, Response, ToolCall, Usage
+from cantrip_acp.crystals.contract import Delta, Emit, Meter, Response
 from cantrip_acp.crystals.google.messages import FAMILY
 from cantrip_acp.crystals.logprobs import TokenCollector
 from cantrip_acp.crystals.mended_answers import NO_NAME
 from cantrip_acp.crystals.openai.tool_names import fresh_id, wire_name
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.usage import UNKNOWN_USAGE, Usage
 
 _REFUSED = frozenset(
     {

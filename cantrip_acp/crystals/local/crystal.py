@@ -11,19 +11,20 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog.types import priced
-from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Emit, Query, Response, Usage, template_label
+from cantrip_acp.crystals.contract import Emit, Query, Response, template_label
 from cantrip_acp.crystals.endpoint import Endpoint, least_tokens
 from cantrip_acp.crystals.local import missing_tokens, token_prompts
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS, Preset, ollama_address
 from cantrip_acp.crystals.local.token_prompts import TokenPrompts
-from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.crystals.openai import chat_messages
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import public_address
+from cantrip_acp.types.errors import ContextLimitError, CrystalError, DefinitionError
+from cantrip_acp.types.messages import SampledTokens
+from cantrip_acp.types.usage import UNKNOWN_USAGE, Usage
 
 _CUT_FROM = 1000
 """Ignore smaller token counts, because old versions of Ollama do not count tokens in their cache."""

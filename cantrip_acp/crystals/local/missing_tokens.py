@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals.logprobs import UNLIKELY, SampledTokens
+from cantrip_acp.crystals.logprobs import UNLIKELY
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import SampledTokens
 
 _WHOLE_VOCABULARY = 10_000_000
 _ROUNDING = 0.1

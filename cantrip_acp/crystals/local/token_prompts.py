@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals.logprobs import SampledTokens
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import SampledTokens
 
 PATH = "/completions"
 """Where a server takes token ids."""

@@ -11,11 +11,10 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog import unsupported_params
 from cantrip_acp.crystals.catalog.types import priced
-from cantrip_acp.crystals.contract import CUTS, UNKNOWN_USAGE, Emit, Message, Query, RequestParameters, Response, Usage
+from cantrip_acp.crystals.contract import CUTS, Emit, Query, Response
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.openai.chat_messages import OPENAI, render, render_tools
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
@@ -24,6 +23,9 @@ from cantrip_acp.crystals.openai.tool_names import make_tool_calls, original_nam
 from cantrip_acp.crystals.refused_media import named_part
 from cantrip_acp.crystals.text_tools import RESULT, StreamedTextFilter, render_as_text, think_tags
 from cantrip_acp.crystals.tool_schemas import ToolSchemas
+from cantrip_acp.types.errors import CrystalError, DefinitionError
+from cantrip_acp.types.messages import Message, RequestParameters
+from cantrip_acp.types.usage import UNKNOWN_USAGE, Usage
 
 PATH = "/chat/completions"
 TOOLS = ("auto", "native", "text")

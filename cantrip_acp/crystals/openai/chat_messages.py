@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
-from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
 from cantrip_acp.crystals.openai.tool_names import CallIds, IdStyle, wire_args, wire_name
 from cantrip_acp.crystals.text_tools import without_text_calls
 from cantrip_acp.crystals.tool_schemas import ToolSchemas
+from cantrip_acp.types.messages import Attachment, Message, ToolDefinition
 
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 """The two audio formats of OpenAI's protocol, by media type."""

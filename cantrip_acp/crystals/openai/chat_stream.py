@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.crystals.contract import Delta, Usage
+from cantrip_acp.crystals.contract import Delta
 from cantrip_acp.crystals.logprobs import TokenCollector
+from cantrip_acp.types.usage import Usage
 
 STOP_REASONS = {
     "stop": "stop",

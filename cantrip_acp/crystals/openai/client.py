@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from cantrip_acp.core.errors import CrystalError, MalformedResponse
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.endpoint import Endpoint, environment_address
 from cantrip_acp.crystals.event_stream import JSON, beginning
 from cantrip_acp.crystals.http_clients import ClientPerLoop, response_hook, tls_context
+from cantrip_acp.types.errors import CrystalError, MalformedResponse
 
 if TYPE_CHECKING:
     import openai

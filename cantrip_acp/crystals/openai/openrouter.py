@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.crystals.contract import Query, Usage
+from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal
 from cantrip_acp.crystals.openai.chat_messages import OPENROUTER
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
+from cantrip_acp.types.usage import Usage
 
 OWN_ADDRESS = "https://openrouter.ai/api/v1"
 HEADERS = {"HTTP-Referer": "https://pypi.org/project/cantrip-acp/", "X-Title": "cantrip-acp"}

@@ -16,24 +16,12 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog import unsupported_params
 from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, priced
-from cantrip_acp.crystals.contract import (
-    UNKNOWN_USAGE,
-    Attachment,
-    Delta,
-    Emit,
-    Message,
-    Query,
-    RequestParameters,
-    Response,
-    ToolDefinition,
-    tool_mode,
-)
+from cantrip_acp.crystals.contract import Delta, Emit, Query, Response, tool_mode
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
-from cantrip_acp.crystals.logprobs import SampledTokens, TokenCollector
+from cantrip_acp.crystals.logprobs import TokenCollector
 from cantrip_acp.crystals.mended_answers import NO_NAME
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal, cache_key, require_content
 from cantrip_acp.crystals.openai.chat_messages import attachment_text, file_name
@@ -43,6 +31,9 @@ from cantrip_acp.crystals.openai.tool_names import make_tool_calls, original_nam
 from cantrip_acp.crystals.refused_media import named_part
 from cantrip_acp.crystals.text_tools import without_text_calls
 from cantrip_acp.crystals.tool_schemas import ToolSchemas
+from cantrip_acp.types.errors import CrystalError, DefinitionError
+from cantrip_acp.types.messages import Attachment, Message, RequestParameters, SampledTokens, ToolDefinition
+from cantrip_acp.types.usage import UNKNOWN_USAGE
 
 PATH = "/responses"
 APIS = ("responses", "chat")

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
+from cantrip_acp.types.messages import ToolCall, ToolDefinition
 
 LONGEST_NAME = 64
 LONGEST_ID = 40

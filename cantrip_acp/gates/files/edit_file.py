@@ -18,8 +18,6 @@ from typing import Any
 import anyio.to_thread
 from msgspec import Struct
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.core.events import Diff
 from cantrip_acp.gates.atomic_write import check_writable, replace_file
 from cantrip_acp.gates.confinement import PathHandle, Root, display_path
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
@@ -27,6 +25,8 @@ from cantrip_acp.gates.files import file_content as text
 from cantrip_acp.gates.files.file_content import newline_of, valid_unicode
 from cantrip_acp.gates.files.write_file import MAX_BYTES, diff_for_editor, read_whole
 from cantrip_acp.gates.registry import FILE_OPTIONS
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.records import Diff
 
 INLINE = 262_144
 """Up to this many bytes, no thread is used, because it would cost more than the work. The limit is lower than for writing,

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.crystals.contract import Attachment
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.messages import Attachment
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.confinement import PathHandle

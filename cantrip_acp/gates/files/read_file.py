@@ -15,14 +15,14 @@ from typing import Any
 
 import anyio.to_thread
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates.confinement import PathHandle, Root, display_path
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files import file_content
 from cantrip_acp.gates.files.file_content import LARGEST_IMAGE, image_type
 from cantrip_acp.gates.known_texts import KnownTexts
 from cantrip_acp.gates.registry import FILE_OPTIONS
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.messages import Attachment
 
 MAX_BYTES = 262_144
 """The most bytes of a result. The dependency ``max_bytes`` changes it."""

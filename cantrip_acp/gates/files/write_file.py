@@ -9,13 +9,13 @@ from typing import Any
 
 import anyio.to_thread
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.core.events import Diff
 from cantrip_acp.gates.atomic_write import check_writable, replace_file
 from cantrip_acp.gates.confinement import PathHandle, Root, display_path
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files import file_content as text
 from cantrip_acp.gates.registry import FILE_OPTIONS
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.records import Diff
 
 MAX_BYTES = 16_777_216
 """The most bytes of a file that gates write or change. The dependency ``max_bytes`` changes it."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from cantrip_acp.core.errors import GateError, GitError
-from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.gates.confinement import one_line, quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.types.errors import GateError, GitError
+from cantrip_acp.types.records import Diff, Location
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.git.git_copies import GitWorkspace

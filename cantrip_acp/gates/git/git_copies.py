@@ -13,11 +13,11 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cantrip_acp.core.errors import GateError, GitError
 from cantrip_acp.files.protected_paths import why_hidden
 from cantrip_acp.gates.confinement import Root, one_line, quoted_path
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.git.repository import Repository, SafeGitFolder
+from cantrip_acp.types.errors import GateError, GitError
 
 LARGEST = 50 * 1024 * 1024
 MOST_FILES = 5_000

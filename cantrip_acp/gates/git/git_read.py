@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from cantrip_acp.core.errors import GateError, GitError
 from cantrip_acp.gates.confinement import one_line
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files import file_content
+from cantrip_acp.types.errors import GateError, GitError
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.git.git_copies import GitWorkspace

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.types.errors import GateError
 
 MOST_CHOICES = 20
 

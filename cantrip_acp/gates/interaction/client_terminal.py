@@ -10,10 +10,10 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.core.events import Diff
 from cantrip_acp.gates.confinement import one_line
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.records import Diff
 
 SECONDS = 120
 MOST_SECONDS = 3_600

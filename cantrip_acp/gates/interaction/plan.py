@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.core.events import PlanEntry, plan_entries
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.events import PlanEntry, plan_entries
 
 MOST_ENTRIES = 100
 LONGEST = 2_000

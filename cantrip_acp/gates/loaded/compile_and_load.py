@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply, GateSession
+from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.wards import Wards
-    from cantrip_acp.core.events import Diff
     from cantrip_acp.gates.contract import CircleView, GateRegistrar
+    from cantrip_acp.types.records import Diff
 
 _DESCRIPTION = (
     "Compile a Python module and make its public functions (those of __all__, where there is one) gates that you can call "

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from cantrip_acp.core.errors import DefinitionError, GateError, SandboxError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.loaded.policy import Module, check_module
 from cantrip_acp.gates.loaded.worker_process import ModuleWorker, WorkerAnswer, WorkerLost
 from cantrip_acp.sandbox.launch.output import clean
 from cantrip_acp.sandbox.worker import messages
+from cantrip_acp.types.errors import DefinitionError, GateError, SandboxError
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView, GateRegistrar

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp.core.definition.wards import Wards
-from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.gates.confinement import Root
+from cantrip_acp.types.errors import DefinitionError, GateError
 
 PREFIX = "cantrip_acp.hot."
 LONGEST = 100

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.gates.sandbox_options import code_paths
 from cantrip_acp.sandbox.launch import limits
 from cantrip_acp.sandbox.launch import sandbox as runner
@@ -24,6 +23,7 @@ from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy import interpreter
 from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
+from cantrip_acp.types.errors import SandboxError
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView

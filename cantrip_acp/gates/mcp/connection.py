@@ -22,13 +22,11 @@ import mcp_types
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
-from cantrip_acp.core.errors import CantripError, GateError, SandboxError
 from cantrip_acp.files.paths import private
 from cantrip_acp.gates.mcp import install, transport
 from cantrip_acp.gates.mcp.declaration import QUESTIONS, McpServer, ServerQuestion, ServerQuestions
 from cantrip_acp.gates.mcp.user_process import UserProcess
 from cantrip_acp.gates.sandbox_options import sandbox_options
-from cantrip_acp.loom.records.turn import new_id
 from cantrip_acp.sandbox.launch import sandbox as runner
 from cantrip_acp.sandbox.launch.output import clean
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
@@ -36,11 +34,13 @@ from cantrip_acp.sandbox.launch.service import Service
 from cantrip_acp.sandbox.policy import interpreter
 from cantrip_acp.sandbox.policy.host_toolchains import is_python
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CantripError, GateError, SandboxError
+from cantrip_acp.types.records import new_id
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView
-    from cantrip_acp.text.styled import Styled
+    from cantrip_acp.types.styled import Styled
 
 log = logging.getLogger(__name__)
 # The SDK logs failures with tracebacks and data. Callers already get these failures as errors.

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.redaction import Redactor, looks_secret
+from cantrip_acp.types.errors import DefinitionError
 
 Transport = Literal["stdio", "http", "sse"]
 

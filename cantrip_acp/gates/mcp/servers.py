@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.gates.mcp.declaration import McpServer, unique_prefixes
+from cantrip_acp.types.errors import CantripError, DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import mcp_types
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files.file_content import image_attachment
 from cantrip_acp.gates.mcp.declaration import gate_name_part
 from cantrip_acp.sandbox.launch.output import clean
 from cantrip_acp.text.json_schema import Schema
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.messages import Attachment
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.mcp.connection import Connection

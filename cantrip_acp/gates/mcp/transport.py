@@ -15,11 +15,11 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.message import SessionMessage
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.gates.mcp.user_process import UserProcess
 from cantrip_acp.sandbox.launch.output import clean
 from cantrip_acp.sandbox.launch.service import Service
+from cantrip_acp.types.errors import SandboxError
 
 log = logging.getLogger(__name__)
 

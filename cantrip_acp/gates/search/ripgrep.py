@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.files import file_content
 from cantrip_acp.gates.search.search_types import (
     MAX_FILE,
@@ -30,6 +29,7 @@ from cantrip_acp.gates.search.search_types import (
     line_excerpt,
     read_until,
 )
+from cantrip_acp.types.errors import GateError
 
 _LONGEST = 2 * MAX_LINE
 _WHOLE = 67_108_864

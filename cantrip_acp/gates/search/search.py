@@ -13,8 +13,6 @@ from typing import Any
 
 import anyio.to_thread
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.core.events import Location
 from cantrip_acp.files.ignore_files import Globs
 from cantrip_acp.gates.confinement import Root, display_path, valid_text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
@@ -28,6 +26,8 @@ from cantrip_acp.gates.search.search_types import (
     SearchTimeout,
     writable_folders,
 )
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.records import Location
 
 MAX_RESULTS = 200
 MOST_RESULTS = 5_000

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.files.ignore_files import Globs, Level, level_of
 from cantrip_acp.files.protected_paths import is_git_config, why_hidden
 from cantrip_acp.gates.confinement import copy_without_credentials
@@ -31,6 +30,7 @@ from cantrip_acp.gates.search.search_types import (
     line_excerpt,
     read_until,
 )
+from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
     import subprocess

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.files.ignore_files import Globs
 from cantrip_acp.gates.confinement import Root, one_line
 from cantrip_acp.gates.files.file_content import display
+from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateContext

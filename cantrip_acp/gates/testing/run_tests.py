@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.core.errors import CantripError, GateError
-from cantrip_acp.core.events import Location
 from cantrip_acp.gates.confinement import quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateInputs, GateReply, GateSession
 from cantrip_acp.gates.registry import TIMEOUT
+from cantrip_acp.types.errors import CantripError, GateError
+from cantrip_acp.types.records import Location
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView, GateRegistrar

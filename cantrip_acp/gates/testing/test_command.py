@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.confinement import Root
+from cantrip_acp.types.errors import GateError
 
 RUNNERS = ("pytest", "unittest", "npm", "cargo", "go", "make")
 _LARGEST = 262_144

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.registry import TIMEOUT
+from cantrip_acp.types.errors import DefinitionError, GateError
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.events import Diff
     from cantrip_acp.sandbox.network.hosts import AllowedHosts
+    from cantrip_acp.types.records import Diff
 
 SECONDS = 30.0
 """The most seconds of a fetch. The dependency ``timeout_s`` changes it."""

@@ -11,8 +11,8 @@ import re
 from html import unescape
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.files.installation import install_command
+from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.web.download import Answer

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.gates.contract import GateReply
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateInvocation, Proceed

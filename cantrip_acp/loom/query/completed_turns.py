@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from typing import cast as typed
 
 from cantrip_acp.loom.records import record_heads as heads
-from cantrip_acp.loom.records.turn import CastRecord, LaterRecord, Record, Turn, UtteranceRecord
 from cantrip_acp.loom.stores.address import open_store
+from cantrip_acp.types.records import CastRecord, LaterRecord, Record, Turn, UtteranceRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree

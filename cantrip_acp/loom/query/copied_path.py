@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from cantrip_acp.loom.records.turn import (
+from cantrip_acp.types.records import (
     CantripRecord,
     CastRecord,
     ConfigRecord,
@@ -23,7 +23,7 @@ from cantrip_acp.loom.records.turn import (
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import Record
+    from cantrip_acp.types.records import Record
 
 
 def records_on_path(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Record]:

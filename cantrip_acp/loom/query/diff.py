@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core.errors import TurnNotFound
 from cantrip_acp.loom.query.listing import Listing, ThreadLine
 from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.types.errors import TurnNotFound
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import Output, Turn
+    from cantrip_acp.types.records import Output, Turn
 
 Value = Any
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import CastRecord, ContextRecord, Turn, UtteranceRecord
 from cantrip_acp.loom.records.turn_parts import join_parts
+from cantrip_acp.types.errors import LoomError
+from cantrip_acp.types.records import CastRecord, ContextRecord, Turn, UtteranceRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 from typing import cast as typed
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.query.completed_turns import completed
 from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.tree import Problem
-from cantrip_acp.loom.records.turn import LaterRecord, Record
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.stores.contract import readable
 from cantrip_acp.loom.stores.rows import encoded
+from cantrip_acp.types.errors import LoomError
+from cantrip_acp.types.records import LaterRecord, Record
 
 
 class JoinedStore:

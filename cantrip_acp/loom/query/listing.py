@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core.errors import DefinitionError, TurnNotFound
-from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.query.thread import Endings, State
+from cantrip_acp.types.errors import DefinitionError, TurnNotFound
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import CastRecord, Turn
+    from cantrip_acp.types.records import CastRecord, Turn
 
 
 class Spent(msgspec.Struct, frozen=True):

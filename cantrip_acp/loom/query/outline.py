@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from cantrip_acp.loom.records.turn import CastRecord
+from cantrip_acp.types.records import CastRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom

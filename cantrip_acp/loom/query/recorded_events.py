@@ -1,6 +1,6 @@
 """Recorded events: turns the records of a loom back into the events that readers got while the records were written.
 
-Whoever shows a running entity (`core.events`) can show a recorded one with the same code. The events of a cast come in
+Whoever shows a running entity (`types.events`) can show a recorded one with the same code. The events of a cast come in
 the order in which its calls were announced. What no record holds is missing:
 
 - ``query``, ``gate_start`` and ``notice`` events (except for what the model could not read of a message), and
@@ -20,27 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core import events
 from cantrip_acp.core.context_block import unread_notice
-from cantrip_acp.core.errors import LoomError
-from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.loom.query.history import CastPart, casts_of
-from cantrip_acp.loom.records.file_changes import diffs_of
-from cantrip_acp.loom.records.turn import DURING_CAST, STEERING
 from cantrip_acp.loom.records.turn_parts import join_parts
+from cantrip_acp.types import events
+from cantrip_acp.types.errors import LoomError
+from cantrip_acp.types.file_changes import diffs_of
+from cantrip_acp.types.records import DURING_CAST, STEERING
+from cantrip_acp.types.usage import Usage
 
 if TYPE_CHECKING:
-    from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import (
-        CastRecord,
-        ContextRecord,
-        GateRecord,
-        Output,
-        Turn,
-        Utterance,
-        VoidedAttempt,
-    )
+    from cantrip_acp.types.messages import ToolCall
+    from cantrip_acp.types.records import CastRecord, ContextRecord, GateRecord, Output, Turn, Utterance, VoidedAttempt
 
 CHILD_TURNS = 400
 """Turns of children that are read, so that a large number of children does not delay the session."""
@@ -258,7 +250,7 @@ def _steering(part: CastPart) -> dict[str | None, list[ContextRecord]]:
 
 
 def _above(event: events.Event, child_id: str, call_id: str, index: int | None) -> events.ChildEvent:
-    """A child's event as a reader of its parent gets it (`core.events.ChildHub`)."""
+    """A child's event as a reader of its parent gets it (`core.event_hub.ChildHub`)."""
     if isinstance(event, events.ChildEvent):
         return msgspec.structs.replace(event, path=(child_id, *event.path), calls=(call_id, *event.calls))
     return events.ChildEvent(

@@ -7,11 +7,11 @@ from array import array
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.listing import moment
 from cantrip_acp.loom.query.thread import cast_ending
-from cantrip_acp.loom.records.turn import CastRecord, FoldRecord, ForkRecord, RewardRecord, SnapshotRecord, Turn
+from cantrip_acp.types.records import CastRecord, FoldRecord, ForkRecord, RewardRecord, SnapshotRecord, Turn
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom

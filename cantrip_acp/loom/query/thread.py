@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from cantrip_acp.loom.records.turn import TERMINATIONS, CastRecord, Turn
+from cantrip_acp.types.records import TERMINATIONS, CastRecord, Turn
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.base import BaseLoom

@@ -1,4 +1,4 @@
-"""The records of a loom, and the tree in memory that they form.
+"""The tree in memory that the records of a loom (`types.records`) form, and what it knows of each without its body.
 
-Nothing here knows a file format or a database; the stores do. Start with `turn.py`: it has the fields of every record.
+Nothing here knows a file format or a database; the stores do. Start with `tree.py`.
 """

@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from cantrip_acp.loom.records.turn import CantripRecord, LaterRecord, LoomHeader, Record
 from cantrip_acp.text import codecs
+from cantrip_acp.types.records import CantripRecord, LaterRecord, LoomHeader, Record
 
 
 class TurnHead(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):

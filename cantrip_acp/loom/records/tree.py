@@ -13,9 +13,9 @@ from typing import cast as typed
 import msgspec
 
 from cantrip_acp.loom.records import record_heads
-from cantrip_acp.loom.records.turn import CantripRecord, LaterRecord, LoomHeader, Record, Turn, UtteranceRecord
 from cantrip_acp.text import codecs
 from cantrip_acp.text.json_data import freeze_record
+from cantrip_acp.types.records import CantripRecord, LaterRecord, LoomHeader, Record, Turn, UtteranceRecord
 
 
 class Problem(msgspec.Struct, frozen=True):

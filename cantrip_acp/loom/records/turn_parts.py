@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from cantrip_acp.loom.records.turn import Observation, Output, Turn
-from cantrip_acp.text.styled import join
+from cantrip_acp.types.records import Observation, Output, Turn
+from cantrip_acp.types.styled import join
 
 
 def join_parts(turns: Iterable[Turn]) -> list[Turn]:

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core.errors import LoomError
+from cantrip_acp.types.errors import LoomError
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.stores.contract import Store

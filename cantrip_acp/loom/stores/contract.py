@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from cantrip_acp.core.errors import LoomDamaged
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
-from cantrip_acp.loom.records.turn import LaterRecord, Record
+from cantrip_acp.types.errors import LoomDamaged
+from cantrip_acp.types.records import LaterRecord, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree

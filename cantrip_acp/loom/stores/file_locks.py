@@ -10,7 +10,7 @@ import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
-from cantrip_acp.core.errors import LoomLocked
+from cantrip_acp.types.errors import LoomLocked
 
 
 def written(name: str, dir_fd: int | None = None) -> bool:

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomChanged, LoomDamaged, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.files import guarded
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
-from cantrip_acp.loom.records.turn import FORMAT, LaterRecord, LoomHeader, Record
 from cantrip_acp.loom.stores import cast_locks, checksum, file_locks, index_file, rows
+from cantrip_acp.types.errors import LoomChanged, LoomDamaged, LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.types.records import FORMAT, LaterRecord, LoomHeader, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree

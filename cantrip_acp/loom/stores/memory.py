@@ -9,9 +9,9 @@ import msgspec
 from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
-from cantrip_acp.loom.records.turn import LaterRecord, Record, Turn
 from cantrip_acp.loom.stores.cast_locks import not_for_children
 from cantrip_acp.text.json_data import FrozenDict, FrozenList, freeze_record
+from cantrip_acp.types.records import LaterRecord, Record, Turn
 
 
 class MemoryStore:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomWriteError
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
-from cantrip_acp.loom.records.turn import CastRecord, LaterRecord, Record
 from cantrip_acp.loom.stores import cast_locks, checksum, rows
 from cantrip_acp.loom.stores.postgres_url import PgUrl
+from cantrip_acp.types.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomWriteError
+from cantrip_acp.types.records import CastRecord, LaterRecord, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree

@@ -14,8 +14,8 @@ from typing import Any
 
 import psycopg
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.stores.cast_locks import key_of, not_for_children, replace
+from cantrip_acp.types.errors import LoomError
 
 RUNNING = (
     "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 "

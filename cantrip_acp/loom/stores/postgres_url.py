@@ -9,7 +9,7 @@ import re
 import urllib.parse
 from dataclasses import dataclass, field
 
-from cantrip_acp.core.errors import LoomError
+from cantrip_acp.types.errors import LoomError
 
 DEFAULT = "default"
 """The name of the loom if the address has none."""

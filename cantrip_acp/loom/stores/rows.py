@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.tree import Problem
-from cantrip_acp.loom.records.turn import FORMAT, LaterRecord, Record, Turn
 from cantrip_acp.loom.stores import checksum
+from cantrip_acp.types.records import FORMAT, LaterRecord, Record, Turn
 
 _encode = msgspec.json.Encoder().encode
 

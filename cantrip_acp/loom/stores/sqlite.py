@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.files import guarded
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.sqlite_file import ROLLBACK, WAL_FILES, statements, use_write_ahead_log
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
-from cantrip_acp.loom.records.turn import LaterRecord, Record
 from cantrip_acp.loom.stores import cast_locks, checksum, rows
+from cantrip_acp.types.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.types.records import LaterRecord, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree

@@ -17,12 +17,12 @@ from typing import Any, TextIO
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.files.output_file import output_file
 from cantrip_acp.loom.view import assets
 from cantrip_acp.loom.view.auth import POLICY
 from cantrip_acp.loom.view.reader import CHUNK, MOST_NODES, LoomReader
 from cantrip_acp.text.redaction import ShapeMask, shared
+from cantrip_acp.types.errors import LoomError
 
 BLOCK = 100
 """The number of turns in one block."""

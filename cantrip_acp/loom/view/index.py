@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.tree import Place, Problem
-from cantrip_acp.loom.records.turn import CantripRecord, LoomHeader, Record
+from cantrip_acp.types.records import CantripRecord, LoomHeader, Record
 
 ROLES = ("call", "crystal", "fold")
 """A turn's role by its number in the column ``roles``."""

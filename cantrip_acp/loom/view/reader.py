@@ -18,17 +18,17 @@ from typing import cast as typed
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.query.completed_turns import completed
 from cantrip_acp.loom.query.joined_looms import JoinedStore
 from cantrip_acp.loom.query.thread import cast_ending
 from cantrip_acp.loom.records.tree import unreadable
-from cantrip_acp.loom.records.turn import CastRecord, ContextRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.stores.contract import readable
 from cantrip_acp.loom.view import summary
 from cantrip_acp.loom.view.index import Index
 from cantrip_acp.text.sanitize import without_links
+from cantrip_acp.types.errors import LoomError, TurnNotFound
+from cantrip_acp.types.records import CastRecord, ContextRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.stores.contract import Store

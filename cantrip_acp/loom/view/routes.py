@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomError, LoomLocked, TurnNotFound
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.view.auth import Refused
 from cantrip_acp.loom.view.reader import LoomReader
 from cantrip_acp.text import codecs
+from cantrip_acp.types.errors import LoomError, LoomLocked, TurnNotFound
 
 WAIT_S = 20.0
 """How long a request for changes may wait, in seconds."""

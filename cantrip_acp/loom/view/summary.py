@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from cantrip_acp.loom.query.thread import answer
-from cantrip_acp.loom.records.turn import GateRecord, Turn
+from cantrip_acp.types.records import GateRecord, Turn
 
 ERROR, TERMINATED, TRUNCATED, CONTINUES, CHANGED = 1, 2, 4, 8, 16
 """Bits of the column ``flags``: something failed; the cast ended here, or was cut off here; the turn continues an

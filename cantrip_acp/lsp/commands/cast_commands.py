@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired, UntrustedRecipe
 from cantrip_acp.lsp.commands import casts
 from cantrip_acp.lsp.commands import trust as trusting
 from cantrip_acp.lsp.commands.arguments import CommandArguments
 from cantrip_acp.lsp.commands.command_run import CommandFailed, CommandRun
 from cantrip_acp.lsp.recipes import lenses
+from cantrip_acp.types.errors import CantripError, DefinitionError, IntentRequired, UntrustedRecipe
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip

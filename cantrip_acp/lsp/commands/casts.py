@@ -96,8 +96,8 @@ class RecipeCast:
     async def _drive(self) -> CastOutcome:
         import anyio
 
-        from cantrip_acp.core import events
         from cantrip_acp.lsp.commands.progress import CastProgress
+        from cantrip_acp.types import events
 
         self._inside = asyncio.get_running_loop()
         telling, begun = CastProgress(), time.monotonic()

@@ -16,10 +16,10 @@ from uuid import uuid4
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 
-from cantrip_acp.core.errors import CantripError
 from cantrip_acp.lsp.commands.arguments import CommandArguments
 from cantrip_acp.lsp.commands.registry import COMMANDS
 from cantrip_acp.recipes.models.field_types import nearest
+from cantrip_acp.types.errors import CantripError
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.commands.registry import Command

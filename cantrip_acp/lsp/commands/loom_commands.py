@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from cantrip_acp.core.errors import (
+from cantrip_acp.lsp.commands import casts, trust
+from cantrip_acp.lsp.commands.arguments import CommandArguments
+from cantrip_acp.lsp.commands.command_run import CommandFailed, CommandRun
+from cantrip_acp.types.errors import (
     CantripError,
     DefinitionError,
     IntentRequired,
@@ -20,9 +23,6 @@ from cantrip_acp.core.errors import (
     LoomLocked,
     UntrustedRecipe,
 )
-from cantrip_acp.lsp.commands import casts, trust
-from cantrip_acp.lsp.commands.arguments import CommandArguments
-from cantrip_acp.lsp.commands.command_run import CommandFailed, CommandRun
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cantrip_acp.core import events
+from cantrip_acp.types import events
 
 WORDS = 100
 """The most characters of the last words."""

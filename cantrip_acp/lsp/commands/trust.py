@@ -23,8 +23,8 @@ class TrustManager:
 
     def require(self, recipe: Recipe, workspace: Path, state: Path) -> None:
         """Return if the recipe is trusted. Raises `UntrustedRecipe` or `RecipeError` with each key that needs trust."""
-        from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
         from cantrip_acp.recipes import trust
+        from cantrip_acp.types.errors import RecipeError, UntrustedRecipe
 
         if recipe.source != "workspace" or self._granted & {_content(recipe)}:
             return
@@ -41,8 +41,8 @@ class TrustManager:
 
     def asked(self, path: Path, files: Files, workspace: Path) -> int:
         """How many keys of a recipe need trust that it does not have. 0 if it may be cast, or is not valid."""
-        from cantrip_acp.core.errors import CantripError, UntrustedRecipe
         from cantrip_acp.files import paths
+        from cantrip_acp.types.errors import CantripError, UntrustedRecipe
 
         state = paths.state_dir()
         try:
@@ -55,8 +55,8 @@ class TrustManager:
 
     def grant(self, recipe: Recipe, workspace: Path, state: Path) -> dict[str, Any]:
         """Trust the recipe as it is now; return what was trusted. Raises `DefinitionError` if it must be saved first."""
-        from cantrip_acp.core.errors import DefinitionError
         from cantrip_acp.recipes import trust
+        from cantrip_acp.types.errors import DefinitionError
 
         asked = [
             {"key": problem.key, "line": problem.line, "why": why}
@@ -96,8 +96,8 @@ def recipe_at(path: Path, files: Files, state: Path | None) -> Recipe:
 
 
 def _content(recipe: Recipe) -> str:
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.recipes import trust
+    from cantrip_acp.types.errors import DefinitionError
 
     whole = hashlib.sha256(f"{recipe.path}\0".encode() + recipe.raw)
     for file in trust.named_by(recipe):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.lsp.looms.cache import path_of
 from cantrip_acp.lsp.looms.document import LoomDocument
+from cantrip_acp.types.errors import LoomError
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server.language_server import Server

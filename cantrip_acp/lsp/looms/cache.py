@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lsprotocol import types
 from pygls.uris import from_fs_path, to_fs_path
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.lsp.looms.document import LoomDocument
+from cantrip_acp.types.errors import LoomError
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.view import View

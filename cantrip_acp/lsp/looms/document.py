@@ -16,17 +16,17 @@ from typing import Any
 import msgspec
 from lsprotocol import types
 
-from cantrip_acp.core.errors import LoomChanged, LoomError
-from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.query.completed_turns import CompletedStore
 from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.tree import Problem
-from cantrip_acp.loom.records.turn import CastRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn, Utterance
 from cantrip_acp.loom.stores.jsonl import JsonlStore
 from cantrip_acp.loom.view.index import Index
 from cantrip_acp.lsp.recipes import lint
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.types.errors import LoomChanged, LoomError
+from cantrip_acp.types.records import CastRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn, Utterance
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 _SLICE_S = 0.001
 _REST_S = 0.0003

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.loom.records.turn import CastRecord
 from cantrip_acp.text import codecs
+from cantrip_acp.types.records import CastRecord
 
 SESSION = ".session.json"
 LOOM = ".loom.jsonl"

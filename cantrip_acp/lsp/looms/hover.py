@@ -11,7 +11,10 @@ from typing import Any
 from msgspec import UNSET
 
 from cantrip_acp.loom.records import record_heads
-from cantrip_acp.loom.records.turn import (
+from cantrip_acp.lsp.looms import labels
+from cantrip_acp.lsp.looms.document import LoomDocument
+from cantrip_acp.text.sanitize import clean
+from cantrip_acp.types.records import (
     CantripRecord,
     CastRecord,
     ContextRecord,
@@ -25,9 +28,6 @@ from cantrip_acp.loom.records.turn import (
     SnapshotRecord,
     Turn,
 )
-from cantrip_acp.lsp.looms import labels
-from cantrip_acp.lsp.looms.document import LoomDocument
-from cantrip_acp.text.sanitize import clean
 
 LONGEST = 1_200
 """The most characters shown of one text."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.loom.query.thread import cast_ending
-from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.loom.view import summary
 from cantrip_acp.lsp.looms.document import LoomDocument
 from cantrip_acp.text.sanitize import clean_line, without_links
+from cantrip_acp.types.records import Turn
+from cantrip_acp.types.usage import Usage
 
 _SHOWN = 120
 DOT = " · "

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from cantrip_acp.loom.records.turn import CastRecord, ForkRecord, RewardRecord, Turn
 from cantrip_acp.lsp.looms.document import LoomDocument
 from cantrip_acp.lsp.looms.outline import span
 from cantrip_acp.lsp.server.positions import Encoding, TextDocument
+from cantrip_acp.types.records import CastRecord, ForkRecord, RewardRecord, Turn
 
 MOST = 1_000
 """The most references that are returned."""

@@ -14,12 +14,12 @@ import msgspec
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 from pygls.uris import from_fs_path
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.lsp.looms import labels
 from cantrip_acp.lsp.looms.cache import path_of
 from cantrip_acp.lsp.looms.document import LoomDocument
 from cantrip_acp.text import codecs
 from cantrip_acp.text.sanitize import without_links
+from cantrip_acp.types.errors import LoomError
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server.language_server import Server
@@ -192,7 +192,7 @@ def _forks(path: Path) -> dict[str, Any]:
 
 def _title(path: Path) -> str:
     """The first intent in a loom; empty if it is not near the file's beginning."""
-    from cantrip_acp.loom.records.turn import CastRecord
+    from cantrip_acp.types.records import CastRecord
 
     try:
         with path.open("rb") as file:

@@ -105,7 +105,7 @@ class EntityHierarchy:
 
     @cached_property
     def _wards(self) -> Wards:
-        from cantrip_acp.core.errors import DefinitionError
+        from cantrip_acp.types.errors import DefinitionError
 
         try:
             return Wards.of([{name: value} for name, value, _ in lint.wards(self._circle) if name in WARDS])

@@ -168,9 +168,9 @@ def _gates(document: OpenDocument, at: CursorContext) -> Iterator[types.Completi
 
 
 def _models(document: OpenDocument, at: CursorContext) -> Iterator[types.CompletionItem]:
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.recipes.parse import names
+    from cantrip_acp.types.errors import DefinitionError
 
     only: str | None = None
     if at.path[-1:] == ("model",):

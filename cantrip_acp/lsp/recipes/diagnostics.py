@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.lsp.recipes import file_references, lint
 from cantrip_acp.lsp.recipes.lint import Severity
 from cantrip_acp.lsp.recipes.syntax.tree import Span
@@ -16,6 +15,7 @@ from cantrip_acp.lsp.server.positions import TextDocument
 from cantrip_acp.recipes.parse import check, document
 from cantrip_acp.recipes.parse.document import Document
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Problem
+from cantrip_acp.types.errors import RecipeError
 
 _TOKEN = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,:=\[\]{}#]+|[\[{]""")
 _VALUE = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,\[\]{}#]+|[\[{]""")

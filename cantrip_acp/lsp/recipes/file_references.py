@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.lsp.recipes.lint import LintMessage
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
+from cantrip_acp.types.errors import DefinitionError
 
 
 def named(data: Any) -> Iterator[tuple[KeyPath, str, str]]:

@@ -9,9 +9,9 @@ import re
 
 from lsprotocol import types
 
-from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.recipes.parse import document
+from cantrip_acp.types.errors import RecipeError
 
 _AFTER_KEY = re.compile(r"\A([ \t]*(?:-[ ]+)*[A-Za-z_][A-Za-z0-9_-]*:)[ \t]{2,}(?=[^\s#])")
 _AFTER_DASH = re.compile(r"\A([ \t]*-)[ ]{2,}(?=[^\s#-][^:]*\Z)")

@@ -79,8 +79,8 @@ def key(path: KeyPath, root: Node) -> str:
 
 def gate(name: str) -> str:
     """A gate's signature and description; empty if it is unknown."""
-    from cantrip_acp.core.errors import CantripError
     from cantrip_acp.gates import registry
+    from cantrip_acp.types.errors import CantripError
 
     canonical = ALIASES.get(name, name)
     if canonical not in registry.BUILT_IN:
@@ -101,8 +101,8 @@ def model(provider: str, name: str) -> str:
 
 def model_line(provider: str, name: str) -> str:
     """Window and price in one line; empty if no table has the model."""
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals.catalog import lookup
+    from cantrip_acp.types.errors import DefinitionError
 
     try:
         info = lookup.look_up(provider, name, remark=False)

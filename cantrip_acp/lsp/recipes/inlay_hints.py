@@ -62,9 +62,9 @@ def _call(document: OpenDocument, data: dict[str, Any]) -> Generator[Hint, None,
 
 
 def _prices(document: OpenDocument, data: dict[str, Any], tokens: int) -> Iterator[Hint]:
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.lsp.commands.progress import money
+    from cantrip_acp.types.errors import DefinitionError
 
     for path, provider, model in lint.crystals(data):
         node = document.tree.find(path)
@@ -85,7 +85,7 @@ def _prices(document: OpenDocument, data: dict[str, Any], tokens: int) -> Iterat
 
 def _wards(document: OpenDocument, circle: dict[str, Any]) -> Iterator[Hint]:
     from cantrip_acp.core.definition.wards import WARDS, Wards
-    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.types.errors import DefinitionError
 
     listed = lint.wards(circle)
     try:
@@ -148,14 +148,14 @@ def _children(wards: Wards) -> str:
 def estimated(text: str) -> int:
     """An estimate of a text's tokens."""
     from cantrip_acp.core.folding.policy import tokens_of
-    from cantrip_acp.crystals.contract import Message
+    from cantrip_acp.types.messages import Message
 
     return tokens_of(Message("system", text))
 
 
 def _file(path: Path) -> str | None:
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.recipes.build.python_files import Files
+    from cantrip_acp.types.errors import DefinitionError
 
     try:
         return Files().read(path).decode("utf-8-sig", "replace")

@@ -138,12 +138,12 @@ def _legacy(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[Lint
 
 
 def _models(data: Mapping[str, Any]) -> Iterator[LintMessage]:
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.crystals.local.presets import PRESETS
     from cantrip_acp.recipes.models.field_types import near as near_word
     from cantrip_acp.recipes.models.field_types import nearest
     from cantrip_acp.recipes.parse import names
+    from cantrip_acp.types.errors import DefinitionError
 
     for path, provider, model in crystals(data):
         if provider not in names.MODEL_PROVIDERS or provider in ("local", *PRESETS):
@@ -243,7 +243,7 @@ def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str
 def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[LintMessage]:
     """A ward that is given twice: reported at the one without effect."""
     from cantrip_acp.core.definition.wards import Wards
-    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.types.errors import DefinitionError
 
     seen: dict[str, tuple[Any, KeyPath]] = {}
     for name, value, path in listed:

@@ -22,11 +22,11 @@ from cantrip_acp.sandbox.launch.output import Collector, part, share
 from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import LARGEST_ANSWER, Worker
 from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
-from cantrip_acp.text.styled import Styled
+from cantrip_acp.types.styled import Styled
 
 if TYPE_CHECKING:
     from cantrip_acp.core.ports import TurnContext
-    from cantrip_acp.crystals.contract import ToolCall
+    from cantrip_acp.types.messages import ToolCall
 
 TIMEOUT = (0.0, 0.5, 1.5)
 """Seconds after which a cell that exceeded its time limit is interrupted, interrupted again, and killed."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
 from cantrip_acp.mediums.code import prompt
+from cantrip_acp.types.messages import ToolCall, ToolDefinition
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView
-    from cantrip_acp.loom.records.turn import Output
     from cantrip_acp.mediums.code.session import CodeSession
     from cantrip_acp.mediums.code.snapshot import ChunkStore
+    from cantrip_acp.types.records import Output
 
 
 class CodeMedium:

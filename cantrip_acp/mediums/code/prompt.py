@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.gates.contract import CircleView, Gate
-    from cantrip_acp.loom.records.turn import Output
+    from cantrip_acp.types.records import Output
 
 TOOL = "python"
 PARAMETERS: Mapping[str, Any] = {

@@ -15,10 +15,8 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.core.definition.circle import NOTHING
-from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.gates.registry import ALIASES, child_functions
 from cantrip_acp.gates.sandbox_options import code_paths
-from cantrip_acp.loom.records.turn import Output
 from cantrip_acp.mediums.code import snapshot as snapshots
 from cantrip_acp.mediums.code.cell import CANCEL, LEFT_BEHIND, Cell
 from cantrip_acp.mediums.code.prompt import program, seconds
@@ -35,14 +33,16 @@ from cantrip_acp.sandbox.policy.policy import MIB
 from cantrip_acp.sandbox.policy.refusals import explain_refusals
 from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
-from cantrip_acp.text.styled import Styled, join
+from cantrip_acp.types.errors import SandboxError, SandboxMissing
+from cantrip_acp.types.records import Output
+from cantrip_acp.types.styled import Styled, join
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.ports import TurnContext
-    from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import CircleView, Gate
     from cantrip_acp.sandbox.launch.process_tree import Status
+    from cantrip_acp.types.messages import ToolCall
 
 LARGEST_SNAPSHOT = 512 * MIB
 _SNAPSHOT_WITHIN = 60.0

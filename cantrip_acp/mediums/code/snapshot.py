@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.text import codecs
+from cantrip_acp.types.errors import SandboxError
 
 SMALLEST = 2_048
 LARGEST = 65_536

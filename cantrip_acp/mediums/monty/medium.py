@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.gates.sandbox_options import code_paths
 from cantrip_acp.mediums.code import prompt as codetext
 from cantrip_acp.mediums.code.medium import CodeMedium
@@ -21,6 +20,7 @@ from cantrip_acp.sandbox.launch import sandbox
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy.policy import MIB
 from cantrip_acp.sandbox.worker.monty_install import Monty, MontyWorker
+from cantrip_acp.types.messages import ToolDefinition
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView

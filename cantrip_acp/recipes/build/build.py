@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.core.definition.wards import Wards
-from cantrip_acp.core.errors import DefinitionError, MissingVariable, RecipeError
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
@@ -28,6 +27,7 @@ from cantrip_acp.recipes.build import crystal_factory, crystals
 from cantrip_acp.recipes.parse.cross_field import gate_name
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
+from cantrip_acp.types.errors import DefinitionError, MissingVariable, RecipeError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
@@ -354,7 +354,7 @@ def open_loom(settings: Mapping[str, Any], file: Path | str | None, state: Path)
     Raises `DefinitionError` if it cannot be opened.
     """
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.records.turn import new_id
+    from cantrip_acp.types.records import new_id
 
     fsync = bool(settings.get("fsync", False))
     if file is not None and address.is_address(file):

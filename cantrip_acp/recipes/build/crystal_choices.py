@@ -15,13 +15,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.recipes.build import crystal_factory, crystals
 from cantrip_acp.recipes.build.crystal_factory import KEYS, VARIABLE, FactoryContext
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 from cantrip_acp.recipes.recipe import Recipe
+from cantrip_acp.types.errors import CantripError, DefinitionError
 
 MAX_MODELS = 12
 """Maximum models of one provider in the list. The catalog lists the newest models first."""

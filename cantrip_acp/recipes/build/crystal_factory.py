@@ -15,13 +15,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.types.errors import DefinitionError
 
 BUILT_IN: tuple[str, ...] = names.PROVIDERS
 """The providers of this package."""

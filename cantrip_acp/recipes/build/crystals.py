@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.errors import DefinitionError, MissingKey
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.gates.registry import load_entry
 from cantrip_acp.recipes.build.crystal_factory import (
@@ -23,6 +22,7 @@ from cantrip_acp.recipes.build.crystal_factory import (
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
+from cantrip_acp.types.errors import DefinitionError, MissingKey
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.local.discovery import LocalServer

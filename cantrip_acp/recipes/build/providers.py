@@ -30,7 +30,6 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.errors import CantripError, CrystalError, DefinitionError, MissingKey
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog import lookup
 from cantrip_acp.crystals.catalog.types import ModelInfo, Price
@@ -47,6 +46,7 @@ from cantrip_acp.recipes.parse.names import EMBEDDED
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.text import codecs
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CantripError, CrystalError, DefinitionError, MissingKey
 
 BASE_URL = "CANTRIP_BASE_URL"
 API_KEY = "CANTRIP_API_KEY"

@@ -34,11 +34,11 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, Literal
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.scoring import Scorer
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.gates.function_gates import gate_options, is_function, is_marked
 from cantrip_acp.recipes.parse.document import MAX_BYTES
+from cantrip_acp.types.errors import DefinitionError
 
 _PREFIX = "_cantrip_gates_"
 _PACKAGE = "__init__.py"

@@ -15,7 +15,6 @@ from typing import Any
 from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
 from cantrip_acp.core.definition.wards import WARDS
-from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.recipes.models import field_types
 from cantrip_acp.recipes.models.crystal import Crystal, Script
 from cantrip_acp.recipes.models.field_types import TAG, nearest, show_value
@@ -23,6 +22,7 @@ from cantrip_acp.recipes.models.recipe import Recipe
 from cantrip_acp.recipes.parse import cross_field
 from cantrip_acp.recipes.parse.document import Document
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Places, Problem
+from cantrip_acp.types.errors import RecipeError
 
 _ABSENT = {
     "circle": "cantrip requires a circle: add the key circle with a medium, gates and wards",

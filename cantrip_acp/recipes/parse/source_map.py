@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from cantrip_acp.core.errors import RecipeError
+from cantrip_acp.types.errors import RecipeError
 
 KeyPath = tuple[str | int, ...]
 Place = tuple[int, int]

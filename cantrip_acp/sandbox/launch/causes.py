@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from cantrip_acp.core.errors import SandboxError, SandboxMissing
+from cantrip_acp.types.errors import SandboxError, SandboxMissing
 
 _SYS_ADMIN = 1 << 21
 _LARGEST_FILE = 262_144

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.files import guarded
 from cantrip_acp.sandbox.launch import bubblewrap, causes, limits, seatbelt
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
@@ -39,7 +38,8 @@ from cantrip_acp.sandbox.policy.placeholders import Placeholders
 from cantrip_acp.sandbox.policy.policy import Policy
 from cantrip_acp.sandbox.policy.protected import placeholder_folders
 from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
-from cantrip_acp.text.styled import Changes, Styled
+from cantrip_acp.types.errors import SandboxError
+from cantrip_acp.types.styled import Changes, Styled
 
 _LONG_COMMAND = 100_000
 """A command with more bytes is passed in a file, because the kernel allows 128 KiB in one argument."""

@@ -20,9 +20,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.files.disk_limit import MIN_FREE, DiskMeter, least_free
 from cantrip_acp.sandbox.policy.policy import MIB, Limits
+from cantrip_acp.types.errors import SandboxError
 
 FIRST_CHECK = 0.05
 CHECK_INTERVAL = 0.1

@@ -3,7 +3,7 @@
 Output from a sandbox is hostile. An escape sequence can move an editor's cursor, change a window title or act like
 typed input. `Cleaner` turns bytes into text that is safe to display. `Collector` stores the first and the last part of
 any amount of output, with the lines as a program left them: a line that it rewrote (a progress bar) counts once.
-The colours of an output are beside its text (`text.styled`).
+The colours of an output are beside its text (`types.styled`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections import deque
 
 from cantrip_acp.text.program_output import gap_note
-from cantrip_acp.text.styled import (
+from cantrip_acp.types.styled import (
     ESCAPE,
     NOTHING_SAID,
     PLAIN,
@@ -404,7 +404,7 @@ class Collector:
 
 
 _LONGEST_CODE = 204
-"""Bytes of a code for colours (`text.styled.SGR`)."""
+"""Bytes of a code for colours (`types.styled.SGR`)."""
 _BEGUN_CODE = re.compile(rb"\x1b(?:\[[0-9;:]*)?\Z")
 
 _NOTE = 80

@@ -18,10 +18,10 @@ import sys
 import time
 from collections.abc import Iterable
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox.launch.limits import Use, Watchdog, niceness
 from cantrip_acp.sandbox.launch.process_tree import GONE_WITHIN, Hooks, Launch, Tree
 from cantrip_acp.sandbox.policy.policy import MIB, Limits
+from cantrip_acp.types.errors import SandboxError
 
 TOKEN = "CANTRIP_SANDBOX"
 """The environment variable by which `ps` shows that a process belongs to a command."""

@@ -29,9 +29,9 @@ from typing import Any
 
 from anyio.abc import TaskGroup
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.sandbox.launch import causes
+from cantrip_acp.types.errors import SandboxError
 
 _CHUNK = 65_536
 _WIDE_PIPE = 1024 * 1024

@@ -23,7 +23,6 @@ import threading
 from collections.abc import Mapping
 from importlib.resources import files
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.files.paths import state_dir
 from cantrip_acp.sandbox.launch import control_groups
@@ -31,6 +30,7 @@ from cantrip_acp.sandbox.launch.bubblewrap import HostPaths
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.placeholders import Pool
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE
+from cantrip_acp.types.errors import SandboxError
 
 _DETACH = 'exec 3<&0; /bin/sh -c "$0" "$@" <&3 3<&- &'
 """A shell script that starts another shell in the background, with our standard input, and exits. Without the copy of

@@ -20,7 +20,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.core.errors import DefinitionError, SandboxError
 from cantrip_acp.files import guarded, hidden_paths, scratch_copy
 from cantrip_acp.files import paths as folders
 from cantrip_acp.files.scratch_copy import copy_folders, source_of
@@ -35,6 +34,7 @@ from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools, within_
 from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 from cantrip_acp.sandbox.policy.policy import Policy, SandboxOptions, check_roots, compose, real_paths
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings, Survey
+from cantrip_acp.types.errors import DefinitionError, SandboxError
 
 _SLOW_SEARCH = 0.005
 """Seconds. If the search in a workspace takes longer, it counts as slow and is done in a thread."""

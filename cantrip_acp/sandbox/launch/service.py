@@ -16,11 +16,11 @@ from typing import Any
 
 import anyio
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox.launch import process_tree
 from cantrip_acp.sandbox.launch.command import Outcome, Running
 from cantrip_acp.sandbox.launch.output import clean
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.types.errors import SandboxError
 
 _WAITING = 1024 * 1024
 """Bytes of output that may wait for the caller. If more wait, the program must wait too."""

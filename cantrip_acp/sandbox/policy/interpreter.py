@@ -11,8 +11,8 @@ import shutil
 import sys
 from dataclasses import dataclass, replace
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools, is_python, within
+from cantrip_acp.types.errors import DefinitionError
 
 VENV = "venv"
 """The value of `code_python` that means the workspace's virtual environment, under any of these folder names:"""

@@ -20,8 +20,8 @@ import threading
 import time
 from collections.abc import Iterable
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES, sandbox_error
+from cantrip_acp.types.errors import SandboxError
 
 _MODE = 0o1700
 _CLOCK_TICK_NS = 50_000_000

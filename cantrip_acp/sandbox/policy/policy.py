@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cantrip_acp.core.errors import DefinitionError, SandboxError
 from cantrip_acp.files import guarded
 from cantrip_acp.files.protected_paths import is_secret_file, plain, protected_by
 from cantrip_acp.sandbox.network.hosts import AllowedHosts
 from cantrip_acp.sandbox.policy.git_repositories import Unfetched
 from cantrip_acp.sandbox.policy.host_toolchains import Host, within, within_any
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings
+from cantrip_acp.types.errors import DefinitionError, SandboxError
 
 WIRE = "/run/cantrip"
 """The path of the folder with the gate commands, inside the sandbox."""

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.files.descriptors import is_ready
+from cantrip_acp.types.errors import SandboxError
 
 _Text = Annotated[str, msgspec.Meta(max_length=20_000)]
 _Name = Annotated[str, msgspec.Meta(max_length=300)]

@@ -10,10 +10,10 @@ import signal
 import sysconfig
 from dataclasses import dataclass, replace
 
-from cantrip_acp.core.errors import SandboxMissing
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools
 from cantrip_acp.sandbox.worker.worker import Worker
+from cantrip_acp.types.errors import SandboxMissing
 
 
 @dataclass(frozen=True, slots=True)

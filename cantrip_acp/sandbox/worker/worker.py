@@ -24,7 +24,6 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.files import guarded
 from cantrip_acp.sandbox.gate_ipc.server import LARGEST_REQUEST
 from cantrip_acp.sandbox.launch import bubblewrap, causes, limits, seatbelt
@@ -40,6 +39,7 @@ from cantrip_acp.sandbox.policy.policy import MIB, Policy
 from cantrip_acp.sandbox.policy.protected import placeholder_folders
 from cantrip_acp.sandbox.worker import child_processes, messages
 from cantrip_acp.sandbox.worker.messages import BYTES, JSON, FrameError, Frames
+from cantrip_acp.types.errors import SandboxError
 
 INSIDE = "/run/cantrip-python"
 _OLDEST = (3, 10)

@@ -24,7 +24,6 @@ import anyio.abc
 import anyio.to_thread
 
 from cantrip_acp.core.definition.wards import Wards
-from cantrip_acp.core.errors import CantripError
 from cantrip_acp.files.paths import private_folders
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import (
@@ -43,6 +42,7 @@ from cantrip_acp.substrate.engine.socket_server import serve_process
 from cantrip_acp.substrate.projects import Project, folders_of
 from cantrip_acp.substrate.substrate import EVERYTHING, Substrate, at_most_once, new_id
 from cantrip_acp.substrate.types import AGENT, of_type
+from cantrip_acp.types.errors import CantripError
 
 DEEPEST_AGENTS = 3
 """How deep runs of the agent program may be inside each other."""

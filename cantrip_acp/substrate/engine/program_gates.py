@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from cantrip_acp.core.context_block import CastInfo, ContextBlock
-from cantrip_acp.core.errors import ChildRefused, DefinitionError, GateError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.substrate.boundary import Boundary
@@ -28,6 +27,7 @@ from cantrip_acp.substrate.types import AGENT, with_types
 from cantrip_acp.substrate.view import Limits, OpenedGates, SessionView
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.json_schema import Schema
+from cantrip_acp.types.errors import ChildRefused, DefinitionError, GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView

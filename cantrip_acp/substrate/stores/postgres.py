@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.loom.stores.postgres_url import PgUrl
 from cantrip_acp.substrate import owners
@@ -35,6 +34,7 @@ from cantrip_acp.substrate.stores.postgres_tables import (
     ROW_SECURITY,
     SECURED,
 )
+from cantrip_acp.types.errors import LoomError
 
 try:
     import psycopg

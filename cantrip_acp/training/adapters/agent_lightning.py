@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.codecs import json_decoder
 from cantrip_acp.training.adapters.casts import Casts, not_installed
+from cantrip_acp.types.errors import DefinitionError
 
 try:
     from agentlightning.client import AgentLightningSyncClient

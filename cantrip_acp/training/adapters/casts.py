@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
@@ -29,6 +28,7 @@ from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.training.trainer.example import Example, Question
 from cantrip_acp.training.trainer.rollouts import play
 from cantrip_acp.training.trainer.sampling_server import SamplerServer
+from cantrip_acp.types.errors import CantripError, DefinitionError
 
 
 def not_installed(library: str, error: ImportError) -> ImportError:

@@ -13,10 +13,10 @@ from typing import Any
 
 from anyio.from_thread import start_blocking_portal
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.training.adapters.casts import Casts, Sample, not_installed
 from cantrip_acp.training.adapters.token_engine import Answer, batched
 from cantrip_acp.training.trainer.engine import Request
+from cantrip_acp.types.errors import DefinitionError
 
 __all__ = ["Rollouts", "cast_reward"]
 

@@ -25,11 +25,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
-from cantrip_acp.crystals.contract import NO_USAGE, Usage
-from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
 from cantrip_acp.training.export.rows import Sequences, entries, rendered, request_of, tools, weights_of
 from cantrip_acp.training.export.selection import Episode, Source
+from cantrip_acp.types.records import Turn
+from cantrip_acp.types.usage import NO_USAGE, Usage
 
 _NUMBER = re.compile(r"[0-9]{1,15}\Z")
 _FINISHES = {"length": "length", "repetition": "length", "content_filter": "content_filter", "tool_calls": "tool_calls"}

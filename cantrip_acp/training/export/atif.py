@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.history.replayed_context import WindowUtterance
-from cantrip_acp.crystals.contract import NO_USAGE, Message, Usage
 from cantrip_acp.crystals.text_tools import words_of
 from cantrip_acp.loom import rewards
-from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.rows import Note, Sequences, request_of, tools, url_of
 from cantrip_acp.training.export.selection import Episode, Source
+from cantrip_acp.types.messages import Message
+from cantrip_acp.types.records import Turn
+from cantrip_acp.types.usage import NO_USAGE, Usage
 from cantrip_acp.version import __version__
 
 VERSION = "ATIF-v1.8"

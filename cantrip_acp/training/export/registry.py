@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.gates.registry import load_entry
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.training.export.selection import Source

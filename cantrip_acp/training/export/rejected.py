@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
-from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Message
-from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance, UtteranceRecord, VoidedAttempt, metadata_of
 from cantrip_acp.training.export.rows import Sequences
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.training.export.sent import asked_again, windows_as_sent
+from cantrip_acp.types.errors import LoomError
+from cantrip_acp.types.messages import Message
+from cantrip_acp.types.records import Turn, TurnMetadata, Utterance, UtteranceRecord, VoidedAttempt, metadata_of
+from cantrip_acp.types.usage import UNKNOWN_USAGE
 
 
 @dataclass(frozen=True, slots=True)

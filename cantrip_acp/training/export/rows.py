@@ -12,13 +12,12 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import msgspec
 
-from cantrip_acp.crystals.contract import Attachment, Message, RequestParameters, ToolDefinition
-from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.crystals.text_tools import without_invented_turns, words_of
-from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.training.export.registry import Format
 from cantrip_acp.training.export.selection import Report, Source
+from cantrip_acp.types.messages import Attachment, Message, RequestParameters, SampledTokens, ToolDefinition
+from cantrip_acp.types.records import Turn
 
 Arguments = Literal["text", "data"]
 """How a call's arguments are written: the crystal's own text, or the decoded object (for Hugging Face's chat

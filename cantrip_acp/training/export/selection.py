@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.core.history.replayed_context import ReplayedContext, Window, WindowUtterance
-from cantrip_acp.crystals.contract import Message
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.query.thread import INTERRUPTED, Endings, State
-from cantrip_acp.loom.records.turn import Turn, UtteranceRecord
 from cantrip_acp.training.export.sent import windows_as_sent, windows_asked_again
+from cantrip_acp.types.errors import LoomError
+from cantrip_acp.types.messages import Message
+from cantrip_acp.types.records import Turn, UtteranceRecord
 
 DIFFERS = "what the model was sent is recorded otherwise than it is rebuilt"
 """Why a thread is left out of which a reader cannot say what the model read."""

@@ -14,12 +14,12 @@ from dataclasses import replace
 import msgspec
 
 from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
-from cantrip_acp.crystals.contract import Message, RequestParameters, ToolCall
 from cantrip_acp.crystals.openai.chat_messages import DIALECTS, FILLER, arranged
 from cantrip_acp.crystals.openai.tool_names import CallIds, IdStyle, wire_args, wire_name
 from cantrip_acp.crystals.text_tools import render_as_text
 from cantrip_acp.loom.base import BaseLoom
-from cantrip_acp.loom.records.turn import Turn, VoidedAttempt
+from cantrip_acp.types.messages import Message, RequestParameters, ToolCall
+from cantrip_acp.types.records import Turn, VoidedAttempt
 
 Form = tuple[str, str, IdStyle]
 """A dialect, how the tools were offered, and the form of the ids of calls."""

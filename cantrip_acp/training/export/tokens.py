@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
-from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom import rewards
-from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
 from cantrip_acp.training.export.rows import Sequences, rendered, request_of, weights_of
 from cantrip_acp.training.export.selection import Source
+from cantrip_acp.types.messages import SampledTokens
+from cantrip_acp.types.records import Turn
 
 NO_TOKENS = "no tokens were recorded (`logprobs: true` in the crystal of a recipe records them)"
 NO_LOGPROBS = "token ids without log-probabilities"

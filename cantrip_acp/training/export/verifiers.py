@@ -19,15 +19,15 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
-from cantrip_acp.crystals.contract import CUTS, Message, ToolDefinition
-from cantrip_acp.crystals.logprobs import SampledTokens
+from cantrip_acp.crystals.contract import CUTS
 from cantrip_acp.crystals.text_tools import words_of
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.thread import INTERRUPTED, answer
-from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
 from cantrip_acp.training.export.rows import Sequences, request_of, seconds, url_of
 from cantrip_acp.training.export.selection import Episode, Source
+from cantrip_acp.types.messages import Message, SampledTokens, ToolDefinition
+from cantrip_acp.types.records import Turn
 from cantrip_acp.version import __version__
 
 _STOPS = {

@@ -19,18 +19,10 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.loom.records.turn import (
-    CastRecord,
-    ContextRecord,
-    GateRecord,
-    Observation,
-    Turn,
-    TurnMetadata,
-    Utterance,
-)
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report, objects, stable
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.records import CastRecord, ContextRecord, GateRecord, Observation, Turn, TurnMetadata, Utterance
 
 _REASONS = {
     "end_turn": "text",

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.training.importing.conversation import Answer, Asked, Conversation, Result, Told, add_conversation
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report, documents
+from cantrip_acp.types.messages import ToolCall
 
 _DATA_URL = re.compile(r"data:((?:image|audio)/[a-z0-9+.-]+);base64,([A-Za-z0-9+/=\s]*)\Z")
 

@@ -13,19 +13,11 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.context import NUDGE
-from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.crystals.logprobs import SampledTokens, common_prefix_length
-from cantrip_acp.loom.records.turn import (
-    CastRecord,
-    ContextRecord,
-    GateRecord,
-    Observation,
-    Turn,
-    TurnMetadata,
-    Utterance,
-)
+from cantrip_acp.crystals.logprobs import common_prefix_length
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import stable
+from cantrip_acp.types.messages import SampledTokens, ToolCall
+from cantrip_acp.types.records import CastRecord, ContextRecord, GateRecord, Observation, Turn, TurnMetadata, Utterance
 
 
 @dataclass

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from cantrip_acp.core.errors import LoomError, LoomWriteError
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import CantripRecord, CastRecord, LaterRecord, LoomHeader, Record, RewardRecord, Turn
 from cantrip_acp.loom.stores.address import is_address, is_sqlite
 from cantrip_acp.loom.stores.rows import encoded
 from cantrip_acp.training.importing import acp, atif, inspect_log, verifiers
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report, documents
+from cantrip_acp.types.errors import LoomError, LoomWriteError
+from cantrip_acp.types.records import CantripRecord, CastRecord, LaterRecord, LoomHeader, Record, RewardRecord, Turn
 
 KINDS = ("loom", "verifiers", "acp", "atif", "inspect")
 

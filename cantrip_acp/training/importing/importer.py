@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import CastRecord, ContextRecord, RewardRecord, Turn, UtteranceRecord
 from cantrip_acp.text import codecs
 from cantrip_acp.text.redaction import Redactor, shared
 from cantrip_acp.training.importing.json_lines import Report, stable
+from cantrip_acp.types.records import CastRecord, ContextRecord, RewardRecord, Turn, UtteranceRecord
 
 _R = TypeVar("_R", Turn, CastRecord, ContextRecord, UtteranceRecord)
 

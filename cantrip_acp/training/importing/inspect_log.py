@@ -16,11 +16,11 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import msgspec
 
-from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.training.importing.conversation import Answer, Asked, Conversation, Result, Told, add_conversation
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import LONGEST, ImportProblem, Report, documents
+from cantrip_acp.types.messages import ToolCall
 
 _ZSTANDARD = 93
 _DATA_URL = re.compile(r"data:(image/[a-z+.-]+);base64,([A-Za-z0-9+/=\s]*)\Z")

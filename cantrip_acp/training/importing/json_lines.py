@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.text.utf8 import NotUtf8, utf8_text
+from cantrip_acp.types.errors import LoomError
 
 LONGEST = 256_000_000
 """Maximum size of a line in bytes."""

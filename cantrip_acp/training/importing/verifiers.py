@@ -17,9 +17,11 @@ import msgspec
 
 from cantrip_acp.core.context import INTERRUPTED, NUDGE, SKIPPED
 from cantrip_acp.core.folding.policy import folded_through
-from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.crystals.logprobs import SampledTokens
-from cantrip_acp.loom.records.turn import (
+from cantrip_acp.training.importing.importer import RecordWriter
+from cantrip_acp.training.importing.json_lines import Report, objects, stable
+from cantrip_acp.training.importing.verifiers_trace import Message, ModelCall, Node, Trace, read
+from cantrip_acp.types.messages import SampledTokens, ToolCall
+from cantrip_acp.types.records import (
     CastRecord,
     ContextRecord,
     GateRecord,
@@ -29,9 +31,6 @@ from cantrip_acp.loom.records.turn import (
     Utterance,
     UtteranceRecord,
 )
-from cantrip_acp.training.importing.importer import RecordWriter
-from cantrip_acp.training.importing.json_lines import Report, objects, stable
-from cantrip_acp.training.importing.verifiers_trace import Message, ModelCall, Node, Trace, read
 
 _REASONS = {
     "agent_completed": "text",

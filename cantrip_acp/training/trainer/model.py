@@ -23,9 +23,9 @@ from torch import Tensor
 from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from cantrip_acp.core.errors import CantripError
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.files import paths
+from cantrip_acp.types.errors import CantripError
 
 KeysAndValues = list[tuple[Tensor, Tensor]]
 """The keys and values of each layer, each of the shape (sequences, heads, tokens, size)."""

@@ -34,7 +34,6 @@ import anyio
 import msgspec
 
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.paths import private
 from cantrip_acp.loom.loom import Loom
@@ -42,6 +41,7 @@ from cantrip_acp.text.codecs import convert, json_decoder
 from cantrip_acp.training.trainer.example import Example, Question, Settings
 from cantrip_acp.training.trainer.history import Evaluation, Step, write_page
 from cantrip_acp.training.trainer.rollouts import Rollout, compared, export, roll_out
+from cantrip_acp.types.errors import CantripError, DefinitionError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.history.replayed_context import Window
 from cantrip_acp.crystals.openai.chat_messages import LOCAL
 from cantrip_acp.crystals.scripted import ScriptedCrystal
@@ -21,6 +20,7 @@ from cantrip_acp.training.export.rows import rendered
 from cantrip_acp.training.export.selection import Episode, Source, ThreadSelection
 from cantrip_acp.training.export.sent import Form, windows_as_sent
 from cantrip_acp.training.trainer.example import Demonstration, Example
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.training.trainer.learner import TokenRow

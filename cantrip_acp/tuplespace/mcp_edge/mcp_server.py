@@ -26,10 +26,10 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.mcp_edge.answers import Answers, ToolError
 from cantrip_acp.tuplespace.mcp_edge.tools import TOOLS
+from cantrip_acp.types.errors import DefinitionError
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.tuplespace.step import ATTRIBUTES
+from cantrip_acp.types.errors import DefinitionError
 from cantrip_acp.version import __version__
 
 try:

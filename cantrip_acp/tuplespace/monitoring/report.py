@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from cantrip_acp.core.errors import LoomError, OutputError
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.output_file import output_file
 from cantrip_acp.loom.view import assets, write_html
@@ -25,6 +24,7 @@ from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.tuplespace.retention import read_result
 from cantrip_acp.tuplespace.stores.base import BATCH_LANE
 from cantrip_acp.tuplespace.tuples import Pattern, parse_time, tuple_id
+from cantrip_acp.types.errors import LoomError, OutputError
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.stores.base import StoredTuple, TupleStore

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.loom.stores.postgres_url import PgUrl
 from cantrip_acp.tuplespace.budget import Budget, alarm_tuple, amounts, due_alarms
@@ -60,6 +59,7 @@ from cantrip_acp.tuplespace.stores.postgres_tables import (
     condition,
 )
 from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, without_again
+from cantrip_acp.types.errors import LoomError
 
 try:
     import psycopg

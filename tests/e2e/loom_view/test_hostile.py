@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.loom.records.turn import (
+from cantrip_acp.loom.view import assets, serve, write_html
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.records import (
     CastRecord,
     ContextRecord,
     FilesRecord,
@@ -23,7 +24,6 @@ from cantrip_acp.loom.records.turn import (
     TurnMetadata,
     Utterance,
 )
-from cantrip_acp.loom.view import assets, serve, write_html
 from tests.support.browser import Watch
 from tests.support.view_looms import stamp
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.loom.records.turn import Turn, Utterance
 from cantrip_acp.loom.view import serve, write_html
+from cantrip_acp.types.records import Turn, Utterance
 from tests.support import view_looms as looms
 from tests.support.browser import Watch
 from tests.support.command_line import recipe, start

@@ -12,10 +12,10 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal, Turn
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.files.descriptors import is_ready
-from cantrip_acp.loom.records.turn import ForkRecord, Record
 from cantrip_acp.loom.view import View, serve, write_html
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.records import ForkRecord, Record
 from tests.support.browser import Watch
 from tests.support.command_line import recipe, run, start
 from tests.support.images import png

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from cantrip_acp.acp.protocol import ClientAbilities
-from cantrip_acp.text.styled import Styled
+from cantrip_acp.types.styled import Styled
 from tests.unit.acp.test_live_and_loaded import CHILDREN, live_and_loaded
 from tests.unit.acp.test_output_colours import CODE, cells
 

@@ -111,8 +111,8 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
     from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
     from cantrip_acp.acp import protocol as acp
     from cantrip_acp.acp.sessions.session import Session
-    from cantrip_acp.core.errors import LoomError
     from cantrip_acp.telemetry import tracing
+    from cantrip_acp.types.errors import LoomError
 
     asked, closed = anyio.Event(), anyio.Event()
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.files import guarded
 from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
@@ -21,6 +20,7 @@ from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import BATCH_LANE
 from cantrip_acp.tuplespace.tuples import Pattern
+from cantrip_acp.types.errors import LoomError
 from tests.integration.attack.attack_scene import Scene
 from tests.support.command_line import Done, run, start
 
@@ -270,7 +270,7 @@ def test_a_second_name_from_earlier_is_refused(name: str, scene: Scene) -> None:
             open_store(place).close()
             return
         with Loom.open(f"sqlite:{place}" if "sqlite" in name else place) as loom:
-            from cantrip_acp.loom.records.turn import CantripRecord
+            from cantrip_acp.types.records import CantripRecord
 
             if not list(loom.turns()):
                 loom.append(CantripRecord("c", {"system_prompt": "x"}, {}))

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.evaluation.run import SAMPLES, ResultFolder
 from cantrip_acp.git.project_identity import project_id
-from cantrip_acp.loom.records.turn import CantripRecord, CastRecord
 from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.types.errors import DefinitionError
+from cantrip_acp.types.records import CantripRecord, CastRecord
 from tests.integration.attack.attack_scene import Scene
 from tests.support.command_line import Done, run
 

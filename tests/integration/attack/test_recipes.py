@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.errors import DefinitionError, RecipeError, SandboxError
 from cantrip_acp.recipes import load_for_session
 from cantrip_acp.recipes.trust import Ledger
 from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy.host_toolchains import Host
+from cantrip_acp.types.errors import DefinitionError, RecipeError, SandboxError
 from tests.integration.attack.attack_scene import Scene
 from tests.support import processes
 from tests.support.ordinary_user import ROOT

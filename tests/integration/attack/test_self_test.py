@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.errors import SandboxMissing
 from cantrip_acp.sandbox.launch import causes, sandbox, self_test
+from cantrip_acp.types.errors import SandboxMissing
 from tests.integration.attack.attack_scene import Scene
 from tests.integration.attack.weakened_sandbox import Defence, calls, hidden_environment, option, options, prepared
 from tests.support.ordinary_user import ROOT

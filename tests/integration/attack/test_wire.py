@@ -12,10 +12,10 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core import events
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.sandbox.gate_ipc import server
 from cantrip_acp.sandbox.gate_ipc.server import GateWire, WireSession
+from cantrip_acp.types import events
 from tests.integration.attack.attack import TRIED, Attack
 from tests.integration.attack.attack_scene import Scene
 from tests.integration.attack.weakened_sandbox import Defence, patched, read_only

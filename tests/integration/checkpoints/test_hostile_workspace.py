@@ -16,7 +16,7 @@ from cantrip_acp.checkpoints.history import FileHistory
 from cantrip_acp.checkpoints.restore import make_plan, run_plan
 from cantrip_acp.checkpoints.store import LARGEST, Store
 from cantrip_acp.checkpoints.watcher import Watcher
-from cantrip_acp.core.errors import CheckpointError
+from cantrip_acp.types.errors import CheckpointError
 from tests.support.git_repositories import git, repository
 
 KEY = ("loom", "entity")

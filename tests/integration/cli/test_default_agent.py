@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import ContextRecord
+from cantrip_acp.types.records import ContextRecord
 from tests.support import processes
 from tests.support.command_line import GREETER, recipe, run
 from tests.support.processes import CANTRIP

@@ -6,7 +6,7 @@ from typing import Any
 
 from cantrip_acp.cli.render.display import ChildAction, Note, ToolCall
 from cantrip_acp.cli.render.from_events import EventTranslator
-from cantrip_acp.core import events
+from cantrip_acp.types import events
 
 IDS: dict[str, Any] = {"entity_id": "e", "cast_id": "k"}
 REJECTED = {"permission": "rejected", "error": "You rejected this."}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.core.errors import LoomLocked
+from cantrip_acp.types.errors import LoomLocked
 from tests.support import processes
 from tests.support.aged_looms import age, keep, names
 from tests.support.command_line import CANTRIP, run

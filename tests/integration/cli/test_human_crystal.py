@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.crystals.human import InputParser
+from cantrip_acp.types.messages import ToolDefinition
 from tests.support.acp_client import RawClient
 from tests.support.command_line import Terminal, recipe, run
 from tests.support.waiting import settled

@@ -13,7 +13,7 @@ import pytest
 from cantrip_acp.cli.command_table import COMMANDS, cantrip
 from cantrip_acp.cli.errors import run as run_here
 from cantrip_acp.cli.json_errors import CAST, JsonFlag
-from cantrip_acp.core.errors import DefinitionError, MissingKey, SandboxMissing
+from cantrip_acp.types.errors import DefinitionError, MissingKey, SandboxMissing
 from tests.support.command_line import GREETER, SLEEPER, recipe, run, start
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.loom.records.turn import ForkRecord, RewardRecord
+from cantrip_acp.types.records import ForkRecord, RewardRecord
 from tests.support.command_line import recipe, run
 
 COUNTER = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.events import QueryStarted
+from cantrip_acp.types.events import QueryStarted
 from tests.support.command_line import run
 from tests.support.fixtures.core import INSTANT, done
 

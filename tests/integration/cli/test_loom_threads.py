@@ -11,7 +11,7 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.loom import rewards
-from cantrip_acp.loom.records.turn import RewardRecord
+from cantrip_acp.types.records import RewardRecord
 from tests.support.command_line import recipe, run
 from tests.support.loom_trees import EVIL, grow
 

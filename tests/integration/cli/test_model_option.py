@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.core.errors import DefinitionError, MissingKey
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import ConfigRecord
 from cantrip_acp.recipes.build.crystal_choices import crystal_for_run
 from cantrip_acp.recipes.recipe import Recipe, load
+from cantrip_acp.types.errors import DefinitionError, MissingKey
+from cantrip_acp.types.records import ConfigRecord
 from tests.support.command_line import GREETER, recipe, run, start
 
 OWN = """

@@ -12,7 +12,7 @@ import pytest
 from cantrip_acp.cli.session.completions import completions
 from cantrip_acp.cli.session.mentions import mentioned, prompt_blocks
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import ConfigRecord, ContextRecord
+from cantrip_acp.types.records import ConfigRecord, ContextRecord
 from tests.support.command_line import Done, TerminalScreen, recipe, run
 
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed here")

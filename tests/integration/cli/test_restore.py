@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import FilesRecord
+from cantrip_acp.types.records import FilesRecord
 from tests.support.command_line import Terminal, run
 
 LINES = "one\ntwo\nthree\nfour\n"

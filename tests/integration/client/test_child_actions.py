@@ -4,7 +4,7 @@ from typing import Any
 
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.subagent_view import SubagentView
-from cantrip_acp.core import events
+from cantrip_acp.types import events
 from tests.integration.client.test_transcript import content, more, shown, tool
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_acp.text.sanitize import Cleaner, StyledCleaner, clean, clean_line
-from cantrip_acp.text.styled import join
+from cantrip_acp.types.styled import join
 
 CASES = [
     ("plain ünïcödé 🎉\ttab\n", "plain ünïcödé 🎉\ttab\n"),

@@ -13,13 +13,13 @@ import pytest
 from cantrip_acp import Circle
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.definition.wards import Wards
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.core.events import Event
-from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.loom.records.turn import GateRecord, Output
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.mediums.code.session import CodeSession
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.events import Event
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.records import GateRecord, Output
 from tests.integration.sandbox.conftest import _bubblewrap, back_end, sandboxed
 
 __all__ = ["_bubblewrap", "back_end"]

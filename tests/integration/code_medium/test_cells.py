@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.core import events
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.mediums.code.prompt import observe
+from cantrip_acp.types import events
 from tests.integration.sandbox.conftest import both_back_ends
 
 pytestmark = pytest.mark.anyio
@@ -265,7 +265,7 @@ async def test_pools_of_processes_work(python) -> None:
     ],
 )
 async def test_malformed_calls_are_observations(python, args: str, error: str) -> None:
-    from cantrip_acp.crystals.contract import ToolCall
+    from cantrip_acp.types.messages import ToolCall
 
     output = await python.session.run(ToolCall("t", "python", args), python.turn)
     assert error in (output.error or "")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Circle
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.mediums.code.medium import CodeMedium
+from cantrip_acp.types.errors import DefinitionError
 from tests.integration.sandbox.conftest import both_back_ends
 
 pytestmark = pytest.mark.anyio

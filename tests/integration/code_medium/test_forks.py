@@ -11,12 +11,12 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.errors import EntityBusy, SandboxError
-from cantrip_acp.core.events import Noticed
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.loom.records.turn import ForkRecord, SnapshotRecord
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from cantrip_acp.types.errors import EntityBusy, SandboxError
+from cantrip_acp.types.events import Noticed
+from cantrip_acp.types.records import ForkRecord, SnapshotRecord
 from tests.integration.sandbox.conftest import both_back_ends
 
 COUNTED: list[str] = []

@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.types.errors import GateError
 from tests.integration.sandbox.conftest import both_back_ends
 
 pytestmark = pytest.mark.anyio

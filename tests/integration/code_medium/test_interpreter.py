@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.recipes import inspect, load
 from cantrip_acp.recipes.build.build import build
+from cantrip_acp.types.errors import DefinitionError, RecipeError
 from tests.support import processes
 
 pytestmark = pytest.mark.anyio

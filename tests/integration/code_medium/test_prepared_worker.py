@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.mediums.code.session import CodeSession
+from cantrip_acp.types.errors import DefinitionError
 from tests.integration.sandbox.conftest import both_back_ends
 
 pytestmark = pytest.mark.anyio

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.types.errors import SandboxError
 
 pytestmark = pytest.mark.sandbox
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.mediums.code.snapshot import LARGEST, LISTED, MemoryChunks, Snapshot, cut, fetch, keep
+from cantrip_acp.types.errors import SandboxError
 from tests.integration.sandbox.conftest import both_back_ends, both_back_ends_in_cases
 
 pytestmark = pytest.mark.anyio
@@ -332,7 +332,7 @@ async def test_a_function_with_a_cache_comes_back(make) -> None:
 
 async def test_a_loom_and_its_readers_are_told_what_was_not_kept() -> None:
     from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-    from cantrip_acp.core.events import Noticed
+    from cantrip_acp.types.events import Noticed
 
     cells = ["bad = (n for n in range(3)); good = 1", "import sys; print('x', file=sys.stderr)", "2", "done(good)"]
     crystal = ScriptedCrystal([{"code": cell} for cell in cells], record_inputs=True)
@@ -366,8 +366,8 @@ slow = Slow()
 
 async def test_a_turn_does_not_wait_until_its_snapshot_is_checked() -> None:
     from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-    from cantrip_acp.core.events import TurnEnded
-    from cantrip_acp.loom.records.turn import SnapshotRecord
+    from cantrip_acp.types.events import TurnEnded
+    from cantrip_acp.types.records import SnapshotRecord
 
     loom = Loom.memory()
     crystal = ScriptedCrystal(
@@ -412,7 +412,7 @@ async def test_a_cell_waits_for_the_snapshot_before_it(make) -> None:
 
 async def test_a_cast_that_is_stopped_gives_up_its_snapshot_and_keeps_its_state() -> None:
     from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-    from cantrip_acp.loom.records.turn import SnapshotRecord
+    from cantrip_acp.types.records import SnapshotRecord
 
     loom = Loom.memory()
     hangs = SLOW.replace("1.5", "1000")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.loom.snapshots import SnapshotChunks
+from cantrip_acp.types.errors import SandboxError
 from tests.support import processes
 
 pytestmark = pytest.mark.anyio

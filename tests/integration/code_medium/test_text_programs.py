@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.events import Noticed
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.mediums.code.prompt import program
+from cantrip_acp.types.events import Noticed
+from cantrip_acp.types.records import Turn
 
 pytestmark = pytest.mark.anyio
 

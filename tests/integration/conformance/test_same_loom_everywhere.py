@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build import build
+from cantrip_acp.types.errors import CrystalError
 from tests.support.acp_client import RawClient
 
 CANTRIP = str(Path(sys.executable).parent / "cantrip")

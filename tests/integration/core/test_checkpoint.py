@@ -15,7 +15,7 @@ from cantrip_acp.checkpoints.store import Entry, Store
 from cantrip_acp.core.lifecycle.checkpoints import chain_key, delete_checkpoints
 from cantrip_acp.files.paths import state_dir
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.loom.records.turn import FilesRecord
+from cantrip_acp.types.records import FilesRecord
 from tests.support.git_repositories import git, plant, repository, users_state
 
 

@@ -13,11 +13,11 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, DefinitionError, Gate, Loom, ScriptedCrystal, Wards
-from cantrip_acp.core.errors import EntityExists
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.core.history.replayed_context import ReplayedContext, differing_turns
 from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.types.errors import EntityExists
 from tests.support.fixtures.core import done, echo, make
 
 # Ids

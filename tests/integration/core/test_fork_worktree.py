@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.errors import GitError, SandboxError
 from cantrip_acp.core.forking import worktree
 from cantrip_acp.core.lifecycle.checkpoints import delete_checkpoints
 from cantrip_acp.files.paths import state_dir
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
-from cantrip_acp.loom.records.turn import ForkRecord
+from cantrip_acp.types.errors import GitError, SandboxError
+from cantrip_acp.types.records import ForkRecord
 from tests.support.git_repositories import git, plant, repository, users_state
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, LoomError
-from cantrip_acp.core.errors import LoomLocked
+from cantrip_acp.types.errors import LoomLocked
 from tests.support import processes
 from tests.unit.core.test_loom import filled, turn
 
@@ -38,7 +38,7 @@ def test_one_writer(tmp_path: Path) -> None:
 WRITER = """
 import sys, random
 from cantrip_acp import Loom, Turn
-from cantrip_acp.loom.records.turn import Utterance
+from cantrip_acp.types.records import Utterance
 loom = Loom.open(sys.argv[1])
 parent, n = None, len(loom)
 if n: parent = list(loom.turns())[-1].id
@@ -73,8 +73,8 @@ def test_kill_9_loses_at_most_the_record_in_flight(tmp_path: Path) -> None:
 FULL = """
 import resource, signal, sys
 from cantrip_acp import Loom, Turn
-from cantrip_acp.core.errors import LoomWriteError
-from cantrip_acp.loom.records.turn import Utterance
+from cantrip_acp.types.errors import LoomWriteError
+from cantrip_acp.types.records import Utterance
 loom = Loom.open(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))

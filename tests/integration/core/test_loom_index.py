@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.loom.records.turn import GateRecord, Observation, Turn, TurnMetadata, Utterance, now
 from cantrip_acp.loom.stores import index_file
+from cantrip_acp.types.records import GateRecord, Observation, Turn, TurnMetadata, Utterance, now
 
 BODY = "word " * 400
 

@@ -14,8 +14,8 @@ import pytest
 from cantrip_acp import Cantrip, Circle, Gate, Loom, ScriptedCrystal
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.core.history.replayed_context import ReplayedContext
-from cantrip_acp.crystals.contract import Message
 from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.types.messages import Message
 
 pytestmark = pytest.mark.anyio
 

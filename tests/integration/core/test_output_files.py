@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.core.errors import OutputError
 from cantrip_acp.files.output_file import output_file
-from cantrip_acp.loom.records.turn import CantripRecord, CastRecord
 from cantrip_acp.loom.view import write_html
+from cantrip_acp.types.errors import OutputError
+from cantrip_acp.types.records import CantripRecord, CastRecord
 from tests.support.command_line import run
 from tests.support.fixtures.loom import small_disk as small_disk
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.crystals.contract import Message, ToolCall
 from cantrip_acp.crystals.openai.tool_names import CallIds
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.types.messages import Message, ToolCall
 from tests.support.families import FAMILIES, Family
 from tests.support.provider_server import Reply, Request, Wire
 

@@ -24,15 +24,16 @@ import msgspec
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.core.events import QueryStarted
-from cantrip_acp.crystals.contract import Crystal, Delta, Message, Query, template_label
+from cantrip_acp.crystals.contract import Crystal, Delta, Query, template_label
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.embedded.crystal import repeated_unit
 from cantrip_acp.crystals.embedded.shared_model import ModelServer, ServerSettings
 from cantrip_acp.crystals.local import missing_tokens
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.events import QueryStarted
+from cantrip_acp.types.messages import Message
 from tests.support.fixtures.embedded import KNOWN, crystal, running, wait
 from tests.support.processes import CANTRIP
 

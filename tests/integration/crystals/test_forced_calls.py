@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.core.events import Noticed
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.events import Noticed
 from tests.support.families import FAMILIES, Family
 from tests.support.provider_server import Reply, Request, Wire
 

@@ -11,9 +11,8 @@ from click.testing import CliRunner
 
 from cantrip_acp.acp import login
 from cantrip_acp.cli.command_table import cantrip
-from cantrip_acp.core.errors import CrystalError, DefinitionError, MissingKey
 from cantrip_acp.crystals import keys
-from cantrip_acp.crystals.contract import Delta, Message, Query
+from cantrip_acp.crystals.contract import Delta, Query
 from cantrip_acp.crystals.local import discovery
 from cantrip_acp.crystals.local.discovery import NoServer, ServedModel, ask, find_running
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS
@@ -22,6 +21,8 @@ from cantrip_acp.recipes.build import crystal_choices
 from cantrip_acp.recipes.build import crystals as recipe_crystals
 from cantrip_acp.recipes.build.crystal_factory import KEYS, FactoryContext
 from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.types.errors import CrystalError, DefinitionError, MissingKey
+from cantrip_acp.types.messages import Message
 from tests.support import openai_replies as openai
 from tests.support.acp_client import RawClient
 from tests.support.processes import CANTRIP

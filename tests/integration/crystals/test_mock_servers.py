@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.core.events import as_json
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.events import as_json
 from tests.support.command_line import recipe, run
 
 AIMOCK = Path(__file__).parent / "aimock/node_modules/@copilotkit/aimock/dist/cli.js"

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from cantrip_acp import Cantrip, Circle
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.core.events import Folded, Noticed
 from cantrip_acp.crystals.catalog.overflow_texts import ROWS, OverflowText, is_overflow
 from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.local.presets import PRESETS
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.events import Folded, Noticed
 from tests.support.families import FAMILIES, Family
 from tests.support.openai_replies import DONE
 from tests.support.provider_server import Reply, Request, Wire, sse, sse_reply

@@ -25,13 +25,14 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, CrystalError, Entity, Loom, ScriptedCrystal
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.history.replayed_context import ReplayedContext
-from cantrip_acp.crystals.contract import Crystal, Emit, Query, Response, Usage
+from cantrip_acp.crystals.contract import Crystal, Emit, Query, Response
 from cantrip_acp.crystals.embedded.shared_model import ModelServer
 from cantrip_acp.crystals.text_tools import RESULT
 from cantrip_acp.loom.query.outline import Outline
-from cantrip_acp.loom.records.turn import TERMINATIONS, CastRecord, Turn
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.types.records import TERMINATIONS, CastRecord, Turn
+from cantrip_acp.types.usage import Usage
 from tests.support.fixtures.embedded import crystal, ended
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timing, pytest.mark.timeout(600)]

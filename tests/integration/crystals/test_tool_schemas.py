@@ -12,12 +12,12 @@ import pytest
 from pydantic import BaseModel
 
 from cantrip_acp import Cantrip, Circle
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.core.events import Noticed
 from cantrip_acp.crystals.google.request import convert_schema
 from cantrip_acp.crystals.tool_schemas import for_wire
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.text.json_schema import Schema
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.events import Noticed
 from tests.support.families import FAMILIES, Family
 from tests.support.provider_server import Reply, Request, Wire
 

@@ -20,11 +20,12 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
+from cantrip_acp.crystals.contract import Delta, Query, Response
 from cantrip_acp.crystals.mended_answers import NO_NAME
 from cantrip_acp.crystals.retry import RetryPolicy, query_with_retries
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import Message, ToolDefinition
 from tests.support import anthropic_replies as anthropic
 from tests.support import google_replies as google
 from tests.support import openai_replies as openai

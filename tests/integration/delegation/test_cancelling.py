@@ -8,7 +8,7 @@ import anyio
 import psutil
 import pytest
 
-from cantrip_acp.core.events import ChildEvent, CommandOutput
+from cantrip_acp.types.events import ChildEvent, CommandOutput
 from tests.support.scripted_children import ends, parent
 from tests.unit.delegation.test_cancelling import SLOW
 

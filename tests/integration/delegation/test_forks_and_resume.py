@@ -9,7 +9,7 @@ import pytest
 from cantrip_acp import Cantrip, Loom
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.forking.resume import resume_entity
-from cantrip_acp.loom.records.turn import ForkRecord
+from cantrip_acp.types.records import ForkRecord
 from tests.support.scripted_children import call, calls, done, of_root, parent, turns
 
 COUNTS = {"code": "seen = [call_agent('one')]\nprint('first', seen)\nseen += call_agent_batch(['two', 'three'])\nseen"}

@@ -10,9 +10,9 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.definition.circle import LARGEST_DATA
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build
+from cantrip_acp.types.errors import DefinitionError
 from tests.support.command_line import run
 from tests.support.scripted_children import of_root
 

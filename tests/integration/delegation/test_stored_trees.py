@@ -12,7 +12,7 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.core.forking.resume import resume_entity
-from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.types.records import Turn
 from tests.support import processes
 from tests.support.scripted_children import call, calls, done, parent
 

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.core.events import Subscription
-from cantrip_acp.loom.records.turn import TERMINATIONS, CastRecord, Turn
+from cantrip_acp.core.event_hub import Subscription
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.records import TERMINATIONS, CastRecord, Turn
 from tests.support.scripted_children import GATES, call, calls, done
 
 REASONS = {*TERMINATIONS, "cancelled", "parent_terminated", "error", "max_turns"}

@@ -10,9 +10,9 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.events import GateFinished, PlanChanged
 from cantrip_acp.core.forking.resume import resume_entity
-from cantrip_acp.loom.records.turn import ContextRecord
+from cantrip_acp.types.events import GateFinished, PlanChanged
+from cantrip_acp.types.records import ContextRecord
 from tests.integration.familiar.conftest import git
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(300)]

@@ -6,10 +6,10 @@ import os
 import time
 from pathlib import Path
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.files.list_dir import LIST_DIR
 from cantrip_acp.gates.files.write_file import WRITE_FILE
 from cantrip_acp.gates.search.search import SEARCH
+from cantrip_acp.types.errors import GateError
 from tests.unit.gates.test_confinement import EACH, Call
 
 

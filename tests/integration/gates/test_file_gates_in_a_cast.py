@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cantrip_acp.core.events import GateCalled, GateFinished
+from cantrip_acp.types.events import GateCalled, GateFinished
 from tests.unit.gates.test_file_gates_in_a_cast import cantrip
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.gates.git.git_commit import GIT_COMMIT
 from cantrip_acp.gates.git.git_read import GIT_DIFF, GIT_LOG, GIT_SHOW, GIT_STATUS
+from cantrip_acp.types.errors import GateError
 from tests.support.gate_calls import call_in, context_of
 from tests.support.git_repositories import git, plant, repository
 

@@ -12,18 +12,18 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.event_translator import Translator
 from cantrip_acp.acp.render.loaded_session import loaded_updates
-from cantrip_acp.core import events
 from cantrip_acp.core.context import MOST_IMAGES
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.folding.policy import ATTACHMENT_TOKENS, Digest, tokens_of, transcript
-from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.gates.contract import Gate, GateReply
 from cantrip_acp.gates.files.file_content import LARGEST_IMAGE, image_attachment
 from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import GateRecord
 from cantrip_acp.training.export.rows import rendered
 from cantrip_acp.training.export.verifiers import convert_message
+from cantrip_acp.types import events
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.messages import Attachment, Message
+from cantrip_acp.types.records import GateRecord
 from tests.support.fixtures.gates import call_in, context_of
 from tests.support.images import png
 
@@ -166,7 +166,7 @@ async def test_an_ephemeral_image_is_seen_as_long_as_its_result(ephemeral: Any) 
 
 
 def test_a_summarizer_is_told_that_there_were_images() -> None:
-    from cantrip_acp.loom.records.turn import Observation, Turn, TurnMetadata, Utterance
+    from cantrip_acp.types.records import Observation, Turn, TurnMetadata, Utterance
 
     record = GateRecord("shoot", {}, "taken", attachments=(IMAGE,))
     turn = msgspec.convert(

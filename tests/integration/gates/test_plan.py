@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.events import PlanChanged, PlanEntry
+from cantrip_acp.types.events import PlanChanged, PlanEntry
 
 
 @pytest.mark.sandbox

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.files.edit_file import EDIT_FILE
 from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.gates.files.write_file import WRITE_FILE
 from cantrip_acp.gates.search import ripgrep
 from cantrip_acp.gates.search.search import SEARCH
+from cantrip_acp.types.errors import GateError
 from tests.unit.gates.test_protected_paths import Call
 
 _CONFIG = """[core]

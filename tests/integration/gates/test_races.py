@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.files.edit_file import EDIT_FILE
 from cantrip_acp.gates.files.list_dir import LIST_DIR
 from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.gates.files.write_file import WRITE_FILE
 from cantrip_acp.gates.search import ripgrep
 from cantrip_acp.gates.search.search import SEARCH
+from cantrip_acp.types.errors import GateError
 from tests.support.fixtures.gates import call_in, context_of
 
 SECONDS = float(os.environ.get("RACE_SECONDS", "1.5"))

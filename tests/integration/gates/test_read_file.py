@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.files.read_file import READ_FILE
+from cantrip_acp.types.errors import GateError
 from tests.unit.gates.test_read_file import GIB, Call, sparse
 
 MEASURED = """

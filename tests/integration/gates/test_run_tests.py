@@ -13,10 +13,10 @@ import anyio
 import pytest
 
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.dynamic_gates import DynamicGates
 from cantrip_acp.gates.testing.run_tests import RUN_TESTS
+from cantrip_acp.types.errors import DefinitionError, GateError
 from tests.support.gate_calls import context_of
 
 pytestmark = pytest.mark.sandbox

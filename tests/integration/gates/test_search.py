@@ -13,12 +13,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.core.events import Location
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.search import ripgrep, search_python
 from cantrip_acp.gates.search.search import SEARCH
 from cantrip_acp.gates.search.search_types import writable_folders
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.records import Location
 from tests.support.fixtures.gates import call_in, context_of
 
 Call = Callable[..., GateReply]

@@ -14,7 +14,7 @@ from tests.support import ordinary_user
 FULL = """
 import os, sys
 from pathlib import Path
-from cantrip_acp.core.errors import GateError
+from cantrip_acp.types.errors import GateError
 from cantrip_acp.gates.files.edit_file import EDIT_FILE
 from cantrip_acp.gates.files.write_file import WRITE_FILE
 from tests.support.fixtures.gates import call_in, context_of
@@ -60,7 +60,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
 DENIED = """
 import os, sys
 from pathlib import Path
-from cantrip_acp.core.errors import GateError
+from cantrip_acp.types.errors import GateError
 from cantrip_acp.gates.files.list_dir import LIST_DIR
 from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.gates.search.search import SEARCH

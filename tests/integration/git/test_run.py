@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import GitError
 from cantrip_acp.git.repository import Repository, SafeGitFolder
 from cantrip_acp.git.run import environment, run
+from cantrip_acp.types.errors import GitError
 from tests.support.git_repositories import git, plant, repository
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import GitError
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
+from cantrip_acp.types.errors import GitError
 from tests.support.git_repositories import git, pinned, plant, repository, users_state
 
 

@@ -11,8 +11,8 @@ import pytest
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.gates.loaded.modules import LoadedModules
-from cantrip_acp.loom.records.turn import GateRecord
 from cantrip_acp.telemetry.tracing import trace_from
+from cantrip_acp.types.records import GateRecord
 from tests.integration.sandbox.conftest import _bubblewrap, back_end
 
 __all__ = ["_bubblewrap", "back_end"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, ScriptedCrystal
-from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.types.records import Turn
 from tests.integration.loaded_gates.conftest import KIT, cantrip
 
 ALLOWED = {"allow_compile_modules": ["textkit", "other"]}

@@ -10,9 +10,9 @@ import pytest
 
 from cantrip_acp import Cantrip, ScriptedCrystal
 from cantrip_acp.crystals.contract import Query, Response
-from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.mediums.monty.medium import MontyMedium
 from cantrip_acp.telemetry.tracing import trace_from
+from cantrip_acp.types.records import Turn
 from tests.integration.loaded_gates.conftest import KIT, cantrip
 
 ALLOWED = {"allow_compile_modules": ["textkit", "other"]}

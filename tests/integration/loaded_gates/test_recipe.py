@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
 from cantrip_acp.recipes import load_for_session
+from cantrip_acp.types.errors import RecipeError, UntrustedRecipe
 from tests.support.command_line import run
 
 RECIPE = """

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Loom, ScriptedCrystal
-from cantrip_acp.core import events
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.forking.resume import resume_entity
-from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.types import events
+from cantrip_acp.types.records import Turn
 from tests.integration.loaded_gates.conftest import KIT, cantrip
 from tests.integration.loaded_gates.test_forks import COUNT, DONE, LOAD
 

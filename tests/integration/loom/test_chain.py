@@ -18,12 +18,12 @@ import psycopg
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
-from cantrip_acp.loom.records.turn import CantripRecord, CastRecord, RewardRecord, Utterance, UtteranceRecord
 from cantrip_acp.loom.stores import checksum, sqlite
 from cantrip_acp.loom.stores import rows as rows_of_stores
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.view.reader import LoomReader
 from cantrip_acp.training.importing.import_file import merge
+from cantrip_acp.types.records import CantripRecord, CastRecord, RewardRecord, Utterance, UtteranceRecord
 from tests.support.command_line import run
 from tests.support.loom_stores import Place
 

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.loom.records.turn import ForkRecord, Utterance
 from cantrip_acp.loom.stores.address import open_store
+from cantrip_acp.types.records import ForkRecord, Utterance
 from tests.support import processes
 from tests.support.fixtures.core import done, echo, make
 from tests.support.loom_stores import Place
@@ -111,7 +111,7 @@ async def test_forks_that_are_killed_leave_the_rest_whole(kept: Place) -> None:
 PERSISTENT = """
 import sys
 from cantrip_acp import Loom, Turn
-from cantrip_acp.core.errors import LoomError, LoomWriteError, LoomAppendOnly
+from cantrip_acp.types.errors import LoomError, LoomWriteError, LoomAppendOnly
 loom = Loom.open(sys.argv[1])
 lost = 0
 for n in range(int(sys.argv[2])):
@@ -159,7 +159,7 @@ def test_connections_that_are_cut_lose_and_double_nothing(postgres: Server) -> N
 STUBBORN = """
 import sys
 from cantrip_acp import Loom, Turn
-from cantrip_acp.core.errors import LoomWriteError
+from cantrip_acp.types.errors import LoomWriteError
 loom = Loom.open(sys.argv[1])
 n = len(loom)
 try:

@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.loom.records import record_heads
-from cantrip_acp.loom.records.turn import (
+from cantrip_acp.loom.snapshots import SnapshotChunks
+from cantrip_acp.loom.stores import checksum
+from cantrip_acp.mediums.code.snapshot import Snapshot, keep
+from cantrip_acp.types.records import (
     CantripRecord,
     CastRecord,
     ContextRecord,
@@ -26,9 +29,6 @@ from cantrip_acp.loom.records.turn import (
     SnapshotRecord,
     Utterance,
 )
-from cantrip_acp.loom.snapshots import SnapshotChunks
-from cantrip_acp.loom.stores import checksum
-from cantrip_acp.mediums.code.snapshot import Snapshot, keep
 from tests.support.command_line import run
 
 KEY = "sk-ant-api03-" + "Zq7" * 20

@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
-from cantrip_acp.core.errors import LoomChanged
-from cantrip_acp.loom.records.turn import Utterance
 from cantrip_acp.loom.stores import index_file
+from cantrip_acp.types.errors import LoomChanged
+from cantrip_acp.types.records import Utterance
 from tests.support import processes
 
 WRITER = """
 import sys, time
 from cantrip_acp import Loom, Turn
-from cantrip_acp.loom.records.turn import Utterance
+from cantrip_acp.types.records import Utterance
 loom = Loom.open(sys.argv[1])
 for n in range(int(sys.argv[2])):
     loom.append(Turn(f"t{n}", f"t{n - 1}" if n else None, "c", "e", "k", sequence=n, utterance=Utterance("x" * (n * 37 % 9000))))

@@ -17,7 +17,7 @@ from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.lifecycle.checkpoints import delete_checkpoints
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
-from cantrip_acp.loom.records.turn import ForkRecord
+from cantrip_acp.types.records import ForkRecord
 from tests.support import processes
 from tests.support.git_repositories import git, repository, users_state
 from tests.support.loom_stores import Place

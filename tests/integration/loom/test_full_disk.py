@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.core.errors import LoomWriteError
-from cantrip_acp.loom.records.turn import Utterance
 from cantrip_acp.loom.stores import index_file
+from cantrip_acp.types.errors import LoomWriteError
+from cantrip_acp.types.records import Utterance
 from tests.support.loom_stores import Place
 from tests.support.postgres_server import Server
 

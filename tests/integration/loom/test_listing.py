@@ -7,10 +7,10 @@ import json
 import pytest
 
 from cantrip_acp import Turn, Usage
-from cantrip_acp.core.errors import TurnNotFound
 from cantrip_acp.loom.query.diff import difference, gates_used
 from cantrip_acp.loom.query.listing import Listing, Spent
 from cantrip_acp.loom.query.statistics import Statistics
+from cantrip_acp.types.errors import TurnNotFound
 from tests.support.loom_stores import Place
 from tests.support.loom_trees import grow, moment
 

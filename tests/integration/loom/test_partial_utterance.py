@@ -11,13 +11,13 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.loaded_session import loaded_updates
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.core.events import ChildEvent, Text
 from cantrip_acp.core.forking.fork import fork
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.events import ChildEvent, Text
 from tests.support.fixtures.core import INSTANT, echo
 from tests.support.loom_stores import Place
 from tests.support.waiting import wait_until

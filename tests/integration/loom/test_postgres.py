@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
-from cantrip_acp.core.errors import LoomWriteError
+from cantrip_acp.types.errors import LoomWriteError
 from tests.support.command_line import run
 from tests.support.postgres_server import PASSWORD, QUOTED, Server
 from tests.unit.loom.test_postgres import named

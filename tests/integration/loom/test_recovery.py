@@ -13,10 +13,11 @@ import pytest
 
 from cantrip_acp import GateReply, Loom, Turn
 from cantrip_acp.core.forking.resume import resume_entity
-from cantrip_acp.crystals.contract import ToolCall, Usage
-from cantrip_acp.loom.records.turn import CastRecord, GateRecord, Observation, Utterance, UtteranceRecord
 from cantrip_acp.loom.recovery import CUT_OFF, ENDED, complete_interrupted, missing
 from cantrip_acp.loom.stores.address import open_store
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.records import CastRecord, GateRecord, Observation, Utterance, UtteranceRecord
+from cantrip_acp.types.usage import Usage
 from tests.support import processes
 from tests.support.fixtures.core import done, echo, make
 from tests.support.loom_stores import Place

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_acp import Loom
-from cantrip_acp.core.errors import LoomError, TurnNotFound
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.outline import Outline
-from cantrip_acp.loom.records.turn import ForkRecord, GateRecord, Observation, Output, RewardRecord, Turn
+from cantrip_acp.types.errors import LoomError, TurnNotFound
+from cantrip_acp.types.records import ForkRecord, GateRecord, Observation, Output, RewardRecord, Turn
 from tests.support.loom_stores import Place
 from tests.support.loom_trees import grow, start, turn
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
-from cantrip_acp.core.errors import LoomLocked
-from cantrip_acp.loom.records.turn import CastRecord, Utterance
 from cantrip_acp.loom.stores import sqlite as store
 from cantrip_acp.loom.stores.address import is_sqlite
 from cantrip_acp.recipes import load_for_session
+from cantrip_acp.types.errors import LoomLocked
+from cantrip_acp.types.records import CastRecord, Utterance
 from tests.support import processes
 from tests.support.recipe_writer import write
 

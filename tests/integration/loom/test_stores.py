@@ -15,8 +15,10 @@ import msgspec
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
-from cantrip_acp.core.errors import LoomAppendOnly, TurnNotFound
-from cantrip_acp.loom.records.turn import (
+from cantrip_acp.loom.snapshots import SnapshotChunks
+from cantrip_acp.loom.stores.address import open_store
+from cantrip_acp.types.errors import LoomAppendOnly, TurnNotFound
+from cantrip_acp.types.records import (
     CantripRecord,
     CastRecord,
     ConfigRecord,
@@ -28,8 +30,6 @@ from cantrip_acp.loom.records.turn import (
     SnapshotRecord,
     Utterance,
 )
-from cantrip_acp.loom.snapshots import SnapshotChunks
-from cantrip_acp.loom.stores.address import open_store
 from tests.support import processes
 from tests.support.fixtures.core import done, echo, make
 from tests.support.loom_stores import Place
@@ -225,7 +225,7 @@ WRITER = """
 import sys
 import threading
 from cantrip_acp import Loom, Turn
-from cantrip_acp.loom.records.turn import Utterance
+from cantrip_acp.types.records import Utterance
 where, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 loom = Loom.open(where)
 mine = [t for t in loom.turns() if t.id.startswith(name)]

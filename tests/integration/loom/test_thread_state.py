@@ -15,11 +15,11 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.loom.query.listing import Listing
 from cantrip_acp.loom.query.statistics import Statistics
 from cantrip_acp.loom.query.thread import Endings
 from cantrip_acp.training.export.selection import Source
+from cantrip_acp.types.errors import CrystalError
 from tests.support import processes
 from tests.support.fixtures.core import INSTANT
 from tests.support.loom_stores import Place

@@ -15,12 +15,12 @@ import psycopg
 import pytest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.core.errors import LoomLocked
-from cantrip_acp.loom.records.turn import CantripRecord, CastRecord
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.view.reader import LoomReader
 from cantrip_acp.lsp.looms import labels
 from cantrip_acp.lsp.looms.document import LoomDocument
+from cantrip_acp.types.errors import LoomLocked
+from cantrip_acp.types.records import CantripRecord, CastRecord
 from tests.integration.loom.test_recovery import KILLED, killed_in_a_call
 from tests.support import processes
 from tests.support.command_line import run
@@ -152,7 +152,7 @@ def test_a_reader_that_follows_sees_a_kill(kept: Place) -> None:
 
 FORKS = """
 import os, sys, time
-from cantrip_acp.loom.records.turn import CantripRecord
+from cantrip_acp.types.records import CantripRecord
 {program}
 loom = Loom.open({where!r})
 def fork():

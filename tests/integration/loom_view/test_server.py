@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import threading
 
-from cantrip_acp.loom.records.turn import Turn, Utterance
 from cantrip_acp.loom.view import serve
+from cantrip_acp.types.records import Turn, Utterance
 from tests.support.loom_stores import Place
 from tests.unit.loom_view.test_server import ask
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.loom.records.turn import CastRecord
+from cantrip_acp.types.records import CastRecord
 from tests.support.lsp_client import Client
 from tests.support.lsp_looms import family, large
 

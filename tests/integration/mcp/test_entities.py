@@ -11,12 +11,12 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core import events
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.gates.mcp.connection import McpError
 from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.gates.mcp.servers import McpServers
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.types import events
 
 pytestmark = pytest.mark.anyio
 

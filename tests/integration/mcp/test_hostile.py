@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 
 from cantrip_acp import Circle
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.gates.mcp.servers import McpServers
 from cantrip_acp.gates.mcp.tools import checked_schema
+from cantrip_acp.types.errors import GateError
 
 pytestmark = pytest.mark.anyio
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
 from cantrip_acp.recipes import recipe, trust
 from cantrip_acp.recipes.build import build
+from cantrip_acp.types.errors import RecipeError, UntrustedRecipe
 from tests.support import processes
 
 HEAD = """

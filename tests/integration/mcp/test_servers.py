@@ -16,12 +16,12 @@ import anyio
 import pytest
 
 from cantrip_acp import Circle
-from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.mcp.connection import McpError
 from cantrip_acp.gates.mcp.declaration import McpServer, unique_prefixes
 from cantrip_acp.gates.mcp.servers import McpServers, OpenServers
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import DefinitionError, GateError
 from tests.support.images import png
 
 pytestmark = pytest.mark.anyio

@@ -12,10 +12,10 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.context_block import ContextBlock
-from cantrip_acp.core.errors import GateError, SandboxError, SandboxMissing
 from cantrip_acp.mediums.monty import prompt
 from cantrip_acp.mediums.monty.medium import MontyMedium
 from cantrip_acp.sandbox.launch import limits
+from cantrip_acp.types.errors import GateError, SandboxError, SandboxMissing
 from tests.integration.code_medium.conftest import Python
 from tests.integration.sandbox.conftest import both_back_ends
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import DefinitionError, MissingKey
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.recipes.models.recipe import Recipe
+from cantrip_acp.types.errors import DefinitionError, MissingKey
 from tests.support.recipe_writer import write
 from tests.unit.recipes.test_build import recipe
 

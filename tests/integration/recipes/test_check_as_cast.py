@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.recipes.inspect import check
+from cantrip_acp.types.errors import DefinitionError
 from tests.support.recipe_writer import write
 
 LOCAL = '{provider: local, model: m, base_url: "http://127.0.0.1:9/v1"}'

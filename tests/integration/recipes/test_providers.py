@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.core.errors import CrystalError, DefinitionError, MissingKey
 from cantrip_acp.crystals import keys
-from cantrip_acp.crystals.contract import Delta, Message, Query
+from cantrip_acp.crystals.contract import Delta, Query
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build import crystals
@@ -20,6 +19,8 @@ from cantrip_acp.recipes.build.crystal_factory import KEYS, FactoryContext
 from cantrip_acp.recipes.build.providers import endpoint
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CrystalError, DefinitionError, MissingKey
+from cantrip_acp.types.messages import Message
 from tests.support.provider_server import Wire, json_reply
 from tests.support.recipe_writer import write
 

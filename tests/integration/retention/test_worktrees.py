@@ -13,9 +13,9 @@ from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.checkpoints.store import Store
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
-from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord
 from cantrip_acp.retention.rules import DAY, Rules
 from cantrip_acp.training.importing.import_file import import_file
+from cantrip_acp.types.records import FilesRecord, ForkRecord
 from tests.support.aged_looms import age, keep, names
 from tests.support.git_repositories import pinned
 from tests.unit.retention.test_plan import planned, swept

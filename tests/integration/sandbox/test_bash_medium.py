@@ -10,13 +10,13 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core import events
-from cantrip_acp.core.errors import DefinitionError, SandboxMissing
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.loom.records.turn import Output, Turn
 from cantrip_acp.mediums.bash import BashMedium
 from cantrip_acp.sandbox.launch import availability
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types import events
+from cantrip_acp.types.errors import DefinitionError, SandboxMissing
+from cantrip_acp.types.records import Output, Turn
 
 
 def bash(command: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import asyncio, json, os, resource, sys
 from pathlib import Path
 from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.loom.records.turn import GateRecord
+from cantrip_acp.types.records import GateRecord
 from cantrip_acp.mediums.bash import BashMedium
 from cantrip_acp.mediums.code.medium import CodeMedium
 

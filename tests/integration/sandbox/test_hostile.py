@@ -16,7 +16,7 @@ import pytest
 from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.process_tree import Tree
 from cantrip_acp.sandbox.launch.sandbox import Outcome, Running, Sandbox, control_groups
-from cantrip_acp.text.styled import Styled
+from cantrip_acp.types.styled import Styled
 from tests.integration.sandbox.conftest import Make, both_back_ends
 
 
@@ -321,7 +321,7 @@ async def test_no_descriptor_of_ours_is_inside(make: Make, tmp_path: Path) -> No
 
 
 async def test_a_nul_in_a_command_is_refused(make: Make) -> None:
-    from cantrip_acp.core.errors import SandboxError
+    from cantrip_acp.types.errors import SandboxError
 
     with pytest.raises(SandboxError, match="NUL"):
         await make().run("echo a\0b")

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox.launch import self_test
 from cantrip_acp.sandbox.launch.sandbox import Outcome
 from cantrip_acp.sandbox.network import netns_listener
 from cantrip_acp.sandbox.policy.policy import PROXY_PORT
+from cantrip_acp.types.errors import SandboxError
 from tests.integration.sandbox.conftest import GIT, Make
 from tests.support.tls_servers import Served, make_certificate, serve
 

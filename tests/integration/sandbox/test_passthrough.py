@@ -8,8 +8,8 @@ import pytest
 
 import cantrip_acp
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.mediums import registry
+from cantrip_acp.types.errors import DefinitionError
 from tests.integration.sandbox.passthrough_sandbox import PassThroughMedium
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import SandboxMissing
 from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch import availability, seccomp
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.types.errors import SandboxMissing
 
 ROOT = Path(__file__).parents[3]
 _OUTER = """

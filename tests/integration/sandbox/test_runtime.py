@@ -174,7 +174,7 @@ def test_what_somebody_puts_into_a_stand_in_is_never_taken_away(tmp_path: Path) 
 def test_a_folder_of_another_program_that_locks_it_is_an_error(tmp_path: Path) -> None:
     import fcntl
 
-    from cantrip_acp.core.errors import SandboxError
+    from cantrip_acp.types.errors import SandboxError
 
     fd = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)

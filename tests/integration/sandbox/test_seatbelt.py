@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.cli.commands import doctor
-from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.files import scratch_copy
 from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.gate_ipc.server import GateWire
@@ -29,6 +28,7 @@ from cantrip_acp.sandbox.policy.policy import MIB
 from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.child_processes import GroupProcesses
 from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
+from cantrip_acp.types.errors import SandboxError, SandboxMissing
 from tests.integration.sandbox.conftest import Make
 from tests.support.waiting import wait_for
 from tests.unit.sandbox import test_seatbelt_table as table

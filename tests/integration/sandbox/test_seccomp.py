@@ -13,8 +13,8 @@ import tempfile
 
 import pytest
 
-from cantrip_acp.core.errors import SandboxMissing
 from cantrip_acp.sandbox.launch import seccomp
+from cantrip_acp.types.errors import SandboxMissing
 from tests.integration.sandbox.conftest import Make
 
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox.policy import git_repositories
+from cantrip_acp.types.errors import SandboxError
 from tests.integration.sandbox.conftest import GIT, Make
 
 NAMES = ("lib", "vendor/deep/lib-2", "vendor/x", "z" * 300 + "/m", "bücher", "späße/ü b")

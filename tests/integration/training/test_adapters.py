@@ -22,11 +22,11 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.training.adapters.casts import Casts, Sample
 from cantrip_acp.training.adapters.token_engine import Answer, batched
 from cantrip_acp.training.trainer.engine import Request
+from cantrip_acp.types.errors import CantripError, DefinitionError
 from tests.support import processes
 from tests.support.letters_example import write_example, write_questions
 from tests.support.networks import free_port

@@ -11,11 +11,11 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.gates.contract import Gate, GateContext
-from cantrip_acp.loom.records.turn import STEERING
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.fine_tuning import TrlSft
 from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.types.records import STEERING
 from tests.support.export_looms import asked, saw
 from tests.support.fixtures.core import INSTANT
 

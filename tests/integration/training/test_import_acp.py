@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export.fine_tuning import TrlSft
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.importing.acp import import_transcript
 from cantrip_acp.training.importing.import_file import detect_format
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report
+from cantrip_acp.types.records import Turn
 from tests.support import processes
 from tests.support.loom_stores import Place
 

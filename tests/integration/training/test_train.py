@@ -25,9 +25,9 @@ import pytest
 
 from cantrip_acp import Cantrip
 from cantrip_acp.cli.session.setup import trusted_cantrip
-from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.scripted import ScriptedCrystal
+from cantrip_acp.types.errors import CantripError, DefinitionError
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'cantrip-acp[train]'")
 pytest.importorskip("peft", reason="peft is not installed: pip install 'cantrip-acp[train]'")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.files import digests as input_files
 from cantrip_acp.gates.contract import Gate, GateContext, GateInputs
-from cantrip_acp.loom.records.turn import GateRecord
 from cantrip_acp.tuplespace.gate_cache import GateCache, SwitchableCache
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.records import GateRecord
 from tests.support import processes
 from tests.support.processes import CANTRIP
 

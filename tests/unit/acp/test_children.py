@@ -9,7 +9,7 @@ from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.event_translator import Translator
 from cantrip_acp.acp.render.formatting import CONTENT_LIMIT
 from cantrip_acp.acp.render.subagent_view import MAX_CHILDREN
-from cantrip_acp.core import events
+from cantrip_acp.types import events
 from tests.support.fixtures.acp import Start
 from tests.unit.acp.test_event_translator import called, finished, shown
 

@@ -178,7 +178,7 @@ def test_the_terminal_has_keys_for_all_and_for_each(folder: Path) -> None:
     from cantrip_acp.acp.permissions.interceptor import Question
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.permissions import TerminalQuestions, _keys_for
-    from cantrip_acp.core.events import Diff
+    from cantrip_acp.types.records import Diff
 
     shown = io.StringIO()
     asked = Question(

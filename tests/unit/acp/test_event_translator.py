@@ -9,7 +9,7 @@ import pytest
 from cantrip_acp.acp.protocol import ClientAbilities, SessionNotification
 from cantrip_acp.acp.render.event_translator import OUTPUT_LIMIT, Translator
 from cantrip_acp.acp.render.formatting import CONTENT_LIMIT
-from cantrip_acp.core import events
+from cantrip_acp.types import events
 from tests.support.acp_schema_check import check as check_schema
 
 IDS: dict[str, Any] = {"entity_id": "e", "cast_id": "c"}

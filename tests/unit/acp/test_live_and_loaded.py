@@ -19,10 +19,11 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.event_translator import Translator
 from cantrip_acp.acp.render.loaded_session import final_states, loaded_updates
-from cantrip_acp.core.errors import CantripError, CrystalError
-from cantrip_acp.crystals.contract import Attachment, Delta, Emit, Query, Response
+from cantrip_acp.crystals.contract import Delta, Emit, Query, Response
 from cantrip_acp.gates.contract import Gate, GateReply
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.types.errors import CantripError, CrystalError
+from cantrip_acp.types.messages import Attachment
 from tests.support.images import png
 
 IMAGE = Attachment("image", "image/png", base64.b64encode(png()).decode())

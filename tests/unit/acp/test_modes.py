@@ -11,7 +11,7 @@ from cantrip_acp.checkpoints import watcher
 from cantrip_acp.core.history.replayed_context import ReplayedContext, differing_turns
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
-from cantrip_acp.loom.records.turn import ConfigRecord, ContextRecord
+from cantrip_acp.types.records import ConfigRecord, ContextRecord
 from tests.support.acp_client import RawClient
 from tests.support.fixtures.acp import Start
 

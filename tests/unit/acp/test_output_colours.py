@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from cantrip_acp.acp.protocol import ClientAbilities, SessionNotification
 from cantrip_acp.acp.render.event_translator import Translator
-from cantrip_acp.core import events
-from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.loom.query.recorded_events import _program_ended
-from cantrip_acp.loom.records.turn import Output
 from cantrip_acp.loom.records.turn_parts import together
 from cantrip_acp.mediums import program_events
 from cantrip_acp.mediums.program_events import ProgramEvents
 from cantrip_acp.sandbox.launch.output import Collector, share
 from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
 from cantrip_acp.text.redaction import MASK, Redactor
-from cantrip_acp.text.styled import MOST_CHANGES, Styled, join
+from cantrip_acp.types import events
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.records import Output
+from cantrip_acp.types.styled import MOST_CHANGES, Styled, join
 from tests.support.acp_schema_check import check as check_schema
 
 IDS: dict[str, Any] = {"entity_id": "e", "cast_id": "c"}

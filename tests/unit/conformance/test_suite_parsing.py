@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_acp.conformance.suite import read_suite
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.types.errors import DefinitionError
 
 
 def read(write, text: str) -> list[dict]:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.query.listing import Listing, ThreadFilter
-from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.types.errors import DefinitionError
+from cantrip_acp.types.records import Turn
 from tests.support.fixtures.core import INSTANT, done
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "string"}}, "required": ["n"]}

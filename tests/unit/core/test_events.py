@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from cantrip_acp import CrystalError, RetryPolicy
-from cantrip_acp.core.events import as_json
+from cantrip_acp.types.events import as_json
 from tests.support.fixtures.core import done, echo, make, no_wait
 
 pytestmark = pytest.mark.anyio

@@ -10,13 +10,15 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom
 from cantrip_acp.core.context_block import ContextBlock
-from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
-from cantrip_acp.core.events import Folded
 from cantrip_acp.core.folding.apply import fold_now
 from cantrip_acp.core.folding.policy import Folding, tokens_of
-from cantrip_acp.crystals.contract import Emit, Message, Query, Response, ToolCall, Usage
+from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.loom.records.turn import FoldRecord, Turn
+from cantrip_acp.types.errors import ContextLimitError, CrystalError, DefinitionError
+from cantrip_acp.types.events import Folded
+from cantrip_acp.types.messages import Message, ToolCall
+from cantrip_acp.types.records import FoldRecord, Turn
+from cantrip_acp.types.usage import Usage
 
 PROMPT = "You are the keeper of the lighthouse."
 

@@ -10,9 +10,10 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.errors import CrystalError, DefinitionError, IntentRequired, TurnNotFound
-from cantrip_acp.crystals.contract import Emit, Query, Response, ToolCall
-from cantrip_acp.loom.records.turn import ForkRecord
+from cantrip_acp.crystals.contract import Emit, Query, Response
+from cantrip_acp.types.errors import CrystalError, DefinitionError, IntentRequired, TurnNotFound
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.records import ForkRecord
 from tests.support.waiting import wait_until
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.context_block import ContextBlock
-from cantrip_acp.core.errors import DefinitionError, LoomError, TurnNotFound
-from cantrip_acp.crystals.contract import Attachment
-from cantrip_acp.loom.records.turn import ForkRecord
+from cantrip_acp.types.errors import DefinitionError, LoomError, TurnNotFound
+from cantrip_acp.types.messages import Attachment
+from cantrip_acp.types.records import ForkRecord
 from tests.support.fixtures.core import INSTANT, done, echo, make
 
 

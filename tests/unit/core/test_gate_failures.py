@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from cantrip_acp import CantripError, DefinitionError, Gate, GateError, GateReply, Loom
-from cantrip_acp.core.errors import GateFault
-from cantrip_acp.core.events import Diff, Location
+from cantrip_acp.types.errors import GateFault
+from cantrip_acp.types.records import Diff, Location
 from tests.support.fixtures.core import done, make
 
 SECRET = "sk-live-0123456789abcdef0123456789"

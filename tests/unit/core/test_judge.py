@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, DefinitionError, Loom, ScriptedCrystal
-from cantrip_acp.core.errors import TurnNotFound, VerdictError
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.statistics import Statistics
 from cantrip_acp.training.judge import read, rendered, verify
+from cantrip_acp.types.errors import TurnNotFound, VerdictError
 from tests.support.fixtures.core import done, echo, make
 
 pytestmark = pytest.mark.anyio

@@ -11,11 +11,11 @@ from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.context import Context
 from cantrip_acp.crystals.anthropic.messages import rendered
 from cantrip_acp.crystals.catalog.types import ModelInfo
-from cantrip_acp.crystals.contract import Message, ToolCall
 from cantrip_acp.crystals.google.messages import contents_of
 from cantrip_acp.crystals.openai.chat_messages import Dialect, render
 from cantrip_acp.crystals.openai.responses_api import render_input
-from cantrip_acp.loom.records.turn import GateRecord, Observation, Turn, Utterance
+from cantrip_acp.types.messages import Message, ToolCall
+from cantrip_acp.types.records import GateRecord, Observation, Turn, Utterance
 
 pytestmark = pytest.mark.anyio
 

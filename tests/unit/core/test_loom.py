@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
-from cantrip_acp.core.errors import LoomAppendOnly, LoomWriteError, TurnNotFound
-from cantrip_acp.loom.records.turn import RewardRecord, Utterance, new_id
+from cantrip_acp.types.errors import LoomAppendOnly, LoomWriteError, TurnNotFound
+from cantrip_acp.types.records import RewardRecord, Utterance, new_id
 from tests.support.fixtures.core import done, echo, make
 
 pytestmark = pytest.mark.anyio

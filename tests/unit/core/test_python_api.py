@@ -10,10 +10,10 @@ import pytest
 
 import cantrip_acp
 from cantrip_acp import Call, Cantrip, Circle, DefinitionError, McpServer, McpServers, Wards
-from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.recipes.trust import Ledger
+from cantrip_acp.types.errors import RecipeError, UntrustedRecipe
 from tests.support.fixtures.core import done, make
 from tests.support.recipe_writer import write
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.errors import TurnNotFound
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.types.errors import TurnNotFound
 from tests.support.fixtures.core import INSTANT, done, echo, make
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, DefinitionError, Loom, Scorer, ScriptedCrystal, Thread, Turn
-from cantrip_acp.core.errors import LoomWriteError
 from cantrip_acp.loom import rewards
+from cantrip_acp.types.errors import LoomWriteError
 from tests.support.fixtures.core import done, echo
 
 pytestmark = pytest.mark.anyio

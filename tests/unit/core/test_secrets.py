@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 import cantrip_acp
 from cantrip_acp import Gate, GateReply, Loom
-from cantrip_acp.core.events import Diff, Text, as_json
 from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.text.redaction import MASK, Pieces, Redactor, looks_secret, shared
+from cantrip_acp.types.events import Text, as_json
+from cantrip_acp.types.records import Diff
 from tests.support.fixtures.core import done, echo, make
 
 SECRET = "s3cr3t-value-0123456789"

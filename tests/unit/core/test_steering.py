@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Entity, Gate, Loom, ScriptedCrystal
-from cantrip_acp.core import events
 from cantrip_acp.core.context_block import ContextBlock
-from cantrip_acp.core.errors import EntityIdle, IntentRequired
 from cantrip_acp.core.forking.replay import RecordedCrystal, replay
 from cantrip_acp.core.history.replayed_context import ReplayedContext
-from cantrip_acp.crystals.contract import Message
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.query.recorded_events import thread_events
-from cantrip_acp.loom.records.turn import STEERING, ContextRecord
 from cantrip_acp.substrate.recorder import catch_up
 from cantrip_acp.substrate.substrate import open_substrate
+from cantrip_acp.types import events
+from cantrip_acp.types.errors import EntityIdle, IntentRequired
+from cantrip_acp.types.messages import Message
+from cantrip_acp.types.records import STEERING, ContextRecord
 
 pytestmark = pytest.mark.anyio
 

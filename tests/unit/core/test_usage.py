@@ -9,12 +9,14 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal, Usage
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.core.events import CastEnded, Noticed, UsageReported
 from cantrip_acp.core.forking.resume import resume_entity
-from cantrip_acp.crystals.contract import NO_USAGE, UNKNOWN_USAGE, Emit, Query, Response, ToolCall
+from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.loom.query.listing import Listing
 from cantrip_acp.loom.query.statistics import Statistics
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.events import CastEnded, Noticed, UsageReported
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.usage import NO_USAGE, UNKNOWN_USAGE
 from tests.support.fixtures.core import INSTANT, done, echo, make
 
 pytestmark = pytest.mark.anyio

@@ -5,12 +5,13 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from cantrip_acp.core.errors import ContextLimitError, CrystalError, MalformedResponse
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.anthropic import response
 from cantrip_acp.crystals.catalog.types import ModelInfo
-from cantrip_acp.crystals.contract import Delta, Message, Query
+from cantrip_acp.crystals.contract import Delta, Query
 from cantrip_acp.crystals.keys import Secret
+from cantrip_acp.types.errors import ContextLimitError, CrystalError, MalformedResponse
+from cantrip_acp.types.messages import Message
 from tests.support.anthropic_replies import (
     HELLO,
     KEY,

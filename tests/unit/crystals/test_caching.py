@@ -26,7 +26,7 @@ from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.records.turn import FoldRecord
+from cantrip_acp.types.records import FoldRecord
 from tests.support import anthropic_replies as anthropic
 from tests.support import google_replies as google
 from tests.support import openai_replies as openai

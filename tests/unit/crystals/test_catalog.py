@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.catalog import lookup
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.catalog.unsupported_params import EFFORTS
-from cantrip_acp.crystals.contract import Usage
+from cantrip_acp.types.errors import DefinitionError
+from cantrip_acp.types.usage import Usage
 
 
 @pytest.fixture

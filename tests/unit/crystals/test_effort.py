@@ -6,16 +6,17 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle
-from cantrip_acp.core import events
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.anthropic.crystal import AnthropicCrystal
 from cantrip_acp.crystals.catalog.types import ModelInfo
-from cantrip_acp.crystals.contract import Message, Query
+from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.openai.openrouter import OpenRouterCrystal
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
+from cantrip_acp.types import events
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import Message
 from tests.support import anthropic_replies as anthropic
 from tests.support import openai_replies as openai
 from tests.support.provider_server import Reply, Request, Wire

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.catalog import lookup
 from cantrip_acp.recipes.build.crystal_factory import FactoryContext
 from cantrip_acp.recipes.build.providers import crystal
 from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.types.errors import DefinitionError
 from tests.support import anthropic_replies as anthropic
 from tests.support import google_replies as google
 from tests.support.provider_server import Wire

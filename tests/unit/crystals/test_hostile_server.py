@@ -16,12 +16,13 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import http_clients, retry
-from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
+from cantrip_acp.crystals.contract import Delta, Query, Response
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import Message, ToolDefinition
 from tests.support import anthropic_replies as anthropic
 from tests.support import google_replies as google
 from tests.support import openai_replies as openai

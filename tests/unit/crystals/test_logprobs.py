@@ -7,18 +7,19 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals.contract import Message, Query, template_label
+from cantrip_acp.crystals.contract import Query, template_label
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local import missing_tokens
 from cantrip_acp.crystals.local.crystal import LocalCrystal
-from cantrip_acp.crystals.logprobs import UNLIKELY, SampledTokens, TokenCollector
+from cantrip_acp.crystals.logprobs import UNLIKELY, TokenCollector
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal
 from cantrip_acp.crystals.openai.client import OWN_ADDRESS
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
-from cantrip_acp.loom.records.turn import CastRecord
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.messages import Message, SampledTokens
+from cantrip_acp.types.records import CastRecord
 from tests.support import google_replies as google
 from tests.support import openai_replies as openai
 from tests.support.openai_replies import MODEL, asked, chunk, message_item, responds, strict

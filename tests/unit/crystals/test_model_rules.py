@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle
-from cantrip_acp.core import events
-from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.crystals.catalog import lookup
-from cantrip_acp.crystals.contract import Attachment, Crystal, Message, Query, Response, takes
+from cantrip_acp.crystals.contract import Crystal, Query, Response, takes
 from cantrip_acp.recipes import inspect
 from cantrip_acp.recipes.build import crystal_choices, crystals
 from cantrip_acp.recipes.build.crystal_factory import FactoryContext
 from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.types import events
+from cantrip_acp.types.errors import ContextLimitError, CrystalError, DefinitionError
+from cantrip_acp.types.messages import Attachment, Message
 from tests.support import anthropic_replies as anthropic
 from tests.support import openai_replies as openai
 from tests.support.provider_server import Hold, Reply, Wire

@@ -8,11 +8,11 @@ import pytest
 
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo, Price
-from cantrip_acp.crystals.contract import Attachment, Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.openai.chat_messages import Dialect, render
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
+from cantrip_acp.types.messages import Attachment, Message, ToolCall
 from tests.support.openai_replies import (
     DONE,
     DONE_GATE,
@@ -330,7 +330,7 @@ async def test_a_parameter_that_is_not_taken(words: str, before: str | None, aft
         made = crystal(wire)
         query = {"params": Call(max_tokens=9, temperature=0.2), "entity_id": "e"}
         if before is None:
-            from cantrip_acp.core.errors import CrystalError
+            from cantrip_acp.types.errors import CrystalError
 
             with pytest.raises(CrystalError, match="max_tokens"):
                 await asked(made, **query)

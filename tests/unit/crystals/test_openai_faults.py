@@ -12,13 +12,13 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle
-from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.crystals.contract import Crystal, Delta, Query
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.openai.openrouter import OpenRouterCrystal
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
+from cantrip_acp.types.errors import ContextLimitError, CrystalError
 from tests.support.openai_replies import (
     DONE,
     MODEL,
@@ -369,7 +369,7 @@ async def test_two_at_once_and_one_connection_for_two_in_a_row(kind: str) -> Non
         word = body["input"][0]["content"] if kind == "responses" else body["messages"][0]["content"]
         return sse_reply([Pause(0.05), *pieces(kind, f"You said {word}.")])
 
-    from cantrip_acp.crystals.contract import Message
+    from cantrip_acp.types.messages import Message
 
     answers: dict[int, str | None] = {}
     with Wire(answer) as wire:
@@ -403,7 +403,7 @@ def test_a_cast_with_gates_twice_in_loops_of_their_own(kind: str) -> None:
 
 
 async def test_half_a_surrogate_pair_does_not_break_the_request(kind: str) -> None:
-    from cantrip_acp.crystals.contract import Message
+    from cantrip_acp.types.messages import Message
 
     with Wire([sse_reply(pieces(kind))]) as wire:
         response, _ = await asked(crystal(kind, wire.url), Message("user", "odd \ud800 text"))

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy
-from cantrip_acp.crystals.contract import RequestParameters
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.scripted import ScriptedCrystal
-from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source
+from cantrip_acp.types.messages import RequestParameters
+from cantrip_acp.types.records import Turn
 from tests.support import openai_replies as openai
 from tests.support.provider_server import Reply, Wire, json_reply
 from tests.unit.crystals.test_usage import KINDS, crystal, whole

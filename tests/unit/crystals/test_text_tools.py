@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.crystals.openai.tool_names import wire_name
 from cantrip_acp.crystals.text_tools import StreamedTextFilter, TextCalls, call_grammar, read_calls, think_tags
+from cantrip_acp.types.messages import ToolDefinition
 
 NAMES = ("read_file", "done")
 A = {"path": "a.txt"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cantrip_acp.crystals.contract import Message
 from cantrip_acp.crystals.text_tools import StreamedTextFilter, think_tags
+from cantrip_acp.types.messages import Message
 
 CALL = '```tool_call\n{"name": "done", "arguments": {"answer": "%s"}}\n```'
 OTHER = '<tool_call>\n{"name": "done", "arguments": {"answer": "%s"}}\n</tool_call>'

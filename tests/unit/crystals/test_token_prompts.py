@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call
-from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals.catalog.types import ModelInfo
-from cantrip_acp.crystals.contract import Message
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.local.crystal import LocalCrystal
+from cantrip_acp.types.errors import CrystalError, DefinitionError
+from cantrip_acp.types.messages import Message
 from tests.support import openai_replies as openai
 from tests.support.openai_replies import MODEL, asked, chunk
 from tests.support.provider_server import Raw, Reply, Request, Wire, json_reply, sse_reply

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle
-from cantrip_acp.core import events
 from cantrip_acp.crystals.anthropic.messages import rendered
 from cantrip_acp.crystals.catalog.types import ModelInfo
-from cantrip_acp.crystals.contract import Attachment, Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
+from cantrip_acp.types import events
+from cantrip_acp.types.messages import Attachment, Message, ToolCall
 from tests.support import anthropic_replies as anthropic
 from tests.support import google_replies as google
 from tests.support import openai_replies as openai

@@ -16,9 +16,9 @@ from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.event_translator import Translator
 from cantrip_acp.cli.render.cast_output import CastText
 from cantrip_acp.cli.render.terminal import Screen
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.core.events import Event, RetryScheduled, Text, Voided
-from cantrip_acp.loom.records.turn import VoidedAttempt
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.events import Event, RetryScheduled, Text, Voided
+from cantrip_acp.types.records import VoidedAttempt
 from tests.support import openai_replies as openai
 from tests.support.provider_server import Cut, Piece, Reply, Wire, json_reply, sse_reply
 from tests.unit.crystals.test_usage import KINDS, begun, crystal, whole

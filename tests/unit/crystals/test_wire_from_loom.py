@@ -13,12 +13,13 @@ from cantrip_acp.core.casting.query_digest import QueryDigest
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.history.recorded_circle import recorded_call
 from cantrip_acp.core.history.replayed_context import ReplayedContext
-from cantrip_acp.crystals.contract import Crystal, Delta, Query, ToolDefinition
+from cantrip_acp.crystals.contract import Crystal, Delta, Query
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from cantrip_acp.loom.query.outline import Outline
-from cantrip_acp.loom.records.turn import SentQuery
+from cantrip_acp.types.messages import ToolDefinition
+from cantrip_acp.types.records import SentQuery
 from tests.support import anthropic_replies, google_replies, openai_replies
 from tests.support.openai_replies import call_delta, call_item, chat_stream, responds, said
 from tests.support.provider_server import Reply, Wire

@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle
-from cantrip_acp.crystals.contract import Emit, Query, Response, ToolCall
+from cantrip_acp.crystals.contract import Emit, Query, Response
+from cantrip_acp.types.messages import ToolCall
 from tests.support.scripted_children import GATES, call, done, of_root, parent, turns
 
 

@@ -11,14 +11,15 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom
-from cantrip_acp.core import events
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.running_calls import STOPPED_BY_USER
-from cantrip_acp.crystals.contract import Emit, Query, Response, ToolCall
+from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.gates.contract import GateInvocation, GateReply, Proceed
 from cantrip_acp.loom.query.recorded_events import thread_events
-from cantrip_acp.loom.records.turn import CastRecord
 from cantrip_acp.loom.recovery import CUT_OFF
+from cantrip_acp.types import events
+from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.records import CastRecord
 from tests.support.scripted_children import GATES, call, calls, done, ends, of_root, parent
 
 FOUR = calls(*[("call_agent", {"intent": each}) for each in "abcd"])

@@ -8,8 +8,8 @@ import anyio
 import msgspec
 
 from cantrip_acp import Cantrip
-from cantrip_acp.core import events
-from cantrip_acp.crystals.contract import Usage
+from cantrip_acp.types import events
+from cantrip_acp.types.usage import Usage
 from tests.support.scripted_children import call, calls, done, parent, turns
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.events import ChildEvent, ChildRejected, as_json
 from cantrip_acp.core.forking.resume import resume_entity
+from cantrip_acp.types.events import ChildEvent, ChildRejected, as_json
 
 pytestmark = pytest.mark.anyio
 

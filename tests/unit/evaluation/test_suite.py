@@ -9,10 +9,10 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from cantrip_acp.core.errors import DefinitionError, UntrustedRecipe
 from cantrip_acp.evaluation.run import read_baseline
 from cantrip_acp.evaluation.suite import BUILT_IN, TEMPLATE, Suite, SuiteModel, load_suite
 from cantrip_acp.recipes.models.schema import schema_of
+from cantrip_acp.types.errors import DefinitionError, UntrustedRecipe
 
 RECIPE = "crystal: {provider: scripted, responses: []}\ncircle: {medium: conversation, gates: [done], wards: [max_turns: 1]}\n"
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateReply
 from cantrip_acp.gates.files.edit_file import EDIT_FILE
 from cantrip_acp.gates.files.list_dir import LIST_DIR
 from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.gates.files.write_file import WRITE_FILE
 from cantrip_acp.gates.search.search import SEARCH
+from cantrip_acp.types.errors import GateError
 from tests.support.fixtures.gates import call_in, context_of
 
 Call = Callable[..., GateReply]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.files.edit_file import EDIT_FILE, replace_exactly
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.records import Diff, Location
 from tests.support.fixtures.gates import call_in, context_of
 
 Call = Callable[..., GateReply]

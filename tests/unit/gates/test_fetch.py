@@ -18,10 +18,10 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.errors import DefinitionError, GateError, UntrustedRecipe
 from cantrip_acp.gates.web.download import parse_address
 from cantrip_acp.gates.web.fetch import FETCH, hosts_in
 from cantrip_acp.recipes import load_for_session, recipe
+from cantrip_acp.types.errors import DefinitionError, GateError, UntrustedRecipe
 from tests.support.gate_calls import Pages, call_in, context_of, serving
 
 HTML = {"Content-Type": "text/html; charset=utf-8"}

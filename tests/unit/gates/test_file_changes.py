@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.core.events import Diff
-from cantrip_acp.loom.records.file_changes import LIMIT, changes_of, diffs_of
+from cantrip_acp.types.file_changes import LIMIT, changes_of, diffs_of
+from cantrip_acp.types.records import Diff
 
 
 def plain(text: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from cantrip_acp import Cantrip, Circle, Gate, GateContext, ScriptedCrystal, gate
-from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.types.errors import DefinitionError
 
 
 class Size(enum.Enum):

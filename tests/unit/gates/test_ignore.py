@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.files.ignore_files import Globs, Rules, level_of
 from cantrip_acp.gates.confinement import Root
+from cantrip_acp.types.errors import GateError
 
 
 def test_kinds_of_files_and_repositories(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.core.events import Location
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.files.list_dir import LIST_DIR
 from cantrip_acp.gates.files.read_file import READ_FILE
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.records import Location
 from tests.support.fixtures.gates import call_in, context_of
 
 Call = Callable[..., GateReply]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.events import GateFinished, PlanChanged, PlanEntry
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.events import GateFinished, PlanChanged, PlanEntry
 
 DONE = {"tool_calls": [{"gate": "done", "args": {"answer": "ok"}}]}
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.core.events import Location
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.files import read_file
 from cantrip_acp.gates.files.read_file import READ_FILE
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.records import Location
 from tests.support.fixtures.gates import call_in, context_of
 
 Call = Callable[..., GateReply]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.files import file_content as text
 from cantrip_acp.gates.files.edit_file import EDIT_FILE
 from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.gates.files.write_file import WRITE_FILE
+from cantrip_acp.types.errors import GateError
 from tests.support.fixtures.gates import call_in, context_of
 
 MARKS = [b"", codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE]

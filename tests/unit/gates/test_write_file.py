@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import GateError
-from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.gates import atomic_write
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.files.edit_file import EDIT_FILE
 from cantrip_acp.gates.files.write_file import WRITE_FILE
+from cantrip_acp.types.errors import GateError
+from cantrip_acp.types.records import Diff, Location
 from tests.support.fixtures.gates import call_in, context_of
 
 Call = Callable[..., GateReply]

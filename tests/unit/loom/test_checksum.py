@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_hexdigest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.core.errors import LoomError
-from cantrip_acp.loom.records.turn import CantripRecord, Utterance, UtteranceRecord
 from cantrip_acp.loom.stores import checksum, index_file
+from cantrip_acp.types.errors import LoomError
+from cantrip_acp.types.records import CantripRecord, Utterance, UtteranceRecord
 
 LONG = "long words that a head is not made of; " * 40
 ODD = 'quotes "utterance":{ and ,"reward":1 and \\ \ud83d\ude00 é\n'.encode("utf-16", "surrogatepass").decode("utf-16")

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.loom.records.turn import CastRecord, ConfigRecord, SnapshotRecord
 from cantrip_acp.text.json_data import FrozenDict, FrozenList, freeze, thaw
+from cantrip_acp.types.records import CastRecord, ConfigRecord, SnapshotRecord
 
 DATA = {"rows": [{"n": 1}, {"n": 2}]}
 

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.core.errors import LoomError
-from cantrip_acp.loom.records.turn import Observation, Output, Turn, Utterance
 from cantrip_acp.loom.view import View, serve
+from cantrip_acp.types.errors import LoomError
+from cantrip_acp.types.records import Observation, Output, Turn, Utterance
 from tests.support import view_looms as looms
 
 

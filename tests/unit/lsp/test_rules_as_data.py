@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.lsp.looms import document as loom_document
 from cantrip_acp.lsp.looms.document import LoomDocument
@@ -18,6 +17,7 @@ from cantrip_acp.lsp.recipes.fixes import quick_fixes, value_fixes
 from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.lsp.server.positions import TextDocument
 from cantrip_acp.recipes.parse import check, document
+from cantrip_acp.types.errors import RecipeError
 from tests.support import lsp_looms as looms
 
 GOOD = "circle:\n  gates: [done]\n  wards: [{max_turns: 3}]\n"

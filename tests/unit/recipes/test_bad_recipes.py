@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.recipes import load
+from cantrip_acp.types.errors import DefinitionError, RecipeError
 from tests.support.recipe_writer import write
 
 GOOD = "circle:\n  gates: [done]\n  wards:\n    - max_turns: 3\n"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.recipes import load, load_for_session
 from cantrip_acp.recipes.build.build import build
+from cantrip_acp.types.errors import DefinitionError, RecipeError
 from tests.support.recipe_writer import write
 
 SCRIPT = "- {tool_calls: [{gate: done, args: {answer: from the script}}]}\n"

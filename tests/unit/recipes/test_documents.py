@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.recipes.parse.document import parse
+from cantrip_acp.types.errors import RecipeError
 
 
 def data(text: str, name: str = "r.yaml") -> Any:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.recipes import DEFAULT, load, load_for_session
 from cantrip_acp.recipes.recipe import BUILT_IN, built_in, names, recipe_files
+from cantrip_acp.types.errors import DefinitionError
 from tests.support.recipe_writer import write
 
 TEXT = "description: {}\ncircle: {{gates: [done], wards: [{{max_turns: 1}}]}}\n"

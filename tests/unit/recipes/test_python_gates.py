@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.errors import DefinitionError, RecipeError, UntrustedRecipe
 from cantrip_acp.recipes import inspect, load, load_for_session
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.trust import Ledger, named_by
+from cantrip_acp.types.errors import DefinitionError, RecipeError, UntrustedRecipe
 from tests.support.recipe_writer import write
 
 RECIPE = """\

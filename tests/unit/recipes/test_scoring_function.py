@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import DefinitionError, Loom
-from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
 from cantrip_acp.loom import rewards
 from cantrip_acp.recipes import load, trust
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.recipes.inspect import check, circle_of
+from cantrip_acp.types.errors import RecipeError, UntrustedRecipe
 
 pytestmark = pytest.mark.anyio
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.core.errors import DefinitionError, RecipeError, UntrustedRecipe
 from cantrip_acp.gates.mcp.declaration import program_files
 from cantrip_acp.recipes import load, load_for_session
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.trust import Ledger, demands, require
+from cantrip_acp.types.errors import DefinitionError, RecipeError, UntrustedRecipe
 from tests.support.recipe_writer import write
 
 CRYSTAL = "crystal: {provider: scripted, responses: [{content: hi}]}\n"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.retention.rules import DAY, Rules, age, read, size
+from cantrip_acp.types.errors import DefinitionError
 
 
 @pytest.mark.parametrize(

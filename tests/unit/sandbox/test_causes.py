@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from cantrip_acp.core.errors import SandboxMissing
 from cantrip_acp.sandbox.launch import causes
 from cantrip_acp.sandbox.launch.causes import Facts, explain
+from cantrip_acp.types.errors import SandboxMissing
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENTS: list[dict[str, Any]] = YAML(typ="safe").load(Path(__file__).with_name("environments.yaml"))

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cantrip_acp.sandbox.launch.output import Cleaner, Collector, clean, part, separate, share
-from cantrip_acp.text.styled import MOST_CHANGES, PLAIN, SGR, Styled, after, join, params_of
+from cantrip_acp.types.styled import MOST_CHANGES, PLAIN, SGR, Styled, after, join, params_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import pytest
 
 from bench import placement
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
-from cantrip_acp.crystals.contract import Message, Query
+from cantrip_acp.crystals.contract import Query
+from cantrip_acp.types.messages import Message
 
 
 def asked(place: str, known: str, *said: Message) -> Query:

@@ -10,9 +10,9 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.core.context import ContextBlock
-from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.training.importing.import_file import detect_format, import_file
 from cantrip_acp.training.importing.json_lines import ImportProblem
+from cantrip_acp.types.messages import Attachment
 from tests.support.export_looms import forked, lived
 from tests.support.fixtures.core import done, echo
 from tests.unit.training.test_export_children import delegated

@@ -7,11 +7,11 @@ from contextlib import suppress
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.core.history.recorded_circle import RecordedCircle
-from cantrip_acp.loom.records.turn import CantripRecord, Turn
 from cantrip_acp.training.export.selection import Source
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.records import CantripRecord, Turn
 from tests.support.export_looms import GATES, asked, gate, lived, saw
 from tests.support.fixtures.core import done, echo, make
 

@@ -11,13 +11,13 @@ import pydantic
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.core.errors import DefinitionError, LoomError
-from cantrip_acp.crystals.logprobs import SampledTokens
-from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.rows import write
 from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.types.errors import DefinitionError, LoomError
+from cantrip_acp.types.messages import SampledTokens
+from cantrip_acp.types.records import Turn, TurnMetadata, Utterance
 from tests.support.export_looms import GATES, forked, lived, saw
 from tests.support.fixtures.core import done, echo, make
 

@@ -11,12 +11,11 @@ import msgspec
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom
-from cantrip_acp.crystals.contract import RequestParameters, ToolCall
-from cantrip_acp.crystals.logprobs import SampledTokens
-from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance
 from cantrip_acp.training.export import registry, tokens
 from cantrip_acp.training.export.rows import HIDDEN, UNEQUAL, write
 from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.types.messages import RequestParameters, SampledTokens, ToolCall
+from cantrip_acp.types.records import Turn, TurnMetadata, Utterance
 from tests.support.export_looms import GATES, TokenCrystal, forked, logprobs, spelled, template
 from tests.support.fixtures.core import INSTANT, done, echo, make
 from tests.unit.training.test_export_formats import exported, rows

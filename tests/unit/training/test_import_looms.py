@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, LoomError
-from cantrip_acp.loom.records.turn import LoomHeader, Turn, Utterance
 from cantrip_acp.training.importing.import_file import detect_format, import_file, merge
 from cantrip_acp.training.importing.json_lines import ImportProblem
+from cantrip_acp.types.records import LoomHeader, Turn, Utterance
 from tests.support.fixtures.core import done, make
 
 pytestmark = pytest.mark.anyio

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp import Loom
-from cantrip_acp.core.errors import LoomError
 from cantrip_acp.text.redaction import Redactor
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.export.verifiers import Verifiers
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report
 from cantrip_acp.training.importing.verifiers import import_traces
+from cantrip_acp.types.errors import LoomError
 from tests.support.export_looms import forked, lived, saw
 from tests.unit.training.test_export_children import delegated
 from tests.unit.training.test_export_formats import _sampled, rows

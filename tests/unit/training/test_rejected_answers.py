@@ -13,14 +13,14 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy
 from cantrip_acp.cli.loom.show import LoomView
 from cantrip_acp.cli.render.terminal import Screen
-from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.core.events import Voided
-from cantrip_acp.crystals.logprobs import SampledTokens
 from cantrip_acp.loom.query.recorded_events import thread_events
-from cantrip_acp.loom.records.turn import RewardRecord, VoidedAttempt
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source
+from cantrip_acp.types.errors import CrystalError
+from cantrip_acp.types.events import Voided
+from cantrip_acp.types.messages import SampledTokens
+from cantrip_acp.types.records import RewardRecord, VoidedAttempt
 from tests.support.openai_replies import chunk
 from tests.support.provider_server import Reply, Wire, sse_reply
 from tests.unit.crystals.test_logprobs import done_call, entry, local, spoken

@@ -11,7 +11,6 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy
 from cantrip_acp.crystals.anthropic.messages import rendered
 from cantrip_acp.crystals.catalog.types import ModelInfo
-from cantrip_acp.crystals.contract import Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.google.messages import contents_of
 from cantrip_acp.crystals.local.crystal import LocalCrystal
@@ -21,6 +20,7 @@ from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.rows import write
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.importing.import_file import import_file
+from cantrip_acp.types.messages import Message, ToolCall
 from tests.support import openai_replies as openai
 from tests.support.provider_server import Reply, Wire
 

@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from cantrip_acp import Cantrip, Circle, Loom
 from cantrip_acp.cli.commands import train as command
 from cantrip_acp.cli.errors import USAGE, report_error
-from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.core.scoring import Scorer
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.files.installation import install_command
@@ -25,6 +24,7 @@ from cantrip_acp.training.trainer import supervised
 from cantrip_acp.training.trainer.example import EXAMPLES, Example, Question, Settings
 from cantrip_acp.training.trainer.history import Evaluation, Step, chart, write_page
 from cantrip_acp.training.trainer.rollouts import roll_out
+from cantrip_acp.types.errors import CantripError, DefinitionError
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

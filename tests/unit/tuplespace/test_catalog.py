@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.recipes import load
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.tuplespace.batch import batch_tuples, cast_yool, read_intents, recipe_digest
@@ -27,6 +26,7 @@ from cantrip_acp.tuplespace.catalog.capabilities import (
     read_catalog,
 )
 from cantrip_acp.tuplespace.errors import TupleError
+from cantrip_acp.types.errors import DefinitionError, RecipeError
 
 AGENTS = """\
 # Guide

@@ -170,8 +170,8 @@ def _model(document: OpenDocument, finding: Finding) -> Iterator[Fix]:
 
 
 def _default(provider: str) -> str | None:
-    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals.catalog import lookup
+    from cantrip_acp.types.errors import DefinitionError
 
     try:
         return lookup.default(provider)

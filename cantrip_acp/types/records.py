@@ -10,16 +10,13 @@ import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import msgspec
 
-from cantrip_acp.crystals.contract import Attachment, RequestParameters, ToolCall, ToolDefinition, Usage
-from cantrip_acp.crystals.logprobs import SampledTokens
-from cantrip_acp.text.styled import Styled, join
-
-if TYPE_CHECKING:
-    from cantrip_acp.text.redaction import Redactor
+from cantrip_acp.types.messages import Attachment, RequestParameters, SampledTokens, ToolCall, ToolDefinition
+from cantrip_acp.types.styled import Styled, join
+from cantrip_acp.types.usage import Usage
 
 FORMAT = 1
 """The version of the record format; a reader refuses a higher one."""
@@ -79,7 +76,7 @@ class Location(msgspec.Struct, frozen=True):
 
 
 class FileChange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A change of one file in a gate record (`loom.records.file_changes` writes and reads it).
+    """A change of one file in a gate record (`types.file_changes` writes and reads it).
 
     - ``old_text``: None if the file was new.
     - ``new_text``: the new text, without the first ``shared[0]`` and the last ``shared[1]`` characters of ``old_text``,
@@ -137,6 +134,14 @@ class GateRecord(msgspec.Struct, frozen=True, gc=False):
     attachments: tuple[Attachment, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
+class Masking(Protocol):
+    """What masks secrets (`text.redaction.Redactor`)."""
+
+    def text(self, text: str, /) -> str: ...
+
+    def styled(self, text: Styled, /) -> Styled: ...
+
+
 class Output(msgspec.Struct, frozen=True, kw_only=True):
     """The output of a command or a code cell.
 
@@ -183,7 +188,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
         """Standard output and standard error with their colours."""
         return Styled(self.stdout, self.stdout_styles or ()), Styled(self.stderr, self.stderr_styles or ())
 
-    def masked(self, redactor: Redactor) -> Self:
+    def masked(self, redactor: Masking) -> Self:
         """A copy with every known secret masked."""
         stdout, stderr = (redactor.styled(each) for each in self.streams)
         return msgspec.structs.replace(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from cantrip_acp.loom.records.turn import Diff, FileChange
+from cantrip_acp.types.records import Diff, FileChange
 
 LIMIT = 256 * 1024
 """Characters of diffs that the loom keeps for one call."""

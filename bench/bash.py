@@ -19,8 +19,8 @@ from bench.measure import Table, row
 from bench.options import Options
 from bench.shell import circle, shell
 from cantrip_acp.gates.sandbox_options import sandbox_options
+from cantrip_acp.sandbox import Sandbox
 from cantrip_acp.sandbox.launch.bubblewrap import encode
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
 PAUSE = 0.03
 """Seconds between two measurements: the kernel takes namespaces apart after their process has ended, and making the next

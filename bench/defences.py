@@ -26,12 +26,8 @@ from bench.bash import PAUSE
 from bench.measure import Row, Table, row
 from bench.options import Options
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.sandbox import SandboxOptions
-from cantrip_acp.sandbox.gate_ipc.server import GateWire
+from cantrip_acp.sandbox import GateWire, Policy, Sandbox, SandboxOptions, runtime
 from cantrip_acp.sandbox.launch.bubblewrap import NAMESPACES, encode
-from cantrip_acp.sandbox.launch.runtime_dir import runtime
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.sandbox.policy.policy import Policy
 
 BASE = "bubblewrap, the system's folders alone"
 Step = tuple[str, str | None, Callable[[], Awaitable[None]]]

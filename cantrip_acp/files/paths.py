@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -100,3 +101,12 @@ def persistent_home(workspace: Path | None) -> str:
     home = os.path.join(os.path.realpath(state_dir()), "homes", name)
     private(Path(home))
     return home
+
+
+def within(path: str, root: str) -> bool:
+    """Whether an absolute path is ``root`` or below it, by its text."""
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def within_any(path: str, roots: Iterable[str]) -> bool:
+    return any(within(path, root) for root in roots)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from cantrip_acp.core.definition.wards import Wards
-from cantrip_acp.sandbox.policy.host_toolchains import within
-from cantrip_acp.sandbox.policy.policy import SandboxOptions, real_paths
+from cantrip_acp.files.paths import within
+from cantrip_acp.sandbox import SandboxOptions, real_paths
 
 
 def sandbox_options(wards: Wards) -> SandboxOptions:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.gates.contract import CircleView, Gate
-    from cantrip_acp.sandbox.launch.sandbox import Outcome, Running, Sandbox
+    from cantrip_acp.sandbox import Outcome, Running, Sandbox
 
 _PARAMETERS: Mapping[str, Any] = {
     "type": "object",
@@ -69,9 +69,9 @@ class BashMedium:
         Raises `SandboxMissing` if this machine cannot run a sandbox, `DefinitionError` for wards that cannot be
         enforced.
         """
-        from cantrip_acp.sandbox.launch import self_test
+        from cantrip_acp.sandbox import ensure_checked
 
-        await self_test.ensure_checked()
+        await ensure_checked()
         # In a thread, because scanning a large workspace takes time.
         return await anyio.to_thread.run_sync(BashSession, circle)
 
@@ -110,9 +110,7 @@ class BashSession:
         from cantrip_acp.files.paths import persistent_home, private_folders
         from cantrip_acp.gates.interaction.read_context import as_text
         from cantrip_acp.gates.sandbox_options import sandbox_options
-        from cantrip_acp.sandbox.gate_ipc.server import GateWire
-        from cantrip_acp.sandbox.launch.runtime_dir import runtime
-        from cantrip_acp.sandbox.launch.sandbox import Sandbox
+        from cantrip_acp.sandbox import GateWire, Sandbox, runtime
 
         self._circle = circle
         gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()} | dict(
@@ -147,7 +145,7 @@ class BashSession:
                 self._running = []
 
     async def _run(self, command: str, call: ToolCall, turn: TurnContext) -> Output:
-        from cantrip_acp.sandbox.policy.refusals import explain_refusals
+        from cantrip_acp.sandbox import explain_refusals
 
         report = ProgramEvents(call, turn, "bash")
         await report.start(command, self._circle)
@@ -202,12 +200,9 @@ class BashSession:
             await turn.gate("done", {"answer": line.removeprefix(_SUBMIT.rstrip()).strip()}, via=call.id)
 
     def _environment(self, turn: TurnContext) -> dict[str, str]:
-        if self._circle.data is NOTHING:
+        if self._circle.data is NOTHING or self._wire is None:
             return _trace(turn)
-        from cantrip_acp.sandbox.policy.policy import WIRE
-
-        inside = self._wire.inside if self._wire is not None else WIRE
-        return {**_trace(turn), "CANTRIP_CONTEXT": f"{inside}/context"}
+        return {**_trace(turn), "CANTRIP_CONTEXT": f"{self._wire.inside}/context"}
 
     def so_far(self) -> Output | None:
         """What the running command has printed since the last call; None if none runs."""
@@ -228,7 +223,7 @@ class BashSession:
 
 def present(circle: CircleView) -> str:
     """The capability block. It depends only on the circle, so it is the same on every query (CIRCLE-11)."""
-    from cantrip_acp.sandbox.gate_ipc import gate_cli
+    from cantrip_acp.sandbox import gate_usage
 
     wards = circle.wards
     lines = [
@@ -261,7 +256,7 @@ def present(circle: CircleView) -> str:
         gate = circle.gates[name]
         command = f"cantrip_{shown}" if shown in _SHELL_WORDS else shown
         first = gate.description.split("\n")[0].strip()
-        commands.append(f"- `{gate_cli.usage(gate, command)}`" + (f": {first}" if first else ""))
+        commands.append(f"- `{gate_usage(gate, command)}`" + (f": {first}" if first else ""))
     if circle.data is not NOTHING:
         lines += ["- The data that was given with the task is in the file `$CANTRIP_CONTEXT` (read-only)."]
     if commands:

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.files.hidden_paths import existing
-from cantrip_acp.sandbox.launch.sandbox import machine
-from cantrip_acp.sandbox.network.hosts import AllowedHosts
-from cantrip_acp.sandbox.policy.host_toolchains import within_any
-from cantrip_acp.sandbox.policy.policy import check_root
+from cantrip_acp.files.paths import within_any
+from cantrip_acp.sandbox import AllowedHosts, check_root, machine
 from cantrip_acp.types.errors import DefinitionError
 
 _READ, _CODE, _BASH = "code_readable_paths", "code_writable_paths", "bash_writable_paths"

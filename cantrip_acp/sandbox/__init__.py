@@ -18,8 +18,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from cantrip_acp.sandbox.gate_ipc.gate_cli import gate_usage as gate_usage
     from cantrip_acp.sandbox.gate_ipc.server import GateWire as GateWire
     from cantrip_acp.sandbox.gate_ipc.server import WireSession as WireSession
+    from cantrip_acp.sandbox.launch import diagnosis as diagnosis
     from cantrip_acp.sandbox.launch.output import Cleaner as Cleaner
     from cantrip_acp.sandbox.launch.output import Collector as Collector
     from cantrip_acp.sandbox.launch.output import clean as clean
@@ -31,10 +33,14 @@ if TYPE_CHECKING:
     from cantrip_acp.sandbox.launch.self_test import ensure_checked as ensure_checked
     from cantrip_acp.sandbox.launch.service import Service as Service
     from cantrip_acp.sandbox.network.hosts import AllowedHosts as AllowedHosts
+    from cantrip_acp.sandbox.network.hosts import host_name as host_name
+    from cantrip_acp.sandbox.network.hosts import is_public as is_public
     from cantrip_acp.sandbox.policy import interpreter as interpreter
     from cantrip_acp.sandbox.policy.policy import Policy as Policy
     from cantrip_acp.sandbox.policy.policy import SandboxOptions as SandboxOptions
+    from cantrip_acp.sandbox.policy.policy import check_root as check_root
     from cantrip_acp.sandbox.policy.policy import real_paths as real_paths
+    from cantrip_acp.sandbox.policy.refusals import explain_refusals as explain_refusals
     from cantrip_acp.sandbox.worker import messages as messages
     from cantrip_acp.sandbox.worker.worker import Worker as Worker
     from cantrip_acp.sandbox.worker.worker import WorkerCallbacks as WorkerCallbacks
@@ -53,9 +59,15 @@ _HOMES = {
     "WireSession": "gate_ipc.server",
     "Worker": "worker.worker",
     "WorkerCallbacks": "worker.worker",
+    "check_root": "policy.policy",
     "clean": "launch.output",
+    "diagnosis": "launch.diagnosis",
     "ensure_checked": "launch.self_test",
+    "explain_refusals": "policy.refusals",
+    "gate_usage": "gate_ipc.gate_cli",
+    "host_name": "network.hosts",
     "interpreter": "policy.interpreter",
+    "is_public": "network.hosts",
     "machine": "launch.sandbox",
     "messages": "worker.messages",
     "real_paths": "policy.policy",

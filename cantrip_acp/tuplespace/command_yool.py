@@ -28,7 +28,7 @@ from cantrip_acp.tuplespace.step import StepCall, StepFailed, StepResult, is_of_
 from cantrip_acp.types.errors import SandboxError, SandboxMissing
 
 if TYPE_CHECKING:
-    from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
+    from cantrip_acp.sandbox import Outcome, Sandbox
 
 _LONGEST_S = 3600.0
 """How long a command may run if its tuple has no deadline."""
@@ -231,7 +231,7 @@ def check_variables(names: Sequence[str]) -> None:
 
 def check_hosts(names: Sequence[str]) -> None:
     """Raise `CantripError` for what is no host that a sandbox can reach."""
-    from cantrip_acp.sandbox.network.hosts import AllowedHosts
+    from cantrip_acp.sandbox import AllowedHosts
 
     AllowedHosts.of(tuple(names))
 
@@ -297,7 +297,7 @@ class CommandYool:
         return None if elsewhere else digest
 
     async def __call__(self, call: StepCall) -> StepResult:
-        from cantrip_acp.sandbox.launch import self_test
+        from cantrip_acp.sandbox import ensure_checked
 
         try:
             text, variables = self._template.fill(call.args)
@@ -311,7 +311,7 @@ class CommandYool:
         except TupleError as error:
             return StepResult(exit=64, error=shared().diagnostic(str(error)))
         try:
-            await self_test.ensure_checked()
+            await ensure_checked()
             sandbox = await anyio.to_thread.run_sync(self._sandbox, call)
             limit = None if call.disk_mb is None else DiskLimit(round(call.disk_mb * 1_000_000))
             with disk_limit.in_force(limit):
@@ -328,8 +328,7 @@ class CommandYool:
 
     def _sandbox(self, call: StepCall) -> Sandbox:
         from cantrip_acp.files.paths import private_folders
-        from cantrip_acp.sandbox.launch.sandbox import Sandbox
-        from cantrip_acp.sandbox.policy.policy import SandboxOptions
+        from cantrip_acp.sandbox import Sandbox, SandboxOptions
 
         seconds = _LONGEST_S if call.left_s is None else min(_LONGEST_S, call.left_s)
         options = SandboxOptions(

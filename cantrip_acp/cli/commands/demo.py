@@ -54,7 +54,7 @@ def run(*, slow: bool = False, keep: bool = False, full: bool = False) -> int:
 
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.demo.sample_project import prepare
-    from cantrip_acp.sandbox.launch.self_test import ensure_checked
+    from cantrip_acp.sandbox import ensure_checked
 
     anyio.run(ensure_checked)
     screen = Screen()

@@ -197,9 +197,7 @@ def examine(*, probe: bool = False) -> Iterator[Finding]:
     """Run all checks, and yield their findings in the order of the output."""
     yield _python()
     yield from _extras()
-    yield _machine()
     yield from _sandbox()
-    yield from _limits()
     yield from _tools()
     yield from _folders()
     yield from _tuples()
@@ -214,130 +212,10 @@ def _python() -> Finding:
     return Finding("python", "ok", text)
 
 
-def _machine() -> Finding:
-    from cantrip_acp.sandbox.launch.causes import Facts
-
-    return Finding("machine", "ok", f"outer limits: {Facts.of_this_machine().describe()}")
-
-
 def _sandbox() -> Iterator[Finding]:
-    from cantrip_acp.sandbox.launch import availability as probe
-    from cantrip_acp.sandbox.launch import causes, seccomp
-    from cantrip_acp.types.errors import SandboxMissing
+    from cantrip_acp.sandbox import diagnosis
 
-    try:
-        program = probe.find_program()
-    except SandboxMissing as error:
-        yield _missing("sandbox", error)
-        return
-    if probe.back_end() == "seatbelt":
-        yield Finding("sandbox.program", "ok", f"sandbox-exec ({program})")
-        yield from _self_test()
-        return
-    version = probe.version(program)
-    shown = ".".join(map(str, version)) or "of unknown version"
-    if version and version < (0, 8):
-        yield Finding("sandbox.bubblewrap", "missing", f"bubblewrap {shown} ({program})", causes.OLD.mend)
-        return
-    yield Finding("sandbox.bubblewrap", "ok", f"bubblewrap {shown} ({program})")
-    machine = os.uname().machine
-    if machine not in seccomp.MACHINES:
-        cause = seccomp.unknown_architecture(machine)
-        yield Finding("sandbox.seccomp", "missing", cause.text, cause.mend)
-        return
-    size = len(seccomp.program(machine)) // 8
-    yield Finding("sandbox.seccomp", "ok", f"system call filter for {machine}, {size} instructions")
-    yield from _self_test()
-
-
-def _self_test() -> Iterator[Finding]:
-    import anyio
-
-    from cantrip_acp.types.errors import SandboxMissing
-
-    try:
-        results = anyio.run(_run_self_test)
-    except SandboxMissing as error:
-        yield _missing("sandbox", error)
-        return
-    except CantripError as error:
-        yield Finding("sandbox", "missing", str(error), "See `cantrip sandbox policy` for what was asked for.")
-        return
-    for name, text, held in results:
-        if held:
-            yield Finding(f"sandbox.{name}", "ok", text)
-        else:
-            mend = "Do not run commands here; please report this with the output of `cantrip sandbox policy`."
-            yield Finding(f"sandbox.{name}", "missing", f"this is NOT true here: {text}", mend)
-    try:
-        anyio.run(_check_network_list)
-        text = "the filtering proxy works: with a list of hosts in bash_network, only these hosts can be reached"
-        yield Finding("sandbox.hosts", "ok", text)
-    except CantripError as error:
-        mend = "Use `bash_network: false` or `true` on this machine. A list of hosts is refused."
-        yield Finding("sandbox.hosts", "note", str(error), mend)
-
-
-def _missing(name: str, error: Exception) -> Finding:
-    mend = getattr(error, "mend", None)
-    text = str(error)
-    if isinstance(mend, str) and text.endswith(mend):
-        text = text.removesuffix(mend).rstrip()
-    return Finding(name, "missing", text, mend)
-
-
-async def _check_network_list() -> None:
-    from cantrip_acp.sandbox.launch import self_test
-
-    await self_test.check_network_list()
-
-
-async def _run_self_test() -> list[tuple[str, str, bool]]:
-    from cantrip_acp.sandbox.launch import self_test
-
-    return [(r.name, r.text, r.held) for r in await self_test.run_attacks()]
-
-
-def _limits() -> Iterator[Finding]:
-    from cantrip_acp.sandbox.launch import availability
-
-    if availability.back_end() == "seatbelt":
-        yield Finding("limits", "ok", "CPU, file size and open files of each process are limited by the kernel")
-        yield Finding(
-            "limits.memory", "note", "memory, processes and private folders of commands are limited by a watchdog"
-        )
-        return
-    from cantrip_acp.sandbox.launch import control_groups as controlgroup
-    from cantrip_acp.sandbox.launch import limits
-    from cantrip_acp.sandbox.launch.sandbox import control_groups
-
-    yield Finding("limits", "ok", "time, CPU, file size and open files of commands are limited by the kernel")
-    late = int(1000 * (limits.FIRST_CHECK + limits.CHECK_INTERVAL))
-    group = control_groups()
-    if controlgroup.limits_memory(group):
-        yield Finding(
-            "limits.group", "ok", f"memory and processes of commands are limited by control groups in {group}"
-        )
-        return
-    yield Finding(
-        "limits.memory",
-        "note",
-        "no control group is delegated to this user, so a watchdog ends a command that uses too much memory. It can be up "
-        f"to {late} ms late",
-        "Start the agent in a systemd user session. Then the kernel enforces the limit.",
-    )
-    if group is not None:
-        yield Finding("limits.processes", "ok", f"processes of commands are limited by control groups in {group}")
-    elif os.getuid() == 0:
-        yield Finding(
-            "limits.processes",
-            "note",
-            "the kernel does not count the processes of root, so a watchdog ends a command that exceeds "
-            f"sandbox_max_processes. It can be up to {late} ms late",
-            "Run as an ordinary user. Then the kernel enforces the limit.",
-        )
-    else:
-        yield Finding("limits.processes", "ok", "the kernel enforces sandbox_max_processes")
+    yield from (Finding(*each) for each in diagnosis.findings())
 
 
 def _extras() -> Iterator[Finding]:
@@ -364,7 +242,7 @@ def _extras() -> Iterator[Finding]:
 
 
 def _tools() -> Iterator[Finding]:
-    from cantrip_acp.sandbox.launch.sandbox import machine
+    from cantrip_acp.sandbox import machine
 
     host = machine()
     shell = os.path.basename(host.shell)
@@ -392,7 +270,7 @@ def _tools() -> Iterator[Finding]:
 
 def _folders() -> Iterator[Finding]:
     from cantrip_acp.files.paths import state_dir
-    from cantrip_acp.sandbox.launch.runtime_dir import base_folder
+    from cantrip_acp.sandbox import diagnosis
     from cantrip_acp.types.errors import SandboxError
 
     state = state_dir()
@@ -406,7 +284,7 @@ def _folders() -> Iterator[Finding]:
             "state", "missing", f"{state} cannot be written", "Set CANTRIP_STATE_DIR to a folder that you can write."
         )
     try:
-        yield Finding("runtime", "ok", f"runtime files of sandboxes: {base_folder(os.environ)}")
+        yield Finding("runtime", "ok", f"runtime files of sandboxes: {diagnosis.base_folder(os.environ)}")
     except SandboxError as error:
         yield Finding(
             "sandbox.runtime", "missing", str(error), "Set TMPDIR to a folder on a file system without noexec."

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.mediums.contract import Medium
-    from cantrip_acp.sandbox.launch.sandbox import Outcome
-    from cantrip_acp.sandbox.policy.policy import Policy
+    from cantrip_acp.sandbox import Outcome, Policy
 
 
 # --- `cantrip sandbox run --python`: runs a program as one cell of the code medium.
@@ -258,7 +257,7 @@ class Printer:
     """
 
     def __init__(self, most: int) -> None:
-        from cantrip_acp.sandbox.launch.output import Cleaner
+        from cantrip_acp.sandbox import Cleaner
 
         self._left = most
         self._most = most
@@ -308,7 +307,7 @@ async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, st
     from cantrip_acp.gates.contract import as_text
     from cantrip_acp.gates.executor import GateExecutor
     from cantrip_acp.mediums.bash import BashMedium, BashSession
-    from cantrip_acp.sandbox.launch.sandbox import Running
+    from cantrip_acp.sandbox import Running
     from cantrip_acp.telemetry import tracing
     from cantrip_acp.text.redaction import shared
 
@@ -367,22 +366,19 @@ def policy(
 ) -> None:
     """Print the policy of a command that starts now, the reason for each part, and the arguments for bubblewrap."""
     from cantrip_acp.mediums.bash import BashSession
-    from cantrip_acp.sandbox.policy.policy import reasons
 
     circle = _circle(cwd, recipe, writable, _network_ward(network, hosts), None)
     made = BashSession(circle).sandbox
     found = made.policy()
     if seatbelt:
-        from cantrip_acp.sandbox.launch.seatbelt import profile
-
-        rendered = profile(found, home="/private/tmp/cantrip/home", temporary="/private/tmp/cantrip/tmp")
+        rendered = made.seatbelt_profile(home="/private/tmp/cantrip/home", temporary="/private/tmp/cantrip/tmp")
         lines = [f"; {name} = {path}" for name, path in rendered.parameters]
         click.echo("\n".join([rendered.text, "; The parameters (-D):", *lines]))
         return
     if as_json:
         data = {
             "policy": asdict(found),
-            "reasons": reasons(found),
+            "reasons": found.reasons(),
             "program": made.program,
             "arguments": made.arguments(),
         }
@@ -444,10 +440,8 @@ def _circle(
 
 def _policy_lines(policy: Policy) -> list[str]:
     """The policy as lines of text, with the reason for each part."""
-    from cantrip_acp.sandbox.policy.policy import reasons
-
     limits = policy.limits
-    why = reasons(policy)
+    why = policy.reasons()
     parts: list[tuple[str, list[str]]] = [
         ("Commands start in", [policy.folder]),
         (

@@ -13,20 +13,13 @@ import os
 import re
 import sys
 import time
-from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.sandbox.launch import bubblewrap, self_test
-from cantrip_acp.sandbox.launch import sandbox as launch
-from cantrip_acp.sandbox.launch.command import Prepared
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.sandbox.launch.service import Service
-from cantrip_acp.sandbox.policy import interpreter
-from cantrip_acp.sandbox.policy.policy import SandboxOptions
+from cantrip_acp.sandbox import Sandbox, SandboxOptions, Service, ensure_checked, interpreter, machine
 from cantrip_acp.types.errors import CantripError
 
 _LOOK_S = 1.0
@@ -35,39 +28,25 @@ _ACCELERATORS = ("/dev/dri", "/dev/kfd", "/dev/nvidia*")
 _MIB = 1024 * 1024
 
 
-class _ModelSandbox(Sandbox):
+def _sandbox(weights: str, gpu_layers: int, folder: str) -> Sandbox:
     """A sandbox with more memory than a command has, and with the machine's accelerators if the model uses them."""
-
-    def __init__(self, weights: str, gpu_layers: int, folder: str) -> None:
-        self._memory = 4096 * _MIB + 2 * os.path.getsize(weights)
-        self._devices = [each for name in _ACCELERATORS for each in glob.glob(name)] if gpu_layers else []
-        found = interpreter.find(None, launch.machine())
-        super().__init__(
-            SandboxOptions(bash_writable_paths=(folder,)),
-            None,
-            host=found.on(launch.machine()),
-            more_readable=(weights,),
-            unix_sockets=True,
-        )
-
-    def prepared(self) -> Prepared:
-        made = super().prepared()
-        limits = replace(made.policy.limits, memory=self._memory)
-        made = replace(made, policy=replace(made.policy, limits=limits))
-        if self._devices:
-            options = list(made.options)
-            at = options.index("--remount-ro")
-            options[at:at] = [word for device in self._devices for word in ("--dev-bind-try", device, device)]
-            made = replace(made, options=options, encoded=bubblewrap.encode(options))
-        return made
+    return Sandbox(
+        SandboxOptions(bash_writable_paths=(folder,)),
+        None,
+        host=interpreter.find(None, machine()).on(machine()),
+        more_readable=(weights,),
+        unix_sockets=True,
+        memory=4096 * _MIB + 2 * os.path.getsize(weights),
+        devices=[device for pattern in _ACCELERATORS for device in glob.glob(pattern)] if gpu_layers else (),
+    )
 
 
 async def serve(settings: dict[str, Any]) -> str:
     """Run the model until it is idle for ``idle_s``. Tells ``ready`` when it answers. Returns why it ended."""
-    await self_test.ensure_checked()
+    await ensure_checked()
     folder = os.path.dirname(settings["socket"])
-    sandbox = await anyio.to_thread.run_sync(_ModelSandbox, settings["weights"], settings["gpu_layers"], folder)
-    program = files("cantrip_acp.sandbox.inside").joinpath("model_server.py").read_text("utf-8")
+    sandbox = await anyio.to_thread.run_sync(_sandbox, settings["weights"], settings["gpu_layers"], folder)
+    program = files("cantrip_acp.crystals.embedded").joinpath("model_server.py").read_text("utf-8")
     service = Service(sandbox, [sys.executable, "-I", "-c", program, json.dumps(settings)], {})
     async with service.running():
         while not (told := await service.receive()).startswith(b"ready"):

@@ -17,8 +17,7 @@ import msgspec
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.loaded.policy import Module, check_module
 from cantrip_acp.gates.loaded.worker_process import ModuleWorker, WorkerAnswer, WorkerLost
-from cantrip_acp.sandbox.launch.output import clean
-from cantrip_acp.sandbox.worker import messages
+from cantrip_acp.sandbox import clean, messages
 from cantrip_acp.types.errors import DefinitionError, GateError, SandboxError
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ It has the sandbox and the limits of the code medium: no network, and only the p
 from __future__ import annotations
 
 import secrets
-import signal
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,13 +15,7 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.gates.sandbox_options import code_paths
-from cantrip_acp.sandbox.launch import limits
-from cantrip_acp.sandbox.launch import sandbox as runner
-from cantrip_acp.sandbox.launch.output import Collector
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.sandbox.policy import interpreter
-from cantrip_acp.sandbox.worker import messages
-from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
+from cantrip_acp.sandbox import Collector, Sandbox, Worker, WorkerCallbacks, interpreter, machine, messages
 from cantrip_acp.types.errors import SandboxError
 
 if TYPE_CHECKING:
@@ -81,9 +74,9 @@ class ModuleWorker:
         """Start the process. Raises `SandboxError`, or `DefinitionError` for wards that cannot be enforced."""
         self.close()
         if self._sandbox is None:
-            from cantrip_acp.sandbox.launch import self_test
+            from cantrip_acp.sandbox import ensure_checked
 
-            await self_test.ensure_checked()
+            await ensure_checked()
             self._sandbox, self._interpreter = await anyio.to_thread.run_sync(self._prepare)
         sandbox, found = self._sandbox, self._interpreter
         assert sandbox is not None
@@ -107,9 +100,9 @@ class ModuleWorker:
         base = str(circle.workspace) if circle.workspace is not None else None
         # Use the Python of the code medium, if the recipe sets one.
         chosen = getattr(circle.medium, "options", {}).get("code_python")
-        found = interpreter.find(chosen, runner.machine(), base)
+        found = interpreter.find(chosen, machine(), base)
         reached = code_paths(circle.wards, circle.workspace)
-        host = found.on(runner.machine())
+        host = found.on(machine())
         made = Sandbox(
             reached.options, reached.workspace, host=host, more_readable=reached.readable, folder=reached.folder
         )
@@ -169,7 +162,7 @@ class ModuleWorker:
             worker.end("it was stopped")
             with anyio.move_on_after(2):
                 await worker.gone()
-        why = _ending(worker)
+        why = worker.tree.status.describe(worker.broken)
         if not rested:
             self.close()
         return why
@@ -178,7 +171,7 @@ class ModuleWorker:
         """Wait until the worker has answered or ended. Interrupt and then kill it after its time limit."""
         timeout = self._circle.wards.code_timeout_ms / 1000
         end, step = time.monotonic() + timeout, 0
-        look = time.monotonic() + limits.FIRST_CHECK
+        look = time.monotonic() + worker.first_check
         while self._answer is None and worker.broken is None and not worker.tree.exited:
             late = time.monotonic() - end
             if step < len(_STEPS) and late >= _STEPS[step]:
@@ -194,7 +187,7 @@ class ModuleWorker:
                 if verdict is not None and worker.tree.alive:
                     worker.end(f"it used {verdict}")
                     return
-                look = now + limits.CHECK_INTERVAL
+                look = now + worker.check_interval
             with anyio.move_on_after(max(0.001, min(look, end + _STEPS[step]) - now)):
                 await worker.tree.changed()
 
@@ -203,21 +196,3 @@ class ModuleWorker:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close()
-
-
-def _ending(worker: Worker) -> str:
-    """Say how a worker ended, for the entity."""
-    status = worker.tree.status
-    if not status.gone:
-        return "not all of its processes could be ended"
-    if status.ended_because is not None:
-        return status.ended_because
-    code = status.exit_code
-    if code is None:
-        return worker.broken or "it was ended"
-    if code > 128:
-        try:
-            return f"it was ended by {signal.Signals(code - 128).name}"
-        except ValueError:
-            return f"exit status {code}"
-    return f"it left with exit status {code}"

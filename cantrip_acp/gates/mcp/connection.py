@@ -27,12 +27,7 @@ from cantrip_acp.gates.mcp import install, transport
 from cantrip_acp.gates.mcp.declaration import QUESTIONS, McpServer, ServerQuestion, ServerQuestions
 from cantrip_acp.gates.mcp.user_process import UserProcess
 from cantrip_acp.gates.sandbox_options import sandbox_options
-from cantrip_acp.sandbox.launch import sandbox as runner
-from cantrip_acp.sandbox.launch.output import clean
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.sandbox.launch.service import Service
-from cantrip_acp.sandbox.policy import interpreter
-from cantrip_acp.sandbox.policy.host_toolchains import is_python
+from cantrip_acp.sandbox import Sandbox, Service, clean, ensure_checked, interpreter, machine
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import CantripError, GateError, SandboxError
 from cantrip_acp.types.records import new_id
@@ -202,9 +197,7 @@ class Connection:
         elif server.transport == "sse":
             opened = transport.over_sse(server, self._set_http_status)
         elif server.sandboxed:
-            from cantrip_acp.sandbox.launch import self_test
-
-            await self_test.ensure_checked()
+            await ensure_checked()
             sandbox = await anyio.to_thread.run_sync(_sandbox, server, circle)
             argv = [server.command, *server.args]
             # A program that cannot download says so at once, and does not try until the time is over.
@@ -425,9 +418,7 @@ async def install_server(
     server: McpServer, circle: CircleView, tell: Callable[[str], None] = lambda line: None
 ) -> None:
     """Download a server with the network of its registry. Raises `McpError` with the reason if that fails."""
-    from cantrip_acp.sandbox.launch import self_test
-
-    await self_test.ensure_checked()
+    await ensure_checked()
     home = private(install.home_of(server))
     tell(f"installing MCP server {server.name!r}")
     network = tuple(circle.wards.bash_network) if isinstance(circle.wards.bash_network, tuple) else ()
@@ -489,11 +480,11 @@ def _sandbox(server: McpServer, circle: CircleView) -> Sandbox:
 
     A server that was installed (`install_server`) has the home folder with what was downloaded.
     """
-    host = runner.machine()
+    host = machine()
     if "/" in server.command:
         base = str(circle.workspace) if circle.workspace is not None else None
         program = os.path.join(base or "/", os.path.expanduser(server.command))
-        if is_python(os.path.realpath(program)):
+        if interpreter.is_python(os.path.realpath(program)):
             host = interpreter.find(program, host, base).on(host)
     home = str(install.home_of(server)) if install.is_installed(server) else None
     return Sandbox(sandbox_options(circle.wards), circle.workspace, host=host, home_source=home)

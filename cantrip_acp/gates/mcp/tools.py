@@ -11,7 +11,7 @@ import mcp_types
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.files.file_content import image_attachment
 from cantrip_acp.gates.mcp.declaration import gate_name_part
-from cantrip_acp.sandbox.launch.output import clean
+from cantrip_acp.sandbox import clean
 from cantrip_acp.text.json_schema import Schema
 from cantrip_acp.types.errors import GateError
 from cantrip_acp.types.messages import Attachment

@@ -17,8 +17,7 @@ from mcp.shared.message import SessionMessage
 
 from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.gates.mcp.user_process import UserProcess
-from cantrip_acp.sandbox.launch.output import clean
-from cantrip_acp.sandbox.launch.service import Service
+from cantrip_acp.sandbox import Service, clean
 from cantrip_acp.types.errors import SandboxError
 
 log = logging.getLogger(__name__)

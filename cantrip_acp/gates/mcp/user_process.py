@@ -20,7 +20,7 @@ from mcp.client.stdio import get_default_environment
 
 from cantrip_acp.files import guarded
 from cantrip_acp.gates.mcp.declaration import McpServer, program_files
-from cantrip_acp.sandbox.launch.output import clean
+from cantrip_acp.sandbox import clean
 
 _ASKED_TO_LEAVE = 0.5
 """Seconds to wait for its exit after its input was closed. After SIGTERM it is half of this."""

@@ -23,7 +23,7 @@ from cantrip_acp.types.records import Location
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView, GateRegistrar
     from cantrip_acp.gates.testing.test_report import Report
-    from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
+    from cantrip_acp.sandbox import Outcome, Sandbox
 
 SHOWN_OUTPUT = 6_000
 """The most characters of output in a result, from its end."""
@@ -88,16 +88,15 @@ class TestSession:
         if self._sandbox is None or self._wards != context.wards:
             from cantrip_acp.files.paths import persistent_home, private_folders
             from cantrip_acp.gates.sandbox_options import sandbox_options
-            from cantrip_acp.sandbox.launch import sandbox as runner
-            from cantrip_acp.sandbox.launch import self_test
+            from cantrip_acp.sandbox import Sandbox, ensure_checked
 
-            await self_test.ensure_checked()
+            await ensure_checked()
             wards = context.wards
             home = persistent_home(self._circle.workspace) if wards.bash_home == "persistent" else None
 
             def make() -> Sandbox:
                 folders = tuple(os.path.realpath(folder) for folder in context.folders)
-                return runner.Sandbox(
+                return Sandbox(
                     sandbox_options(wards),
                     context.workspace,
                     home_source=home,

@@ -18,7 +18,7 @@ import zlib
 from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
-from cantrip_acp.sandbox.network.hosts import AllowedHosts, host_name, is_public
+from cantrip_acp.sandbox import AllowedHosts, host_name, is_public
 from cantrip_acp.types.errors import GateError
 from cantrip_acp.version import __version__
 

@@ -20,7 +20,7 @@ from cantrip_acp.gates.registry import TIMEOUT
 from cantrip_acp.types.errors import DefinitionError, GateError
 
 if TYPE_CHECKING:
-    from cantrip_acp.sandbox.network.hosts import AllowedHosts
+    from cantrip_acp.sandbox import AllowedHosts
     from cantrip_acp.types.records import Diff
 
 SECONDS = 30.0
@@ -88,7 +88,7 @@ def _excerpt(text: str) -> str:
 def _private_hosts(context: GateContext) -> AllowedHosts:
     """The non-public hosts that the user or the program that binds this gate allows. Recipes and entities cannot allow
     any."""
-    from cantrip_acp.sandbox.network.hosts import AllowedHosts
+    from cantrip_acp.sandbox import AllowedHosts
 
     named = [host.strip() for host in os.environ.get(PRIVATE_HOSTS, "").split(",") if host.strip()]
     try:
@@ -100,7 +100,7 @@ def _private_hosts(context: GateContext) -> AllowedHosts:
 def is_named(args: Mapping[str, Any], context: GateContext) -> bool:
     """Whether the user's settings or the circle's list of hosts (``bash_network``) contain the host of a call."""
     from cantrip_acp.gates.web.download import parse_address
-    from cantrip_acp.sandbox.network.hosts import AllowedHosts
+    from cantrip_acp.sandbox import AllowedHosts
 
     try:
         target = parse_address(args["url"])

@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.abc
 
-from cantrip_acp.sandbox.gate_ipc.server import MOST_CALLS
-from cantrip_acp.sandbox.launch import limits, process_tree
-from cantrip_acp.sandbox.launch.limits import WatchdogRunner
-from cantrip_acp.sandbox.launch.output import Collector, part, share
-from cantrip_acp.sandbox.worker import messages
-from cantrip_acp.sandbox.worker.worker import LARGEST_ANSWER, Worker
+from cantrip_acp.sandbox import Collector, WireSession, Worker, messages
 from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
 from cantrip_acp.types.styled import Styled
 
@@ -70,7 +65,6 @@ class Cell:
         self._timers: dict[str, list[asyncio.TimerHandle]] = {}
         self._stopping = False
         self._over = False
-        self._watching = WatchdogRunner()
         self._queue: list[tuple[Callable[..., Coroutine[Any, Any, object]], tuple[Any, ...]]] = []
 
     def owns(self, token: str) -> bool:
@@ -81,7 +75,7 @@ class Cell:
 
     def begin(self) -> None:
         self._resume()
-        self._later("watch", limits.FIRST_CHECK, self._watch)
+        self._later("watch", self._worker.first_check, self._watch)
 
     @property
     def asks(self) -> bool:
@@ -122,7 +116,7 @@ class Cell:
             self.stop(TIMEOUT, f"it ran longer than {self._turn.wards.code_timeout_ms} ms (code_timeout_ms)")
 
     def _watch(self) -> None:
-        self._watching.ask(self._worker.watch, self._judged)
+        self._worker.judge(self._judged)
 
     def _judged(self, verdict: str | None) -> None:
         if self._over:
@@ -134,7 +128,7 @@ class Cell:
             return
         self._worker.resume()
         self._drop("watch")
-        self._later("watch", limits.CHECK_INTERVAL, self._watch)
+        self._later("watch", self._worker.check_interval, self._watch)
 
     def stop(self, steps: tuple[float, float, float], because: str) -> None:
         """Interrupt the cell, interrupt again, and kill its worker, each after its number of seconds, unless it has
@@ -181,9 +175,9 @@ class Cell:
             refusal = LEFT_BEHIND
         elif len(self._under_way) >= _AT_ONCE:
             refusal = f"no more than {_AT_ONCE} gate calls can be under way at once"
-        elif self._calls >= MOST_CALLS and getattr(message, "gate", "") != "done":
+        elif self._calls >= WireSession.most_calls and getattr(message, "gate", "") != "done":
             # A cell that has used up its calls can still call done.
-            refusal = f"no more than {MOST_CALLS} gate calls are possible in one cell"
+            refusal = f"no more than {WireSession.most_calls} gate calls are possible in one cell"
         if refusal is not None:
             self._worker.send({"id": message.id, "error": True, "result": refusal})
             return
@@ -203,7 +197,7 @@ class Cell:
         finally:
             self._resume()
             self._under_way.discard(message.id)
-            self._worker.send_answer({"id": message.id, **answer}, LARGEST_ANSWER)
+            self._worker.send_answer({"id": message.id, **answer})
 
     async def _gate(self, name: str, args: Mapping[str, object]) -> dict[str, object]:
         result, is_error = await self.gate(name, dict(args), FINISHED)
@@ -233,7 +227,7 @@ class Cell:
             self._queue.append((work, args))
             self._worker.tree.wake()
         else:
-            process_tree.start_soon(self._group, work, *args)
+            self._worker.start_soon(self._group, work, *args)
 
     def output(self, stream: int, data: bytes) -> None:
         collector = self._streams[stream]
@@ -280,12 +274,12 @@ class Cell:
     def so_far(self) -> tuple[Styled, Styled, bool]:
         """What was printed since the last call, within the ward's limit; `shown` then gives the rest."""
         self._worker.tree.read_now()
-        stdout, stderr, truncated, self._limit = part(self._streams[1], self._streams[2], self._limit)
+        stdout, stderr, truncated, self._limit = self._streams[1].part(self._streams[2], self._limit)
         return stdout, stderr, truncated
 
     def shown(self) -> tuple[Styled, Styled, bool]:
         """Standard output and error within the ward's limit, and whether something was left out."""
-        return share(self._streams[1], self._streams[2], self._limit)
+        return self._streams[1].share(self._streams[2], self._limit)
 
 
 def _is_finished(turn: TurnContext) -> bool:

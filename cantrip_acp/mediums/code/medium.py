@@ -6,7 +6,6 @@ only what its code prints or returns.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -52,11 +51,10 @@ class CodeMedium:
     def check(self, circle: CircleView) -> None:
         """Raise `DefinitionError` if the configured interpreter cannot be used. Call it before anything runs."""
         if self._python is not None:
-            from cantrip_acp.sandbox.launch import sandbox as runner
-            from cantrip_acp.sandbox.policy import interpreter
+            from cantrip_acp.sandbox import interpreter, machine
 
             base = str(circle.workspace) if circle.workspace is not None else None
-            interpreter.find(self._python, runner.machine(), base)
+            interpreter.find(self._python, machine(), base)
 
     def tools(self, circle: CircleView) -> tuple[ToolDefinition, ...]:
         return (ToolDefinition(name=prompt.TOOL, description=prompt.DESCRIPTION, parameters=prompt.PARAMETERS),)
@@ -71,8 +69,8 @@ class CodeMedium:
         that cannot be used.
         """
         # In threads, because imports and scanning a large workspace take time.
-        self_test = await anyio.to_thread.run_sync(_import)
-        await self_test.ensure_checked()
+        ensure_checked = await anyio.to_thread.run_sync(_import)
+        await ensure_checked()
         return await anyio.to_thread.run_sync(self._session, circle)
 
     def _session(self, circle: CircleView) -> CodeSession:
@@ -94,6 +92,6 @@ class CodeMedium:
 
 def _import() -> Any:
     """Import the sandbox modules that cells need. These imports take longer than all others here."""
-    for name in ("cantrip_acp.mediums.code.session", "cantrip_acp.sandbox.launch.sandbox"):
-        importlib.import_module(name)
-    return importlib.import_module("cantrip_acp.sandbox.launch.self_test")
+    from cantrip_acp.sandbox import ensure_checked
+
+    return ensure_checked

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,17 +21,19 @@ from cantrip_acp.mediums.code.cell import CANCEL, LEFT_BEHIND, Cell
 from cantrip_acp.mediums.code.prompt import program, seconds
 from cantrip_acp.mediums.code.snapshot import ChunkStore, MemoryChunks, Snapshot
 from cantrip_acp.mediums.program_events import ProgramEvents
-from cantrip_acp.sandbox.gate_ipc.server import GateWire, WireSession
-from cantrip_acp.sandbox.launch import limits, sandbox
-from cantrip_acp.sandbox.launch.limits import WatchdogRunner
-from cantrip_acp.sandbox.launch.output import clean
-from cantrip_acp.sandbox.launch.runtime_dir import runtime
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.sandbox.policy import interpreter
-from cantrip_acp.sandbox.policy.policy import MIB
-from cantrip_acp.sandbox.policy.refusals import explain_refusals
-from cantrip_acp.sandbox.worker import messages
-from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
+from cantrip_acp.sandbox import (
+    GateWire,
+    Sandbox,
+    WireSession,
+    Worker,
+    WorkerCallbacks,
+    clean,
+    explain_refusals,
+    interpreter,
+    machine,
+    messages,
+    runtime,
+)
 from cantrip_acp.types.errors import SandboxError, SandboxMissing
 from cantrip_acp.types.records import Output
 from cantrip_acp.types.styled import Styled, join
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.gates.contract import CircleView, Gate
-    from cantrip_acp.sandbox.launch.process_tree import Status
     from cantrip_acp.types.messages import ToolCall
 
+MIB = 1024 * 1024
 LARGEST_SNAPSHOT = 512 * MIB
 _SNAPSHOT_WITHIN = 60.0
 _NAMED = 20
@@ -60,7 +61,7 @@ class CodeSession:
         self._loom = loom
         self.chunks: ChunkStore = chunks if chunks is not None else MemoryChunks()
         base = str(circle.workspace) if circle.workspace is not None else None
-        self._interpreter = interpreter.find(python, sandbox.machine(), base)
+        self._interpreter = interpreter.find(python, machine(), base)
         self._wire: GateWire | None = None
         self.sandbox = self._make_sandbox()
         self._lock = anyio.Lock()
@@ -98,7 +99,7 @@ class CodeSession:
             reached.options,
             reached.workspace,
             wire=self._wire,
-            host=self._interpreter.on(sandbox.machine()),
+            host=self._interpreter.on(machine()),
             more_readable=reached.readable,
             folder=reached.folder,
         )
@@ -288,7 +289,7 @@ class CodeSession:
         listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
         lost = f"lost with it: {listed}, and all imports" if names else "nothing had been defined before"
         return (
-            f"the Python process ended: {_how(status, worker.broken)}. {lost[:1].upper()}{lost[1:]}; its temporary files "
+            f"the Python process ended: {status.describe(worker.broken)}. {lost[:1].upper()}{lost[1:]}; its temporary files "
             "and those of its home folder are gone too. The next cell begins in a new process."
         )
 
@@ -552,7 +553,7 @@ class CodeSession:
     async def _watched(self, worker: Worker) -> str | None:
         """Wait for the state from the forked process. Returns why it must be given up, None if it came."""
         # Two more processes have the state now, but most of its pages are shared with the worker.
-        loop, watching, use = asyncio.get_running_loop(), WatchdogRunner(), partial(worker.watch, 2)
+        loop, judge = asyncio.get_running_loop(), partial(worker.judge, times=2)
         verdict: str | None = None
         timer: asyncio.TimerHandle
         over = False
@@ -569,9 +570,9 @@ class CodeSession:
             if verdict is not None:
                 worker.tree.wake()
             else:
-                timer = loop.call_later(limits.CHECK_INTERVAL, watching.ask, use, judged)
+                timer = loop.call_later(worker.check_interval, judge, judged)
 
-        timer = loop.call_later(limits.CHECK_INTERVAL, watching.ask, use, judged)
+        timer = loop.call_later(worker.check_interval, judge, judged)
         try:
             while not self._answered(worker) and verdict is None:
                 await worker.tree.changed()
@@ -661,19 +662,3 @@ async def _off_loop(size: int, work: Any, *args: Any) -> Any:
 def _version(worker: Worker) -> str:
     found = re.match(r"\d+\.\d+", worker.python)
     return found[0] if found else worker.python
-
-
-def _how(status: Status, broken: str | None) -> str:
-    if not status.gone:
-        return "not all of its processes could be ended"
-    if status.ended_because is not None:
-        return status.ended_because
-    code = status.exit_code
-    if code is None:
-        return broken or "it was ended"
-    if code > 128:
-        try:
-            return f"it was ended by {signal.Signals(code - 128).name}"
-        except ValueError:
-            return f"exit status {code}"
-    return f"it left with exit status {code}"

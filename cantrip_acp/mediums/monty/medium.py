@@ -6,6 +6,7 @@ the same. Sessions, snapshots, limits and prompts come from the code medium.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,9 @@ from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.mediums.code.session import CodeSession
 from cantrip_acp.mediums.code.snapshot import ChunkStore
 from cantrip_acp.mediums.monty import prompt as montytext
+from cantrip_acp.mediums.monty.installation import Monty, MontyWorker, find
 from cantrip_acp.mediums.monty.prompt import heap_mb
-from cantrip_acp.sandbox.launch import sandbox
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.sandbox.policy.policy import MIB
-from cantrip_acp.sandbox.worker.monty_install import Monty, MontyWorker
+from cantrip_acp.sandbox import Sandbox, ensure_checked, machine
 from cantrip_acp.types.messages import ToolDefinition
 
 if TYPE_CHECKING:
@@ -44,7 +43,8 @@ class MontySession(CodeSession):
     def _make_sandbox(self) -> Sandbox:
         # No gate commands and no workspace: the language has neither commands nor files.
         wards = replace(self._circle.wards, code_readable_paths=(), code_writable_paths=())
-        host = self._monty.on(self._interpreter.on(sandbox.machine()))
+        host = self._interpreter.on(machine())
+        host = host.with_tools([os.path.dirname(self._monty.binary)], [self._monty.packages])
         return Sandbox(code_paths(wards, None).options, None, host=host)
 
     def _settings(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class MontySession(CodeSession):
             **super()._settings(),
             "packages": self._monty.packages,
             "binary": self._monty.binary,
-            "heap": heap_mb(self._circle.wards) * MIB,
+            "heap": heap_mb(self._circle.wards) * 1024 * 1024,
         }
 
 
@@ -80,9 +80,6 @@ class MontyMedium(CodeMedium):
 
         Raises `SandboxMissing` if pydantic-monty is not installed or this machine cannot run a sandbox.
         """
-        from cantrip_acp.sandbox.launch import self_test
-        from cantrip_acp.sandbox.worker import monty_install
-
-        found = monty_install.find()
-        await self_test.ensure_checked()
+        found = find()
+        await ensure_checked()
         return MontySession(circle, found, chunks=self._chunks)

@@ -92,7 +92,7 @@ def parse(gate: Gate, words: Sequence[str], *, shown: str | None = None) -> Pars
             open_names = [p for p in positional if p not in result.args]
             if not open_names:
                 raise UsageError(
-                    f"unexpected argument {_short(word)}; quote text that contains spaces. Usage: {usage(gate, shown)}"
+                    f"unexpected argument {_short(word)}; quote text that contains spaces. Usage: {gate_usage(gate, shown)}"
                 )
             key = open_names[0]
             if _takes_many(properties[key]):
@@ -143,7 +143,7 @@ def args_from_words(gate: Gate, args: Mapping[str, Any]) -> dict[str, Any]:
     return args_from_text(gate, main, text) if isinstance(text, str) and text.lstrip()[:1] in ("{", "[") else dict(args)
 
 
-def usage(gate: Gate, shown: str | None = None) -> str:
+def gate_usage(gate: Gate, shown: str | None = None) -> str:
     """The usage line, for example ``read_file PATH [--offset N] [--limit N]``, in the order of the schema."""
     parts = [shown or gate.name]
     for name, schema in gate.properties.items():
@@ -158,7 +158,7 @@ def usage(gate: Gate, shown: str | None = None) -> str:
 
 def contract(gate: Gate, shown: str | None = None) -> str:
     """The text of ``--help``: usage, description, and each argument with its type."""
-    lines = [f"Usage: {usage(gate, shown)}", ""]
+    lines = [f"Usage: {gate_usage(gate, shown)}", ""]
     if gate.description:
         lines += [*textwrap.wrap(gate.description, 100), ""]
     rows = []

@@ -39,8 +39,6 @@ LARGEST_REQUEST = 8 * 1024 * 1024
 
 LARGEST_ANSWER = 8 * 1024 * 1024
 """The maximum number of characters of one answer."""
-MOST_CALLS = 5_000
-"""The maximum number of gate calls of one command, because each call is recorded in the loom."""
 
 _LONGEST_LINE = 32
 _RETRY_PAUSE = 0.05
@@ -200,6 +198,9 @@ class GateWire:
 class WireSession:
     """Serves the gate calls of one running command. `open` it before the command starts, `close` it afterwards."""
 
+    most_calls = 5_000
+    """The maximum number of gate calls of one command, because a host records each."""
+
     def __init__(
         self,
         wire: GateWire,
@@ -354,8 +355,8 @@ class WireSession:
 
     async def _reply(self, slot: int, request: bytes) -> Reply:
         self._calls += 1
-        if self._calls > MOST_CALLS:
-            return Reply(1, stderr=f"no more than {MOST_CALLS} gate calls are possible in one command\n")
+        if self._calls > self.most_calls:
+            return Reply(1, stderr=f"no more than {self.most_calls} gate calls are possible in one command\n")
         words = request.split(b"\0")
         if len(words) < 3 or words[-1]:
             if request == b"\0":

@@ -41,11 +41,13 @@ def arguments(
     *,
     folders: frozenset[str] = frozenset(),
     copies: Mapping[str, str] = NO_COPIES,
+    devices: tuple[str, ...] = (),
 ) -> list[str]:
     """Bubblewrap's options for a policy, without the program and its command.
 
     ``folders``: the hidden paths that are folders; an empty folder replaces them instead of the note. ``copies``: the
     host folder that replaces a path, for each replaced path. Commands then write to the copy and never to the path.
+    ``devices``: devices of the host to show.
     """
     args = [*NAMESPACES]
     if not policy.network:
@@ -111,6 +113,8 @@ def arguments(
         add(path, 7, "--ro-bind", source, path)
     for _, _, options in sorted(mounts, key=lambda m: (m[0], m[1])):
         args += options
+    for device in devices:
+        args += ["--dev-bind-try", device, device]
     # Last, make /, /dev and /proc read-only, so that files there without a separate mount cannot be written. Otherwise
     # root could use /proc/sys to run programs on the host (core_pattern).
     for path in ("/proc", "/dev", "/"):

@@ -18,7 +18,7 @@ from cantrip_acp.sandbox.launch import bubblewrap, causes, limits, seatbelt
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
 from cantrip_acp.sandbox.launch.limits import WatchdogRunner
-from cantrip_acp.sandbox.launch.output import Collector, part, share
+from cantrip_acp.sandbox.launch.output import Collector
 from cantrip_acp.sandbox.launch.process_group import GroupTree, GroupWatchdog, set_priority
 from cantrip_acp.sandbox.launch.process_tree import (
     Hooks,
@@ -198,7 +198,7 @@ class Running:
         """The output since the last call: stdout, stderr, and whether output was left out. `partial` returns the rest."""
         if self.tree is not None:
             self.tree.read_now()
-        stdout, stderr, truncated, self._most = part(self._streams[1], self._streams[2], self._most)
+        stdout, stderr, truncated, self._most = self._streams[1].part(self._streams[2], self._most)
         return stdout, stderr, truncated
 
     async def run(self) -> Outcome:
@@ -426,7 +426,7 @@ class Running:
         """The result of the command, or the result so far if it still runs or was cancelled."""
         if status is None:
             status = self.tree.status if self.tree is not None else Status()
-        out, err, truncated = share(self._streams[1], self._streams[2], self._most)
+        out, err, truncated = self._streams[1].share(self._streams[2], self._most)
         return Outcome(
             exit_code=status.exit_code,
             stdout=out.text,

@@ -150,6 +150,9 @@ _LATER = 4_096
 _LATER_SECONDS = 0.25
 
 
+_LEAST = 2_000
+
+
 class Collector:
     """Stores one stream: the first ``limit`` bytes, and the last ``limit`` bytes of the rest.
 
@@ -402,6 +405,32 @@ class Collector:
         lines = clean(tail.decode("utf-8", "replace")).rstrip().rsplit("\n", 1)
         return lines[-1]
 
+    def share(self, err: Collector, limit: int) -> tuple[Styled, Styled, bool]:
+        """The text of this stream and of standard error, together at most ``limit`` bytes, and whether something was left self.
+
+        If a stream needs less than half of the limit, the other stream gets the rest.
+        """
+        if self.total + err.total <= limit:
+            out_text, err_text = self.text(limit), err.text(limit)
+            if len(out_text.text.encode()) + len(err_text.text.encode()) <= limit:
+                return out_text, err_text, False
+        half = limit // 2
+        err_budget = min(err.total, max(half, limit - self.total))
+        out_text = self.text(limit - err_budget)
+        err_text = err.text(err_budget)
+        return out_text, err_text, True
+
+    def part(self, err: Collector, limit: int) -> tuple[Styled, Styled, bool, int]:
+        """The output of both streams so far, as `share` returns it for half of ``limit``, and the limit for later output.
+
+        Each call uses half of the remaining limit. So the end of an output is always included.
+        """
+        stdout, stderr, truncated = self.share(err, max(limit // 2, _LEAST))
+        rest = max(limit - len(stdout.text.encode()) - len(stderr.text.encode()), _LEAST)
+        self.restart(rest)
+        err.restart(rest)
+        return stdout, stderr, truncated, rest
+
 
 _LONGEST_CODE = 204
 """Bytes of a code for colours (`types.styled.SGR`)."""
@@ -450,34 +479,3 @@ def _cut_to_budget(styled: Styled, budget: int) -> Styled:
     if len(data) <= budget:
         return styled
     return styled.part(0, len(_cut(data[:budget], at_end=True).decode("utf-8", "replace")))
-
-
-def share(out: Collector, err: Collector, limit: int) -> tuple[Styled, Styled, bool]:
-    """The text of both streams, together at most ``limit`` bytes, and whether something was left out.
-
-    If a stream needs less than half of the limit, the other stream gets the rest.
-    """
-    if out.total + err.total <= limit:
-        out_text, err_text = out.text(limit), err.text(limit)
-        if len(out_text.text.encode()) + len(err_text.text.encode()) <= limit:
-            return out_text, err_text, False
-    half = limit // 2
-    err_budget = min(err.total, max(half, limit - out.total))
-    out_text = out.text(limit - err_budget)
-    err_text = err.text(err_budget)
-    return out_text, err_text, True
-
-
-_LEAST = 2_000
-
-
-def part(out: Collector, err: Collector, limit: int) -> tuple[Styled, Styled, bool, int]:
-    """The output of both streams so far, as `share` returns it for half of ``limit``, and the limit for later output.
-
-    Each call uses half of the remaining limit. So the end of an output is always included.
-    """
-    stdout, stderr, truncated = share(out, err, max(limit // 2, _LEAST))
-    rest = max(limit - len(stdout.text.encode()) - len(stderr.text.encode()), _LEAST)
-    out.restart(rest)
-    err.restart(rest)
-    return stdout, stderr, truncated, rest

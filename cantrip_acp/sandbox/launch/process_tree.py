@@ -73,6 +73,21 @@ class Status:
     started: bool = False
     gone: bool = True
 
+    def describe(self, otherwise: str | None) -> str:
+        """How it ended, in words for an entity. ``otherwise``: what is known if nothing is known here."""
+        if not self.gone:
+            return "not all of its processes could be ended"
+        if self.ended_because is not None:
+            return self.ended_because
+        if self.exit_code is None:
+            return otherwise or "it was ended"
+        if self.exit_code > 128:
+            try:
+                return f"it was ended by {signal.Signals(self.exit_code - 128).name}"
+            except ValueError:
+                return f"exit status {self.exit_code}"
+        return f"it left with exit status {self.exit_code}"
+
 
 @dataclass(slots=True)
 class _Stream:

@@ -22,6 +22,7 @@ import anyio.to_thread
 
 from cantrip_acp.files import guarded, hidden_paths, scratch_copy
 from cantrip_acp.files import paths as folders
+from cantrip_acp.files.paths import within_any
 from cantrip_acp.files.scratch_copy import copy_folders, source_of
 from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
 from cantrip_acp.sandbox.launch import availability, bubblewrap, process_tree, seatbelt, seccomp
@@ -30,9 +31,9 @@ from cantrip_acp.sandbox.launch.process_tree import sandbox_error
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.policy import git_repositories
 from cantrip_acp.sandbox.policy.git_repositories import config_files, git_folders, redacted_config
-from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools, within_any
+from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.placeholders import is_placeholder
-from cantrip_acp.sandbox.policy.policy import Policy, SandboxOptions, check_roots, compose, real_paths
+from cantrip_acp.sandbox.policy.policy import MEMORY, Policy, SandboxOptions, check_roots, compose, real_paths
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings, Survey
 from cantrip_acp.types.errors import DefinitionError, SandboxError
 
@@ -51,7 +52,8 @@ class Sandbox:
     ``wire``: its gate commands. ``home_source``: a host folder for a home that lasts longer than a turn.
     ``private``: our own folders to hide. ``more_readable``: paths outside the workspace to show.
     ``unix_sockets``: its programs may make Unix sockets. ``folder``: where commands start if they do not see the whole
-    workspace; something in it must be visible.
+    workspace; something in it must be visible. ``memory``: bytes for all its processes. ``devices``: devices of the host
+    that its programs may use (Linux).
     Raises `DefinitionError` for options or a workspace that cannot be enforced, and `SandboxMissing`.
     """
 
@@ -67,6 +69,8 @@ class Sandbox:
         more_readable: tuple[str, ...] = (),
         unix_sockets: bool = False,
         folder: str | None = None,
+        memory: int = MEMORY,
+        devices: Iterable[str] = (),
     ) -> None:
         self.host = host if host is not None else machine()
         self.workspace = _workspace(workspace)
@@ -77,6 +81,8 @@ class Sandbox:
         self._private = private
         self._more_readable = more_readable
         self._folder = folder
+        self._memory = memory
+        self._devices = tuple(devices)
         self._program = availability.find_program()
         self._seatbelt = availability.back_end() == "seatbelt"
         self._filter = b"" if self._seatbelt else seccomp.program(os.uname().machine, unix_sockets=unix_sockets)
@@ -93,12 +99,7 @@ class Sandbox:
         if self.workspace is None:
             return
         folders = [os.path.join(self.workspace, name) for name in (".venv", "venv", "env", ".env")]
-        more = find_tools((), self.host.home, [f for f in folders if os.path.isfile(os.path.join(f, "pyvenv.cfg"))])
-        self.host = replace(
-            self.host,
-            tools=tuple(sorted({*self.host.tools, *more.roots})),
-            links=tuple(sorted({*self.host.links, *more.links})),
-        )
+        self.host = self.host.with_tools((), [f for f in folders if os.path.isfile(os.path.join(f, "pyvenv.cfg"))])
 
     @property
     def _slow(self) -> bool:
@@ -201,6 +202,7 @@ class Sandbox:
             named_absent=named_absent,
             # On macOS a folder of which only a part may be read cannot be entered.
             folder=None if self._seatbelt else self._folder,
+            memory=self._memory,
         )
         if self._seatbelt:
             real = seatbelt.real_paths(policy)
@@ -208,11 +210,15 @@ class Sandbox:
             return self._prepared
         host_paths = mine.host_paths(self.host, policy.home, network=policy.network)
         shut = frozenset(p for p in policy.hidden if os.path.isdir(p))
-        options = bubblewrap.arguments(policy, host_paths, folders=shut, copies=instead)
+        options = bubblewrap.arguments(policy, host_paths, folders=shut, copies=instead, devices=self._devices)
         self._prepared = Prepared(
             key, policy, options, bubblewrap.encode(options), self.host, self._program, self._filter
         )
         return self._prepared
+
+    def seatbelt_profile(self, home: str, temporary: str) -> seatbelt.Profile:
+        """The policy as a profile for macOS's sandbox-exec, with these private folders."""
+        return seatbelt.profile(self.policy(), home=home, temporary=temporary)
 
     def taken_away(self) -> tuple[str, ...]:
         """The real paths that ``hidden_paths`` names and that exist now, and the files that this process has open."""

@@ -12,7 +12,9 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from cantrip_acp.files.paths import within, within_any
 
 MANAGERS = (
     ".pyenv", ".rbenv", ".nodenv", ".jenv", ".asdf", ".nvm", ".volta", ".fnm", ".deno", ".ghcup", ".opam", ".rye",
@@ -179,14 +181,6 @@ def _links_on_the_way(path: str, links: dict[str, str]) -> None:
             return
 
 
-def within(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip("/") + "/")
-
-
-def within_any(path: str, roots: Iterable[str]) -> bool:
-    return any(within(path, root) for root in roots)
-
-
 PASSED_VARIABLES = (
     "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_COLLATE", "LC_MESSAGES", "LC_NUMERIC", "LC_TIME", "TZ",
     "PYENV_ROOT", "PYENV_VERSION", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "NVM_DIR", "NVM_BIN",
@@ -242,6 +236,18 @@ class Host:
             shell=shell,
             cores=os.cpu_count() or 1,
         )
+
+    def showing(self, found: Tools) -> Host:
+        """These facts with more tools visible."""
+        return replace(
+            self,
+            tools=tuple(sorted({*self.tools, *found.roots})),
+            links=tuple(sorted({*self.links, *found.links})),
+        )
+
+    def with_tools(self, path: Iterable[str], more: Iterable[str] = ()) -> Host:
+        """These facts with what `find_tools` finds visible: folders of programs, and installation prefixes."""
+        return self.showing(find_tools(path, self.home, more))
 
 
 def _system_folders() -> list[tuple[str, str | None]]:

@@ -11,7 +11,9 @@ import shutil
 import sys
 from dataclasses import dataclass, replace
 
-from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools, is_python, within
+from cantrip_acp.files.paths import within
+from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools
+from cantrip_acp.sandbox.policy.host_toolchains import is_python as is_python
 from cantrip_acp.types.errors import DefinitionError
 
 VENV = "venv"
@@ -65,13 +67,8 @@ class Interpreter:
         environment = tuple(pair for pair in host.environment if pair[0] != "VIRTUAL_ENV")
         if self.prefix is not None:
             environment += (("VIRTUAL_ENV", self.prefix),)
-        return replace(
-            host,
-            path=tuple(dict.fromkeys((folder, *host.path))),
-            tools=tuple(sorted({*host.tools, *found.roots})),
-            links=tuple(sorted({*host.links, *found.links})),
-            environment=environment,
-        )
+        path = tuple(dict.fromkeys((folder, *host.path)))
+        return replace(host.showing(found), path=path, environment=environment)
 
 
 def find(chosen: str | None, host: Host, base: str | None = None) -> Interpreter:

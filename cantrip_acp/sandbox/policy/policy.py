@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cantrip_acp.files import guarded
+from cantrip_acp.files.paths import within, within_any
 from cantrip_acp.files.protected_paths import is_secret_file, plain, protected_by
 from cantrip_acp.sandbox.network.hosts import AllowedHosts
 from cantrip_acp.sandbox.policy.git_repositories import Unfetched
-from cantrip_acp.sandbox.policy.host_toolchains import Host, within, within_any
+from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings
 from cantrip_acp.types.errors import DefinitionError, SandboxError
 
@@ -28,6 +29,8 @@ PROXY_PORT = 21128
 """The port at 127.0.0.1 inside the sandbox where the proxy listens, if `bash_network` is a list of hosts."""
 
 MIB = 1024 * 1024
+MEMORY = 4096 * MIB
+"""Bytes that all processes of a sandbox may use, unless it says otherwise."""
 
 _ALL_FETCHED = Unfetched()
 
@@ -64,7 +67,7 @@ class Limits:
     timeout_ms: int = 120_000
     output: int = 100_000
     processes: int = 512
-    memory: int = 4096 * MIB
+    memory: int = MEMORY
     file: int = 4096 * MIB
     open_files: int = 4096
     temporary: int = 1024 * MIB
@@ -106,20 +109,19 @@ class Policy:
     shell: str
     limits: Limits
 
-
-def reasons(policy: Policy) -> dict[str, str]:
-    """For each protected path and each path that cannot be created: the reason why it is protected."""
-    found: dict[str, str] = {}
-    for path in (*policy.protected, *policy.absent):
-        *_, folder, name = ["", *map(plain, path.split("/"))]
-        row = protected_by(name, folder)
-        if row is None and (named := guarded.why_named(path)) is not None:
-            found[path] = named
-            continue
-        if row is None and name in ("bin", "scripts"):
-            row = protected_by("python", "bin")
-        found[path] = row.reason if row is not None else "git expects a submodule there"
-    return found
+    def reasons(self) -> dict[str, str]:
+        """For each protected path and each path that cannot be created: the reason why it is protected."""
+        found: dict[str, str] = {}
+        for path in (*self.protected, *self.absent):
+            *_, folder, name = ["", *map(plain, path.split("/"))]
+            row = protected_by(name, folder)
+            if row is None and (named := guarded.why_named(path)) is not None:
+                found[path] = named
+                continue
+            if row is None and name in ("bin", "scripts"):
+                row = protected_by("python", "bin")
+            found[path] = row.reason if row is not None else "git expects a submodule there"
+        return found
 
 
 def check_roots(writable: Iterable[str], workspace: str | None, home: str, more_readable: Iterable[str] = ()) -> None:
@@ -152,6 +154,7 @@ def compose(
     named: Iterable[str] = (),
     named_absent: Iterable[str] = (),
     folder: str | None = None,
+    memory: int = MEMORY,
 ) -> Policy:
     """Make a policy from options, a workspace and the protected paths found there.
 
@@ -247,6 +250,7 @@ def compose(
             timeout_ms=options.bash_timeout_ms,
             output=options.bash_max_output_bytes,
             processes=options.sandbox_max_processes,
+            memory=memory,
             cpu_percent=options.sandbox_cpu_percent,
         ),
     )

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable
 
-from cantrip_acp.sandbox.policy.policy import Policy, reasons
+from cantrip_acp.sandbox.policy.policy import Policy
 
 _OF_EXISTING = ("Read-only file system", "Device or resource busy")
 """What a write to a protected path says. Reading it says neither."""
@@ -40,7 +40,7 @@ def explain_refusals(policy_of: Callable[[], Policy], output: str) -> str:
                 found[name] = path
     if not found:
         return ""
-    because = reasons(policy)
+    because = policy.reasons()
     return "".join(
         f"cantrip: {name} is protected here, because {because[path]}; only a person changes it. Say in your answer what should "
         "be changed there\n"

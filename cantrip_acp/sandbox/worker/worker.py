@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from cantrip_acp.sandbox.launch import bubblewrap, causes, limits, seatbelt
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
 from cantrip_acp.sandbox.launch.process_group import GroupTree, GroupWatchdog, set_priority
-from cantrip_acp.sandbox.launch.process_tree import Hooks, Launch, Tree, memory_file, sandbox_error
+from cantrip_acp.sandbox.launch.process_tree import Hooks, Launch, Tree, memory_file, sandbox_error, start_soon
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.launch.sandbox import Sandbox, control_groups
 from cantrip_acp.sandbox.policy.interpreter import Interpreter
@@ -49,7 +50,6 @@ _BOOT = (
     f" %% sys.version.split()[0]); sys.path.insert(0, sys.argv[3]); "
     "from _cantrip.%s import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
-LARGEST_ANSWER = 64 * MIB
 _MOST_QUEUED = 128 * MIB
 _MAX_INVALID = 1_000
 """The maximum number of invalid messages of one cell. With more, the worker is killed."""
@@ -83,6 +83,11 @@ class Worker:
     """
 
     program = "worker"
+    largest_answer = 64 * MIB
+    """The most bytes of an answer to a gate call, as JSON."""
+    first_check, check_interval = limits.FIRST_CHECK, limits.CHECK_INTERVAL
+    """Seconds until the first `judge`, and between two."""
+    start_soon = staticmethod(start_soon)
 
     def __init__(self, sandbox: Sandbox, interpreter: Interpreter, memory_mb: int, listening: WorkerCallbacks) -> None:
         self.taken_away = sandbox.identities()
@@ -108,6 +113,7 @@ class Worker:
         self._most_bytes = 0
         self._private: seatbelt.PrivateFolder | None = seatbelt.PrivateFolder.make() if found.seatbelt else None
         self._watchdog: limits.Watchdog
+        self._watching = limits.WatchdogRunner()
         if self._private is not None:
             measured = self._private.measured(prepared)
             self._watchdog = GroupWatchdog(self._policy.limits, measured, prepared.writable)
@@ -328,10 +334,10 @@ class Worker:
         """Send a command or an answer. If it cannot be sent, the worker is killed."""
         self._send(JSON, msgspec.json.encode(data))
 
-    def send_answer(self, data: Mapping[str, object], most: int) -> None:
-        """Send an answer. If it has more than ``most`` bytes, send an error about its size instead."""
+    def send_answer(self, data: Mapping[str, object]) -> None:
+        """Send an answer. If it has more than `largest_answer` bytes, send an error about its size instead."""
         body = msgspec.json.encode(data)
-        if len(body) > most:
+        if len(body) > self.largest_answer:
             body = msgspec.json.encode(
                 {
                     "id": data["id"],
@@ -390,6 +396,10 @@ class Worker:
             signal.pidfd_send_signal(self._pidfd, number)
         except ProcessLookupError:
             return
+
+    def judge(self, on_verdict: Callable[[str | None], None], times: int = 1) -> None:
+        """`watch` the tree, in a thread if that is slow, and then call ``on_verdict`` with what it says, now or later."""
+        self._watching.ask(partial(self.watch, times), on_verdict)
 
     def watch(self, times: int = 1) -> str | None:
         """The reason why the worker's tree must be killed, or None; see `Watchdog.verdict`.

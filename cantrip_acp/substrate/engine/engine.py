@@ -271,10 +271,9 @@ class Engine:
 
     async def _execute(self, process_id: str, program: Chunk, given: dict[str, Any]) -> dict[str, Any]:
         from cantrip_acp.gates.sandbox_options import sandbox_options
-        from cantrip_acp.sandbox.launch import self_test
-        from cantrip_acp.sandbox.launch.sandbox import Sandbox
+        from cantrip_acp.sandbox import Sandbox, ensure_checked
 
-        await self_test.ensure_checked()
+        await ensure_checked()
         executable = str(program.body["executable"])
         if self.workspace is not None and "/" in executable:
             # A name without a folder is one of the sandbox's own programs, such as python3.

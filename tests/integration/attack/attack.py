@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cantrip_acp.sandbox.launch.sandbox import Outcome
+from cantrip_acp.sandbox import Outcome
 from tests.integration.attack.attack_scene import Scene
 from tests.integration.attack.weakened_sandbox import Defence
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.files.protected_paths import why_protected
 from cantrip_acp.gates.sandbox_options import sandbox_options
-from cantrip_acp.sandbox import SandboxOptions
-from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
+from cantrip_acp.sandbox import Outcome, Sandbox, SandboxOptions
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from unittest import mock
 
 import pytest
 
-from cantrip_acp.sandbox import SandboxOptions
+from cantrip_acp.sandbox import AllowedHosts, SandboxOptions
 from cantrip_acp.sandbox.network import proxy
-from cantrip_acp.sandbox.network.hosts import AllowedHosts
 from cantrip_acp.sandbox.policy.policy import PROXY_PORT
 from tests.integration.attack.attack import TRIED, Attack
 from tests.integration.attack.attack_scene import Scene

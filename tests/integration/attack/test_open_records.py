@@ -14,8 +14,7 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.files import guarded
-from cantrip_acp.sandbox import SandboxOptions
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox import Sandbox, SandboxOptions
 from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import BATCH_LANE

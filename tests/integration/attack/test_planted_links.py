@@ -16,8 +16,7 @@ import pytest
 from cantrip_acp import Loom, Turn
 from cantrip_acp.evaluation.run import SAMPLES, ResultFolder
 from cantrip_acp.git.project_identity import project_id
-from cantrip_acp.sandbox import SandboxOptions
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox import Sandbox, SandboxOptions
 from cantrip_acp.types.errors import DefinitionError
 from cantrip_acp.types.records import CantripRecord, CastRecord
 from tests.integration.attack.attack_scene import Scene

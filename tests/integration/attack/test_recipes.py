@@ -18,8 +18,7 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.recipes import load_for_session
 from cantrip_acp.recipes.trust import Ledger
-from cantrip_acp.sandbox import SandboxOptions
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox import Sandbox, SandboxOptions
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.types.errors import DefinitionError, RecipeError, SandboxError
 from tests.integration.attack.attack_scene import Scene

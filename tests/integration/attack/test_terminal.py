@@ -23,7 +23,7 @@ _DRIVER = """
 import asyncio, contextlib, os, subprocess, sys
 from unittest import mock
 from cantrip_acp.sandbox.launch import process_tree as process
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox import Sandbox
 from cantrip_acp.sandbox import SandboxOptions
 from tests.integration.attack.weakened_sandbox import calls, option
 

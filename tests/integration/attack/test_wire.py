@@ -13,8 +13,8 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.sandbox import GateWire, WireSession
 from cantrip_acp.sandbox.gate_ipc import server
-from cantrip_acp.sandbox.gate_ipc.server import GateWire, WireSession
 from cantrip_acp.types import events
 from tests.integration.attack.attack import TRIED, Attack
 from tests.integration.attack.attack_scene import Scene
@@ -42,7 +42,7 @@ class Wired:
         return f"<{text[:40]}>", False
 
     async def run(self, attack: Attack) -> str:
-        from cantrip_acp.sandbox.launch.sandbox import Sandbox
+        from cantrip_acp.sandbox import Sandbox
 
         scene = self.scene
         box = Sandbox(scene.options(attack), scene.workspace, host=scene.host, wire=self.wire)
@@ -119,7 +119,7 @@ ATTACKS = [
     Attack(
         "more calls than a command may make",
         "for i in $(seq 30); do say $i >/dev/null; done",
-        _limit("MOST_CALLS", 5_000),
+        patched("the bound of calls", server.WireSession, "most_calls", 5_000),
     ),
     Attack(
         "a call by a half-written request",
@@ -154,13 +154,16 @@ EXPECTED: dict[str, Any] = {
     "one request announced many times": lambda w: len(w.calls) > 1,
     "a gate that was not declared": lambda w: any(name == "rm" for name, _ in w.calls),
 }
-_TIGHT = {"LARGEST_REQUEST": 2_000, "MOST_CALLS": 20}
+
+
+@pytest.fixture
+def tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LARGEST_REQUEST", 2_000)
+    monkeypatch.setattr(server.WireSession, "most_calls", 20)
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: a.name)
-async def test_held(attack: Attack, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in _TIGHT.items():
-        monkeypatch.setattr(server, name, value)
+async def test_held(attack: Attack, scene: Scene, tight: None) -> None:
     wired = Wired(scene)
     before = {p: t for p, t in scene.picture().items() if "/wire/" not in p}
     text = await wired.run(attack)
@@ -174,9 +177,7 @@ async def test_held(attack: Attack, scene: Scene, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("attack", [a for a in ATTACKS if a.defence.removed is not _nothing], ids=lambda a: a.name)
-async def test_control(attack: Attack, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in _TIGHT.items():
-        monkeypatch.setattr(server, name, value)
+async def test_control(attack: Attack, scene: Scene, tight: None) -> None:
     wired = Wired(scene)
     with attack.defence.removed(scene):
         text = await wired.run(attack)
@@ -260,7 +261,7 @@ async def test_control_they_are_there_before_they_are_cleaned(text: str, scene: 
     """The control: the same bytes as the sandbox gives them, before anything is cleaned."""
     raw = bytearray()
     box_attack = Attack("raw", f"printf 'begin {text} end\\n'", Defence("cleaning", _nothing))
-    from cantrip_acp.sandbox.launch.sandbox import Sandbox
+    from cantrip_acp.sandbox import Sandbox
 
     box = Sandbox(scene.options(box_attack), scene.workspace, host=scene.host)
     await box.run(box_attack.program, tap=lambda stream, data: raw.extend(data))

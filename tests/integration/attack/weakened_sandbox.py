@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from cantrip_acp.sandbox import Sandbox
 from cantrip_acp.sandbox.launch import bubblewrap, process_tree, seccomp
-from cantrip_acp.sandbox.launch.sandbox import Prepared, Sandbox
+from cantrip_acp.sandbox.launch.sandbox import Prepared
 
 if TYPE_CHECKING:
     from tests.integration.attack.attack_scene import Scene

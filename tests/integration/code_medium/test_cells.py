@@ -215,7 +215,7 @@ async def test_the_loom_is_an_object_where_it_is_shown(make) -> None:
 
 
 async def test_a_loom_of_large_turns_is_read_in_smaller_pieces(make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cantrip_acp.mediums.code.cell.LARGEST_ANSWER", 50_000)
+    monkeypatch.setattr("cantrip_acp.sandbox.Worker.largest_answer", 50_000)
     python = await make(medium=CodeMedium(loom=True))
     python.turn.turns = [{"id": f"t{n}", "text": "x" * 20_000} for n in range(9)] + [{"id": "t9", "text": "x" * 60_000}]
     assert await python.value("import itertools\n[t['id'] for t in itertools.islice(loom, 9)][-1]") == "'t8'"

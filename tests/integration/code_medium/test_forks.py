@@ -13,7 +13,7 @@ import pytest
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from cantrip_acp.sandbox import runtime
 from cantrip_acp.types.errors import EntityBusy, SandboxError
 from cantrip_acp.types.events import Noticed
 from cantrip_acp.types.records import ForkRecord, SnapshotRecord

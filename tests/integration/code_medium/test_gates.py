@@ -86,7 +86,7 @@ async def test_large_results_arrive_whole(make) -> None:
 
 
 async def test_a_result_that_is_too_large_is_an_error(make, monkeypatch) -> None:
-    monkeypatch.setattr("cantrip_acp.mediums.code.cell.LARGEST_ANSWER", 1000)
+    monkeypatch.setattr("cantrip_acp.sandbox.Worker.largest_answer", 1000)
 
     def large() -> str:
         return "x" * 3000

@@ -14,9 +14,9 @@ import pytest
 
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.sandbox_options import sandbox_options
+from cantrip_acp.sandbox import Sandbox
 from cantrip_acp.sandbox.launch import availability, self_test
 from cantrip_acp.sandbox.launch.process_group import TOKEN, GroupTree, processes
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from tests.support import sandbox_exec
 
 Make = Callable[..., Sandbox]

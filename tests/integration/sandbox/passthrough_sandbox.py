@@ -14,7 +14,7 @@ import anyio
 
 from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.mediums.bash import BashMedium, BashSession
-from cantrip_acp.sandbox.launch.sandbox import Outcome
+from cantrip_acp.sandbox import Outcome
 
 
 class PassThrough:

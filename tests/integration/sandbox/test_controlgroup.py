@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.sandbox import runtime
 from cantrip_acp.sandbox.launch import sandbox
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup, cpu_parent, find_parent, limits_memory
-from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from tests.integration.sandbox.conftest import Make
 
 

@@ -17,10 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.sandbox import SandboxOptions
+from cantrip_acp.sandbox import GateWire, Outcome, Sandbox, SandboxOptions
 from cantrip_acp.sandbox.gate_ipc import server
-from cantrip_acp.sandbox.gate_ipc.server import GateWire
-from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
 from tests.integration.sandbox.conftest import both_back_ends
 
 
@@ -312,7 +310,7 @@ async def test_the_same_number_many_times_is_one_call(fast: Box) -> None:
 
 
 async def test_a_flood_of_calls_is_bounded(fast: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST_CALLS", 100)
+    monkeypatch.setattr(server.WireSession, "most_calls", 100)
     outcome = await fast.run("for i in $(seq 130); do say $i >/dev/null || exit 9; done")
     assert outcome.exit_code == 9
     assert "no more than 100 gate calls" in outcome.stderr

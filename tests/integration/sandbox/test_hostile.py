@@ -13,9 +13,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cantrip_acp.sandbox import SandboxOptions
+from cantrip_acp.sandbox import Outcome, Running, Sandbox, SandboxOptions
 from cantrip_acp.sandbox.launch.process_tree import Tree
-from cantrip_acp.sandbox.launch.sandbox import Outcome, Running, Sandbox, control_groups
+from cantrip_acp.sandbox.launch.sandbox import control_groups
 from cantrip_acp.types.styled import Styled
 from tests.integration.sandbox.conftest import Make, both_back_ends
 

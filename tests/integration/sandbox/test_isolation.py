@@ -13,8 +13,7 @@ import pytest
 
 from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.sandbox_options import code_paths
-from cantrip_acp.sandbox import SandboxOptions
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox import Sandbox, SandboxOptions
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE
 from cantrip_acp.types.errors import DefinitionError, SandboxError
 from tests.integration.sandbox.conftest import Make, both_back_ends

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.sandbox import Outcome
 from cantrip_acp.sandbox.launch import self_test
-from cantrip_acp.sandbox.launch.sandbox import Outcome
 from cantrip_acp.sandbox.network import netns_listener
 from cantrip_acp.sandbox.policy.policy import PROXY_PORT
 from cantrip_acp.types.errors import SandboxError

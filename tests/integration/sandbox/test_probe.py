@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.sandbox import SandboxOptions
+from cantrip_acp.sandbox import Sandbox, SandboxOptions
 from cantrip_acp.sandbox.launch import availability, seccomp
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.types.errors import SandboxMissing
 
 ROOT = Path(__file__).parents[3]

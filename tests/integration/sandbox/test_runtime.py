@@ -18,8 +18,8 @@ from cantrip_acp.sandbox.policy.placeholders import Placeholders, Pool, is_place
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from cantrip_acp.sandbox import Sandbox
+from cantrip_acp.sandbox import runtime
 from cantrip_acp.sandbox import SandboxOptions
 workspace = Path(sys.argv[1])
 box = Sandbox(SandboxOptions(bash_writable_paths=(str(workspace),)), workspace)

@@ -18,16 +18,20 @@ import pytest
 
 from cantrip_acp.cli.commands import doctor
 from cantrip_acp.files import scratch_copy
-from cantrip_acp.sandbox import SandboxOptions
-from cantrip_acp.sandbox.gate_ipc.server import GateWire
+from cantrip_acp.sandbox import (
+    GateWire,
+    Sandbox,
+    SandboxOptions,
+    Worker,
+    WorkerCallbacks,
+    interpreter,
+    machine,
+    messages,
+)
 from cantrip_acp.sandbox.launch import availability, process_group, self_test
 from cantrip_acp.sandbox.launch.process_group import GroupTree, processes
-from cantrip_acp.sandbox.launch.sandbox import Sandbox, machine
-from cantrip_acp.sandbox.policy import interpreter
 from cantrip_acp.sandbox.policy.policy import MIB
-from cantrip_acp.sandbox.worker import messages
 from cantrip_acp.sandbox.worker.child_processes import GroupProcesses
-from cantrip_acp.sandbox.worker.worker import Worker, WorkerCallbacks
 from cantrip_acp.types.errors import SandboxError, SandboxMissing
 from tests.integration.sandbox.conftest import Make
 from tests.support.waiting import wait_for

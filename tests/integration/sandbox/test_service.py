@@ -5,9 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from cantrip_acp.sandbox import SandboxOptions
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
-from cantrip_acp.sandbox.launch.service import Service
+from cantrip_acp.sandbox import Sandbox, SandboxOptions, Service
 from tests.integration.sandbox.conftest import Make
 
 

@@ -186,8 +186,7 @@ async def test_files_stay_and_nothing_else(workspace: Path, make: Make) -> None:
 
 
 async def test_a_persistent_home(workspace: Path, tmp_path: Path) -> None:
-    from cantrip_acp.sandbox import SandboxOptions
-    from cantrip_acp.sandbox.launch.sandbox import Sandbox
+    from cantrip_acp.sandbox import Sandbox, SandboxOptions
 
     home = tmp_path / "home"
     home.mkdir()

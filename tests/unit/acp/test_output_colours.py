@@ -19,7 +19,7 @@ from cantrip_acp.loom.query.recorded_events import _program_ended
 from cantrip_acp.loom.records.turn_parts import together
 from cantrip_acp.mediums import program_events
 from cantrip_acp.mediums.program_events import ProgramEvents
-from cantrip_acp.sandbox.launch.output import Collector, share
+from cantrip_acp.sandbox import Collector
 from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
 from cantrip_acp.text.redaction import MASK, Redactor
 from cantrip_acp.types import events
@@ -64,7 +64,7 @@ def live(
                     await report.output(UNFINISHED if state[1] else UNFINISHED_PART, state[0])
         for number, name in ((1, "stdout"), (2, "stderr")):
             await report.output(name, collectors[number].finish())
-        stdout, stderr, truncated = share(collectors[1], collectors[2], limit)
+        stdout, stderr, truncated = collectors[1].share(collectors[2], limit)
         return await report.end(Output.of(stdout, stderr, exit_code=0, truncated=truncated))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cantrip_acp.sandbox.launch.output import Cleaner, Collector, clean, part, separate, share
+from cantrip_acp.sandbox import Cleaner, Collector, clean
+from cantrip_acp.sandbox.launch.output import separate
 from cantrip_acp.types.styled import MOST_CHANGES, PLAIN, SGR, Styled, after, join, params_of
 
 
@@ -92,7 +93,7 @@ def test_two_streams_share_one_bound(out: bytes, err: bytes, limit: int) -> None
     a, b = Collector(limit), Collector(limit)
     a.feed(out)
     b.feed(err)
-    first, second, truncated = share(a, b, limit)
+    first, second, truncated = a.share(b, limit)
     assert len(first.text.encode()) + len(second.text.encode()) <= limit
     # A carriage return at the end of a line that goes on is no output yet.
     assert truncated or len(out.rstrip(b"\r")) + len(err.rstrip(b"\r")) <= limit or b"\r" in out + err
@@ -167,7 +168,7 @@ def test_a_part_that_ends_in_a_line_is_read_whole() -> None:
     """What a command printed before a child ran is in the record of that part, so readers get it there too."""
     out, err = Collector(1000), Collector(1000)
     out.feed(b"one\nSeen.")
-    assert part(out, err, 1000)[0].text == "one\nSeen."
+    assert out.part(err, 1000)[0].text == "one\nSeen."
     out.feed(b" more\n")
     assert out.read().text + out.finish().text == "one\nSeen. more\n"
     assert out.text(1000).text == " more\n"
@@ -257,7 +258,7 @@ def test_both_sides_of_a_gap_have_their_colours(codes: list[str], every: int, si
     whole = raw.encode()
     for at in range(0, len(whole), size):
         out.feed(whole[at : at + size])
-    kept, _, truncated = share(out, err, 600)
+    kept, _, truncated = out.share(err, 600)
     assert truncated
     everything = cells_of(raw)
     for shown in (kept, out.finish()):
@@ -274,9 +275,9 @@ def test_both_sides_of_a_gap_have_their_colours(codes: list[str], every: int, si
 def test_a_part_after_a_child_has_the_colours_from_before() -> None:
     out, err = Collector(3000), Collector(3000)
     out.feed(b"\x1b[31mred\n" * 500)
-    part(out, err, 3000)
+    out.part(err, 3000)
     out.feed(b"still red\n\x1b[0mplain\n")
-    assert part(out, err, 3000)[0] == ("still red\nplain\n", ((0, "31"), (10, "")))
+    assert out.part(err, 3000)[0] == ("still red\nplain\n", ((0, "31"), (10, "")))
 
 
 def test_a_state_of_a_line_has_its_colours() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.sandbox import SandboxOptions
+from cantrip_acp.sandbox import Policy, SandboxOptions
 from cantrip_acp.sandbox.launch.seatbelt import PROGRAM, Profile, profile
 from cantrip_acp.sandbox.policy.host_toolchains import Host
-from cantrip_acp.sandbox.policy.policy import Policy, compose
+from cantrip_acp.sandbox.policy.policy import compose
 from cantrip_acp.sandbox.policy.protected import Findings
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.sandbox import SandboxOptions
+from cantrip_acp.sandbox import Policy, SandboxOptions
 from cantrip_acp.sandbox.launch import bubblewrap
 from cantrip_acp.sandbox.launch.bubblewrap import HostPaths
 from cantrip_acp.sandbox.launch.seatbelt import profile
 from cantrip_acp.sandbox.policy.host_toolchains import Host
-from cantrip_acp.sandbox.policy.policy import Policy, compose
+from cantrip_acp.sandbox.policy.policy import compose
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Survey
 from tests.support.sandbox_profile import Disk, Profile, Request
 

@@ -8,11 +8,10 @@ import os
 import shutil
 import signal
 import sysconfig
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cantrip_acp.files.installation import install_command
-from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools
-from cantrip_acp.sandbox.worker.worker import Worker
+from cantrip_acp.sandbox import Worker
 from cantrip_acp.types.errors import SandboxMissing
 
 
@@ -22,15 +21,6 @@ class Monty:
 
     packages: str
     binary: str
-
-    def on(self, host: Host) -> Host:
-        """Return the host facts with both paths visible inside."""
-        found = find_tools([os.path.dirname(self.binary)], host.home, [self.packages])
-        return replace(
-            host,
-            tools=tuple(sorted({*host.tools, *found.roots})),
-            links=tuple(sorted({*host.links, *found.links})),
-        )
 
 
 def find() -> Monty:

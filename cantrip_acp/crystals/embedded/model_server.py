@@ -26,6 +26,7 @@ params.verbosity = 1
 if os.path.lexists(settings["socket"]):
     os.unlink(settings["socket"])
 server = xllamacpp.Server(params)
-print("ready", flush=True)
+sys.stdout.write("ready\n")
+sys.stdout.flush()
 while True:
     time.sleep(3600)

@@ -65,6 +65,10 @@ class _Server:
         other.close()
         return int(_line(own)), own
 
+    def serves(self) -> bool:
+        """Whether it is this process's, and there. Something may have killed it, and one failure is enough."""
+        return self.pid == os.getpid() and self._process.poll() is None
+
     def end(self) -> None:
         if os.getpid() == self.pid:
             self._channel.close()
@@ -119,7 +123,7 @@ class Popen(subprocess.Popen[Any]):
             )  # fmt: skip
             return
         global _server
-        if _server is None or _server.pid != os.getpid():
+        if _server is None or not _server.serves():
             _server = _Server()
         if _settings(environment) != _server.settings:
             super()._execute_child(  # type: ignore[misc]

@@ -61,9 +61,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
-# No example has a time limit: on a busy machine any may be slow. CI tries the same examples each time, so that a commit
-# fails for what it changed; elsewhere every run looks for new ones.
-hypothesis.settings.register_profile("tests", deadline=None, derandomize="CI" in os.environ)
+# No example has a time limit, and none is too slowly made: on a busy machine any may be. A fixture for all examples is what a test
+# wants that has one. CI tries the same examples each time, so that a commit fails for what it changed; elsewhere every run looks
+# for new ones.
+hypothesis.settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+)
 hypothesis.settings.load_profile("tests")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.acp_client import SOON, RawClient
@@ -26,9 +26,7 @@ METHODS = [
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 values = st.recursive(scalars, lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(max_size=8), v, max_size=4))
-SETTINGS = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+SETTINGS = settings(max_examples=300, deadline=None)
 
 
 @pytest.fixture(scope="module")

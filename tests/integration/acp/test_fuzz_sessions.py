@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.support.acp_client import SOON, Silence
@@ -223,7 +223,6 @@ def listen(agent: Hostile, silence: float, most: int) -> bool:
     # What one example did is still there in the next, so none can be made smaller: the seed and the last lines are told.
     phases=[Phase.generate],
     report_multiple_bugs=False,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(st.integers(0, 2**32))
 def test_conversations(agent: Hostile, seed: int) -> None:

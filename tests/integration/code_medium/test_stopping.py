@@ -110,11 +110,15 @@ async def test_a_gate_that_waits_is_interrupted_with_the_cell(make) -> None:
 @pytest.mark.parametrize("code", STUBBORN)
 async def test_a_cancel_takes_at_most_200_ms(python, code: str) -> None:
     await python("import time, asyncio, threading, subprocess")
-    with anyio.move_on_after(0.3) as scope:
-        await python(KEPT + "print('began')\n" + code)
-    late = anyio.current_time() - scope.deadline
-    assert scope.cancelled_caught
-    assert late < 0.35  # 200 ms, and what a busy machine adds
+    for left in (2, 1, 0):
+        with anyio.move_on_after(0.3) as scope:
+            await python(KEPT + "print('began')\n" + code)
+        late = anyio.current_time() - scope.deadline
+        assert scope.cancelled_caught
+        # 200 ms, and what a busy machine adds, which is not much three times in a row.
+        if late < 0.35:
+            break
+        assert left, late
     assert python.turn.partial is not None
     assert python.turn.partial.stdout.startswith("began\n")
     assert "stopped by a cancel" in (python.turn.partial.error or "")
@@ -123,10 +127,14 @@ async def test_a_cancel_takes_at_most_200_ms(python, code: str) -> None:
 
 @pytest.mark.timing
 async def test_a_cancel_of_a_deaf_cell_kills(python) -> None:
-    await python(KEPT)
-    with anyio.move_on_after(0.2) as scope:
-        await python("sum(range(10**12))")
-    assert anyio.current_time() - scope.deadline < 0.35
+    for left in (2, 1, 0):
+        await python(KEPT)
+        with anyio.move_on_after(0.2) as scope:
+            await python("sum(range(10**12))")
+        late = anyio.current_time() - scope.deadline
+        if late < 0.35:
+            break
+        assert left, late
     assert "Lost with it: kept" in (python.turn.partial.error or "")
     assert "NameError" in ((await python("kept")).error or "")
 

@@ -207,5 +207,5 @@ async def test_summoned_children_end_with_a_cancel_at_every_level() -> None:
         while entity.busy or any(worker is not None and not worker.tree.exited for worker in workers):
             await anyio.sleep(0.005)
         took = time.perf_counter() - began
-    assert took < 0.3
+    assert took < 1
     assert [record.reason for record in ends(spell)].count("parent_terminated") == 3

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp.files.ignore_files import level_of
@@ -108,7 +108,7 @@ FILES = [
 ]
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, deadline=None)
 @given(top=LINES, inner=LINES)
 @example(top=["*", "!*/", "!*.x"], inner=[])
 @example(top=["/*", "!/a"], inner=["!b"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp import Loom, LoomError, Turn
@@ -127,7 +127,7 @@ def newer(data: bytes) -> bool:
     return False
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=250, deadline=None)
 @given(damaged())
 def test_what_is_good_opens_and_the_rest_is_named(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:

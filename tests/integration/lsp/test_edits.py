@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lsprotocol import types
 
@@ -81,9 +81,7 @@ def everything(client: Client, uri: str) -> dict[str, Any]:
 
 
 @given(data=st.data())
-@settings(
-    max_examples=14, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=14, deadline=None)
 def test_edits(session: tuple[Client, Encoding], data: st.DataObject) -> None:
     client, encoding = session
     text = TextDocument(data.draw(st.sampled_from(STARTS)), encoding)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lsprotocol import types
 
@@ -105,7 +105,7 @@ EDIT = st.tuples(
 
 
 @given(edits=st.lists(EDIT, min_size=1, max_size=12))
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None)
 def test_any_edits_end_where_a_fresh_reading_does(session: Client, edits: list) -> None:
     client = session
     name = f"r{time.monotonic_ns()}.cantrip.yaml"

@@ -87,11 +87,15 @@ async def test_the_tree_is_gone_within_300_milliseconds(command: str, make: Make
     marker = a_time(command)
     box = make()
     await box.run("true")
-    began = time.perf_counter()
-    outcome = await box.run(command.format(n=marker), timeout_ms=300)
-    took = time.perf_counter() - began
-    assert alive(marker) == []
-    assert took < (0.3 if outcome.timed_out else 0.2) + 0.3
+    for left in (2, 1, 0):
+        began = time.perf_counter()
+        outcome = await box.run(command.format(n=marker), timeout_ms=300)
+        took = time.perf_counter() - began
+        assert alive(marker) == []
+        # Other work of the machine may make one longer, and not three in a row.
+        if took < (0.3 if outcome.timed_out else 0.2) + 0.3:
+            break
+        assert left, took
 
 
 @both_back_ends

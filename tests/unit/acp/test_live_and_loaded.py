@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
@@ -176,7 +176,7 @@ STEP = st.builds(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(st.lists(st.lists(STEP, min_size=1, max_size=4), min_size=1, max_size=3), st.sampled_from(CLIENTS))
 def test_any_session(tmp_path: Path, casts: list[list[dict[str, Any]]], client: ClientAbilities) -> None:
     (tmp_path / "a.txt").unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cantrip_acp
@@ -158,7 +158,6 @@ async def test_a_key_in_the_name_or_the_id_of_a_call_is_masked(where: str, tmp_p
     assert not view.differing
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.text("ab", min_size=8, max_size=12), min_size=1, max_size=3),
     st.lists(st.text("abx ", max_size=9), max_size=12),

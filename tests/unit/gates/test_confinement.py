@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp.gates.contract import Gate, GateReply
@@ -268,7 +268,7 @@ PATHS = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None)
 @given(path=PATHS | st.text(max_size=20), gate_args=st.sampled_from(EACH[:4]))
 def test_no_path_leads_out(tmp_path: Path, path: str, gate_args: tuple[Gate, dict[str, str]]) -> None:
     """Property: outside stays as it was, and nothing of it is in any result, whatever the path."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp.gates.contract import GateReply
@@ -54,7 +54,7 @@ def test_past_the_end(call: Call, workspace: Path, content: str, offset: int, li
         call(READ_FILE, path="f.txt", offset=offset)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None)
 @given(
     content=st.text(st.sampled_from("ab\n\ré"), max_size=60),
     offset=st.integers(1, 12),

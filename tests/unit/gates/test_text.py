@@ -6,7 +6,7 @@ import codecs
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp.gates.files import file_content as text
@@ -66,7 +66,7 @@ ENCODINGS = [
 ]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None)
 @given(
     encoding=st.sampled_from(ENCODINGS),
     before=st.text(st.sampled_from("abé ü\r\n\t¿"), max_size=60),
@@ -158,7 +158,7 @@ def test_a_name_that_is_no_encoding_of_files_is_not_used(tmp_path: Path, name: s
     assert (tmp_path / "f.txt").read_text() == "é\\n"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None)
 @given(content=st.text(st.characters(exclude_categories=["Cs"]), max_size=80))
 def test_what_is_written_is_what_is_read(tmp_path: Path, content: str) -> None:
     context = context_of(tmp_path)
@@ -169,7 +169,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path, content: str) -> None:
         assert call_in(context, READ_FILE, path="file.txt").result == content.removeprefix("\ufeff")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None)
 @given(before=st.binary(max_size=40).filter(lambda b: b"\0" not in b), after=st.binary(max_size=40))
 def test_broken_bytes_around_an_edit_stay(tmp_path: Path, before: bytes, after: bytes) -> None:
     after = after.replace(b"\0", b"")

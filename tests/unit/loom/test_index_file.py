@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_acp.loom.records.tree import Place
@@ -13,7 +13,6 @@ _names = st.text(max_size=4)
 _some = st.none() | _names
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(
         _names,

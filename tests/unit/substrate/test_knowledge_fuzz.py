@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -22,12 +22,7 @@ from cantrip_acp.substrate.knowledge import CHUNK_TOKENS, render
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 
 TIMES = int(os.environ.get("FUZZ", "1"))
-SETTINGS = settings(
-    max_examples=120 * TIMES,
-    deadline=None,
-    derandomize=TIMES == 1,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+SETTINGS = settings(max_examples=120 * TIMES, deadline=None, derandomize=TIMES == 1)
 _numbers = itertools.count()
 
 CLAIMS = [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp import Loom
@@ -358,7 +358,7 @@ _NODE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None)
 @given(nodes=st.lists(_NODE, max_size=6), ok=st.booleans(), stop=st.sampled_from([None, "max_turns", "x"]))
 def test_any_graph_is_taken_or_refused(nodes: list[dict[str, Any]], ok: bool, stop: str | None, tmp_path: Path) -> None:
     """Whatever the graph, the import ends in a loom that exports, or in an error of ours."""

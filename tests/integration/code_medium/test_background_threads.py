@@ -24,7 +24,7 @@ started = []
 WAIT = """
 started.append(1)
 import time
-for _ in range(400):
+for _ in range(6000):
     if said: break
     time.sleep(0.005)
 said, echo("from the second cell")
@@ -94,7 +94,7 @@ async def test_a_process_that_a_thread_of_an_earlier_cell_starts_gets_an_error(p
     )
     seen = await python.value(
         "open('/tmp/go', 'w').close()\n"
-        "for _ in range(400):\n"
+        "for _ in range(6000):\n"
         "    if os.path.exists('/tmp/over'): break\n"
         "    time.sleep(0.01)\n"
         "now = subprocess.run(['cantrip_echo', 'now'], capture_output=True, text=True).stdout\n"

@@ -226,10 +226,10 @@ async def test_a_loom_of_large_turns_is_read_in_smaller_pieces(make, monkeypatch
 async def test_threads_live_from_cell_to_cell(python) -> None:
     await python(
         "import threading, time\nticks = []\ndef tick():\n    while True:\n        ticks.append(1); time.sleep(0.005)\n"
-        "threading.Thread(target=tick, daemon=True).start()\ntime.sleep(0.05)"
+        "threading.Thread(target=tick, daemon=True).start()\nwhile not ticks: time.sleep(0.005)"
     )
     first = int(await python.value("len(ticks)") or 0)
-    await python("time.sleep(0.05)")
+    await python("before = len(ticks)\nwhile len(ticks) == before: time.sleep(0.005)")
     assert 0 < first < int(await python.value("len(ticks)") or 0)
 
 

@@ -111,12 +111,16 @@ async def test_a_failure_is_a_gate_error_with_the_gates_words(make) -> None:
 @both_back_ends
 async def test_threads_call_at_once(make) -> None:
     under_way, most = 0, 0
+    together = anyio.Event()
 
     async def slow(n: int) -> int:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        await anyio.sleep(0.05)
+        if most == 8:
+            together.set()
+        with anyio.move_on_after(30):
+            await together.wait()
         under_way -= 1
         return n * 2
 

@@ -71,7 +71,7 @@ async def test_samples_leave_no_files_open(coding: Suite, tmp_path: Path) -> Non
         before = len(os.listdir("/proc/self/fd"))
         for number in range(3):
             await tried(named(coding, "bug-discount"), tmp_path / str(number))
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before
     finally:
         gc.enable()
 

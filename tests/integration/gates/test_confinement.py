@@ -39,4 +39,4 @@ def test_descriptors_do_not_pile_up(call: Call, workspace: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         every_way()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before

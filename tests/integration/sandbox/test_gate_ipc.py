@@ -292,7 +292,7 @@ async def test_forged_calls_harm_nothing(command: str, fast: Box) -> None:
     assert outcome.ended_because is None
     assert outcome.duration_ms < 50_000
     assert all(name in ("say", "give") for name, _ in fast.calls)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     # The wire works as before, in the same command's successor.
     fast.calls.clear()
     fast.answer = None

@@ -44,7 +44,7 @@ async def test_callers_wait_and_are_served_in_the_order_in_which_they_came(space
     served: list[tuple[int, str]] = []
 
     async def caller(number: int) -> None:
-        served.append((number, (await space.in_({"lane": "build"}, timeout_s=20)).id))
+        served.append((number, (await space.in_({"lane": "build"}, timeout_s=60)).id))
 
     async with anyio.create_task_group() as callers:
         for number in range(5):
@@ -73,14 +73,14 @@ async def test_a_caller_who_is_cancelled_takes_no_tuple(space: TupleSpace) -> No
         await space.out(work(1))
         tasks.cancel_scope.cancel()
     # Whether it came in time or not, the tuple was not lost: a cancelled caller gives it back.
-    assert (await space.in_({"lane": "build"}, timeout_s=5)).id == work(1).id
+    assert (await space.in_({"lane": "build"}, timeout_s=60)).id == work(1).id
 
 
 async def test_different_patterns_do_not_hold_each_other_up(space: TupleSpace) -> None:
     got: list[str] = []
 
     async def caller(lane: str) -> None:
-        got.append((await space.in_({"lane": lane}, timeout_s=20)).lane)
+        got.append((await space.in_({"lane": lane}, timeout_s=60)).lane)
 
     async with anyio.create_task_group() as callers:
         callers.start_soon(caller, "never-first")
@@ -120,7 +120,7 @@ async def test_eval_puts_a_tuple_when_it_is_computed(space: TupleSpace) -> None:
     with pytest.raises(WaitTimeout):
         await space.rd({"lane": "done"}, timeout_s=0.02)
     gate.set()
-    assert (await space.rd({"lane": "done"}, timeout_s=20)).parent_id == work(1).id
+    assert (await space.rd({"lane": "done"}, timeout_s=60)).parent_id == work(1).id
 
 
 async def test_a_subscriber_gets_the_past_and_what_comes_and_goes_on_from_its_cursor(space: TupleSpace) -> None:

@@ -404,7 +404,7 @@ async def test_a_deadline_stops_what_runs_and_lets_nothing_begin(store: TupleSto
         await anyio.sleep_forever()
         raise AssertionError
 
-    late, slow = work("a.b", number=1, agent_terms=at(-1)), work("a.b", number=2, agent_terms=at(0.3))
+    late, slow = work("a.b", number=1, agent_terms=at(-1)), work("a.b", number=2, agent_terms=at(3))
     store.put([late, slow])
     await run_all(store, {"a.b": forever})
     assert "nothing is left of the tuple's deadline_iso" in (stored(store, late).error or "")
@@ -413,11 +413,16 @@ async def test_a_deadline_stops_what_runs_and_lets_nothing_begin(store: TupleSto
 
 async def test_at_most_so_many_at_once_and_more_than_one(store: TupleStore) -> None:
     running, most = 0, 0
+    together = anyio.Event()
 
     async def step(call: StepCall) -> StepResult:
         nonlocal running, most
         running += 1
         most = max(most, running)
+        if most == 3:
+            together.set()
+        with anyio.move_on_after(30):
+            await together.wait()
         await anyio.sleep(0.02)
         running -= 1
         return StepResult()

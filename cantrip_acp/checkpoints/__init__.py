@@ -2,5 +2,5 @@
 
 `store` is the database of one workspace (contents, checkpoints, marks). `watcher` knows the present files and finds what
 changed, without git. `restore` plans and does a restore, with a three-way merge (`merge`) where the user changed a file
-too. Imports only `files/` and `core/errors`. Start reading with `store`; `core/lifecycle/checkpoints.py` uses it all.
+too. Imports only `db/`, `files/` and `types/`. Start reading with `store`; `core/lifecycle/checkpoints.py` uses it all.
 """

@@ -26,8 +26,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from cantrip_acp.db import sqlite as db
 from cantrip_acp.files import paths
-from cantrip_acp.files.sqlite_file import use_write_ahead_log
 from cantrip_acp.types.errors import CheckpointError
 
 FOLDER = "checkpoints"
@@ -117,7 +117,7 @@ class Store:
 
     def __init__(self, workspace: str | os.PathLike[str], *, state: Path | None = None, create: bool = True) -> None:
         self.workspace = os.path.realpath(workspace)
-        folder = (state if state is not None else paths.state_dir()) / FOLDER
+        folder = Path(os.path.abspath(state if state is not None else paths.state_dir())) / FOLDER
         self.path = folder / f"{store_name(self.workspace)}.db"
         self._mutex = threading.RLock()
         self._lock = -1
@@ -127,9 +127,9 @@ class Store:
             elif not self.path.exists():
                 raise CheckpointError(f"no files of {self.workspace} were kept: there is no {self.path}")
             self._lock = _shared_lock(self.path.with_suffix(".lock"))
-            self._base = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+            self._base = db.connect(f"{self.path.as_uri()}?mode=rwc", _BUSY)
             os.chmod(self.path, 0o600)
-            use_write_ahead_log(self._base, _BUSY)
+            db.use_write_ahead_log(self._base, _BUSY)
             self._base.execute("PRAGMA synchronous=NORMAL")
             self._base.executescript(_SCHEMA)
             self._base.execute("INSERT OR IGNORE INTO about VALUES ('workspace', ?)", (os.fsencode(self.workspace),))
@@ -160,13 +160,8 @@ class Store:
                 if self._base.in_transaction:
                     yield self._base
                     return
-                self._base.execute("BEGIN IMMEDIATE")
-                try:
+                with db.transaction(self._base):
                     yield self._base
-                except BaseException:
-                    self._base.rollback()
-                    raise
-                self._base.commit()
             except sqlite3.Error as problem:
                 raise CheckpointError(f"the checkpoints at {self.path} cannot be written: {problem}") from None
 

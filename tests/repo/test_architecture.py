@@ -124,6 +124,7 @@ LISTED = re.findall(r"cantrip_acp\.([\w.]+)", CONTRACTS["importlinter:contract:l
 # Folders that share a line of the exhaustive contract: the other contract says which of their modules is above which.
 INTERLEAVED = (
     "core",
+    "db",
     "delegation",
     "gates",
     "mediums",

@@ -37,10 +37,10 @@ def display_address(where: str) -> str:
     """An address for people, without a password."""
     if not where.startswith(POSTGRES):
         return where
-    from cantrip_acp.loom.stores.postgres_url import PgUrl
+    from cantrip_acp.db.postgres_url import PgUrl
 
     try:
-        return PgUrl.of(where).shown
+        return PgUrl.of(where, LoomError).shown
     except LoomError:
         return "postgresql://…"
 

@@ -9,36 +9,32 @@ to change, delete or truncate rows.
 from __future__ import annotations
 
 import contextlib
-import select
 import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.files.installation import install_command
+from cantrip_acp.db import Kind
 from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.stores import cast_locks, checksum, rows
-from cantrip_acp.loom.stores.postgres_url import PgUrl
 from cantrip_acp.types.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomWriteError
 from cantrip_acp.types.records import CastRecord, LaterRecord, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree
 
+_KIND = Kind("loom", 0x63616E74, LoomError, LoomError, "")
 try:
     import psycopg
-    from psycopg.conninfo import conninfo_to_dict
+
+    from cantrip_acp.db.postgres import Connection, Server, is_lost
+    from cantrip_acp.loom.stores.postgres_cast_locks import RUNNING, PgCastLocks, abandon
 except ImportError as error:
-    raise LoomError(
-        f"a loom in PostgreSQL needs psycopg ({error}): {install_command('postgres')}; or keep it in sqlite:FILE"
-    ) from None
+    raise _KIND.without_driver(error, "keep it in sqlite:FILE") from None
 
-from cantrip_acp.loom.stores.postgres_cast_locks import RUNNING, PgCastLocks, abandon
-
-_DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-acp", "tcp_user_timeout": "30000"}
 _SERVER = "Check the server (does it run, and has it disk space?) and try again"
 _PAGE = {"head": 20_000, "body": 500}
 
@@ -52,8 +48,8 @@ class PostgresStore:
     """
 
     def __init__(self, url: str, *, fsync: bool = False, readonly: bool = False) -> None:
-        self._url = PgUrl.of(url)
-        self.location: str | None = self._url.shown
+        self._server = Server(_KIND, url, "cantrip-acp")
+        self.location: str | None = self._server.location
         """The address, without a password."""
         self._address = url
         self.problems: list[Problem] = []
@@ -66,57 +62,42 @@ class PostgresStore:
         self._chained = True
         self._closed = False
         self._reconnecting = threading.Lock()
-        self._locks = PgCastLocks(self._connect, _is_lost, self._ended)
-        self._base: psycopg.Connection[Any] | None = self._connect()
+        self._locks = PgCastLocks(self._connect, is_lost, self._ended)
+        self._base: Connection | None = self._connect()
         try:
             self._loom = self._prepare(self._base)
             self._locks.loom = self._loom
             cast_locks.not_for_children(self)
         except psycopg.Error as error:
             self.close()
-            raise LoomError(self._error_text("cannot open", error)) from None
+            raise self._server.failure("open", error) from None
         except BaseException:
             self.close()
             raise
 
     def __repr__(self) -> str:
-        return f"PostgresStore({self._url.shown!r})"
+        return f"PostgresStore({self._server.location!r})"
 
-    def _error_text(self, what: str, error: object) -> str:
-        return f"{what} loom {self._url.shown}: {self._url.clean(error)}"
+    def _connect(self) -> Connection:
+        settings = ["SET lock_timeout = '10s'"]
+        if self._fsync:
+            settings.append("SET synchronous_commit = on")
+        if self.readonly:
+            settings.append("SET default_transaction_read_only = on")
+        return self._server.connect(*settings)
 
-    def _connect(self) -> psycopg.Connection[Any]:
-        try:
-            settings: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(self._url.server)}
-        except psycopg.Error:
-            # The driver's message repeats parts of the address.
-            raise LoomError(
-                f"cannot open loom {self._url.shown}: the address has a part that PostgreSQL does not know"
-            ) from None
-        try:
-            base = psycopg.connect(**settings, autocommit=True)
-            base.execute("SET lock_timeout = '10s'")
-            if self._fsync:
-                base.execute("SET synchronous_commit = on")
-            if self.readonly:
-                base.execute("SET default_transaction_read_only = on")
-        except psycopg.Error as error:
-            mend = "Is the server running and reachable, and are user, password (or ~/.pgpass) and database right?"
-            raise LoomError(f"{self._error_text('cannot open', error)}. {mend}") from None
-        return base
-
-    def _prepare(self, base: psycopg.Connection[Any]) -> int:
+    def _prepare(self, base: Connection) -> int:
         if not self.readonly:
             self._create_tables(base)
         elif not self._exists(base):
-            raise LoomError(f"cannot open loom {self._url.shown}: this database has no looms")
-        row = base.execute("SELECT id, tables FROM cantrip_looms WHERE name = %s", (self._url.loom,)).fetchone()
+            raise LoomError(f"cannot open loom {self._server.location}: this database has no looms")
+        row = base.execute("SELECT id, tables FROM cantrip_looms WHERE name = %s", (self._server.url.loom,)).fetchone()
         if row is None:
-            raise LoomError(f"cannot open loom {self._url.shown}: no loom of that name is in this database")
+            raise LoomError(f"cannot open loom {self._server.location}: no loom of that name is in this database")
         self._chained = row[1] > 1
         if row[1] > TABLES:
             raise LoomError(
-                f"loom {self._url.shown} has tables of version {row[1]}; this version reads up to {TABLES}. "
+                f"loom {self._server.location} has tables of version {row[1]}; this version reads up to {TABLES}. "
                 "Upgrade cantrip-acp"
             )
         if not (self._chained or self.readonly):
@@ -124,7 +105,7 @@ class PostgresStore:
         self._check_triggers(base)
         return int(row[0])
 
-    def _upgrade(self, base: psycopg.Connection[Any], loom: int) -> None:
+    def _upgrade(self, base: Connection, loom: int) -> None:
         """Upgrade tables of version 1: start the chains after the existing records."""
         ends: dict[str, tuple[int, str]] = {}
         try:
@@ -144,12 +125,12 @@ class PostgresStore:
                     base.execute(UPGRADE.format(tables=TABLES, loom=loom))
         except psycopg.errors.InsufficientPrivilege:
             raise LoomError(
-                f"cannot write loom {self._url.shown}: its tables are of an earlier version; "
+                f"cannot write loom {self._server.location}: its tables are of an earlier version; "
                 "open it once as the owner of its tables, which upgrades them"
             ) from None
         self._chained = True
 
-    def _check_triggers(self, base: psycopg.Connection[Any]) -> None:
+    def _check_triggers(self, base: Connection) -> None:
         """Check the triggers, which the owner of the tables can remove. A missing one is reported, and a writer
         restores it."""
         missing = missing_triggers(base.execute(LOOK).fetchall(), chained=self._chained)
@@ -163,37 +144,38 @@ class PostgresStore:
                     base.execute(GUARDS)
             except psycopg.errors.InsufficientPrivilege:
                 raise LoomError(
-                    f"cannot write loom {self._url.shown}: {what}; open it once as the owner of its tables, which restores them"
+                    f"cannot write loom {self._server.location}: {what}; open it once as the owner of its tables, "
+                    "which restores them"
                 ) from None
         again = "" if self.readonly else "; they are there again"
         self.problems.append(Problem(f"{what}: records may have been changed or deleted meanwhile{again}"))
 
     @staticmethod
-    def _exists(base: psycopg.Connection[Any]) -> bool:
+    def _exists(base: Connection) -> bool:
         # `to_regclass` would repeat its first answer in a transaction that waited for another process.
         look = "SELECT 1 FROM pg_class WHERE relname = 'cantrip_records' AND pg_table_is_visible(oid)"
         return base.execute(look).fetchone() is not None
 
-    def _create_tables(self, base: psycopg.Connection[Any]) -> None:
+    def _create_tables(self, base: Connection) -> None:
         if not self._exists(base):
             with base.transaction():
                 base.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK,))
                 # Another process may have created the tables first.
                 if not self._exists(base):
                     base.execute(SCHEMA + CHAINS + GUARDS)
-        name = self._url.loom
+        name = self._server.url.loom
         known = base.execute("SELECT 1 FROM cantrip_looms WHERE name = %s", (name,)).fetchone()
         if known is None:
             add = "INSERT INTO cantrip_looms (name, tables) VALUES (%s, %s) ON CONFLICT DO NOTHING"
             base.execute(add, (name, TABLES))
 
     @property
-    def _open(self) -> psycopg.Connection[Any]:
+    def _open(self) -> Connection:
         if self._closed:
-            raise LoomError(f"loom {self._url.shown} is closed")
+            raise LoomError(f"loom {self._server.location} is closed")
         # Several threads read; one of them connects again.
         with self._reconnecting:
-            if self._base is None or _is_lost(self._base):
+            if self._base is None or is_lost(self._base):
                 if self._base is not None:
                     self._base.close()
                 self._base = self._connect()
@@ -211,7 +193,7 @@ class PostgresStore:
         keys = {self._locks.key(cast_id): cast_id for cast_id in cast_ids}
         return {keys[key] for (key,) in self._ask(RUNNING, ()) if key in keys} if keys else set()
 
-    def _ended(self, base: psycopg.Connection[Any], cast_ids: set[str]) -> set[str]:
+    def _ended(self, base: Connection, cast_ids: set[str]) -> set[str]:
         """Which of these casts have an end in the database."""
         query = "SELECT head FROM cantrip_records WHERE loom = %s AND kind = 'cast'"
         found = (heads.decode(head) for (head,) in base.execute(query, (self._loom,), binary=True))
@@ -219,7 +201,7 @@ class PostgresStore:
 
     def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
         if self.readonly and not self._closed:
-            raise LoomError(f"loom {self._url.shown} is open for reading only")
+            raise LoomError(f"loom {self._server.location} is open for reading only")
         row = rows.row_of(record, body)
         try:
             base = self._open
@@ -227,14 +209,14 @@ class PostgresStore:
             if self._closed:
                 raise
             raise LoomWriteError(
-                f"cannot write loom {self._url.shown}: {error}; earlier records are safe. {_SERVER}"
+                f"cannot write loom {self._server.location}: {error}; earlier records are safe. {_SERVER}"
             ) from None
         if self._locks.taken & {
             getattr(record, "cast_id", None),
             record.id if isinstance(record, CastRecord) else None,
         }:
             raise LoomError(
-                f"loom {self._url.shown}: while the connection was lost, another process took over this cast and "
+                f"loom {self._server.location}: while the connection was lost, another process took over this cast and "
                 "completed its last turn; load the session again"
             )
         try:
@@ -244,7 +226,7 @@ class PostgresStore:
         except psycopg.Error as error:
             lost = "; the connection was lost, and whether this record is kept is seen when the loom is read again"
             raise LoomWriteError(
-                f"{self._error_text('cannot write', error)}{lost if base.closed else ''}; earlier records are safe. "
+                f"{self._server.failure('write', error)}{lost if base.closed else ''}; earlier records are safe. "
                 f"{_SERVER}"
             ) from None
         self.behind = position != self._seen + 1
@@ -252,7 +234,7 @@ class PostgresStore:
             self._seen = position
         return position
 
-    def _insert(self, base: psycopg.Connection[Any], row: rows.Row) -> int:
+    def _insert(self, base: Connection, row: rows.Row) -> int:
         """Add a row at the end of the loom and of its chain. If another process wrote first, lock, find the new end and
         add it there."""
         prev = self._sums.get(row.entity)
@@ -274,7 +256,7 @@ class PostgresStore:
             self._insert_at(base, row, n, self._chain_end(base, row.entity))
         return int(n)
 
-    def _insert_at(self, base: psycopg.Connection[Any], row: rows.Row, n: int, prev: str) -> str:
+    def _insert_at(self, base: Connection, row: rows.Row, n: int, prev: str) -> str:
         body = bytearray(row.body)
         own = checksum.close(body, prev, n)
         body.pop()
@@ -286,7 +268,7 @@ class PostgresStore:
         base.execute(add, (self._loom, n, *about), prepare=True)
         return own
 
-    def _chain_end(self, base: psycopg.Connection[Any], entity: str) -> str:
+    def _chain_end(self, base: Connection, entity: str) -> str:
         query = "SELECT sum FROM cantrip_chains WHERE loom = %s AND entity = %s"
         found = base.execute(query, (self._loom, entity), prepare=True).fetchone()
         return checksum.START if found is None else str(found[0])
@@ -298,8 +280,8 @@ class PostgresStore:
         if rows.TAKEN in why:
             return LoomAppendOnly(f"loom is append-only: turn {row.turn_id!r} is already written")
         if rows.HEADED in why:
-            return LoomAppendOnly(f"loom {self._url.shown} has its header already")
-        return LoomWriteError(self._error_text("cannot write", error))
+            return LoomAppendOnly(f"loom {self._server.location} has its header already")
+        return LoomWriteError(str(self._server.failure("write", error)))
 
     def _ask(self, query: Any, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Query rows. Repeats the query once if the connection was lost."""
@@ -309,7 +291,7 @@ class PostgresStore:
                 return base.execute(query, values, prepare=True, binary=True).fetchall()
             except psycopg.Error as error:
                 if last or not base.closed:
-                    raise LoomError(self._error_text("cannot read", error)) from None
+                    raise self._server.failure("read", error) from None
         raise AssertionError
 
     def read(self, position: int) -> Record | LaterRecord:
@@ -324,11 +306,11 @@ class PostgresStore:
             bodies = dict(self._ask(query, (self._loom, part)))
             for position in part:
                 if position not in bodies:
-                    raise LoomDamaged(f"loom {self._url.shown}: there is no record {position}")
+                    raise LoomDamaged(f"loom {self._server.location}: there is no record {position}")
                 try:
                     found.append(rows.record_of(bodies[position]))
                 except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-                    raise LoomDamaged(f"loom {self._url.shown}: record {position} is damaged: {error}") from error
+                    raise LoomDamaged(f"loom {self._server.location}: record {position} is damaged: {error}") from error
                 if checksum.is_valid(bodies[position]) is False and all(p.offset != position for p in self.problems):
                     self.note(position, checksum.CHANGED)
         return found
@@ -341,7 +323,7 @@ class PostgresStore:
         for position, head in self._decoded("head", rows.head_of, noted, self._seen):
             newer = rows.too_new(head)
             if newer is not None:
-                raise LoomError(f"loom {self._url.shown} has {newer}. Upgrade cantrip-acp")
+                raise LoomError(f"loom {self._server.location} has {newer}. Upgrade cantrip-acp")
             self._seen = max(self._seen, position)
             self._sums.clear()
             yield position, head
@@ -408,7 +390,7 @@ class PostgresStore:
                 query = "SELECT count(*) FROM cantrip_records WHERE loom = %s AND n < 1"
                 ((misplaced,),) = self._ask(query, (self._loom,))
         except psycopg.Error as error:
-            raise LoomError(self._error_text("cannot read", error)) from None
+            raise self._server.failure("read", error) from None
         return [*noted, rows.misplaced(misplaced)] if misplaced else noted
 
     def _stored(self) -> Iterator[rows.Stored]:
@@ -441,35 +423,10 @@ class PostgresStore:
             base.close()
 
 
-def _is_lost(base: psycopg.Connection[Any]) -> bool:
-    """Whether an idle connection was closed: by the server, an administrator or a restart.
-
-    A connection that another thread uses is not idle. To read from it here would take that thread's answer away.
-    """
-    if base.closed:
-        return True
-    if not base.lock.acquire(blocking=False):
-        return False
-    ready = select.poll()
-    try:
-        ready.register(base.fileno(), select.POLLIN)
-        # The server sends messages unasked: a goodbye, or changed settings. After the last message the connection is
-        # closed.
-        for _ in range(3):
-            if not ready.poll(0):
-                return False
-            base.pgconn.consume_input()
-    except (OSError, psycopg.Error):
-        return True
-    finally:
-        base.lock.release()
-    return bool(base.closed)
-
-
 TABLES = 2
 """The version of the tables; a reader refuses a higher one."""
 
-LOCK = 0x63616E74
+LOCK = _KIND.application
 """The first key of looms' advisory locks. The second key is 0 while tables are created, or a loom's number during a
 write."""
 

@@ -13,16 +13,14 @@ import os
 import re
 import sqlite3
 import threading
-import urllib.parse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cantrip_acp.db import sqlite as db
 from cantrip_acp.files import guarded
-from cantrip_acp.files.folder import Folder
-from cantrip_acp.files.sqlite_file import ROLLBACK, WAL_FILES, statements, use_write_ahead_log
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.stores import cast_locks, checksum, rows
@@ -114,7 +112,7 @@ class SqliteStore:
         self._held: guarded.Held | None = None
         try:
             if not readonly:
-                self._held = guarded.Held(self.path, WAL_FILES, (ROLLBACK, cast_locks.SUFFIX), (ROLLBACK,))
+                self._held = db.held(self.path, cast_locks.SUFFIX)
             self._base = self._connect()
             self._prepare(self._base, fsync)
         except sqlite3.Error as error:
@@ -142,7 +140,7 @@ class SqliteStore:
             raise LoomError(f"cannot open loom {self.path}: it is not a regular file")
         if not self.readonly:
             try:
-                Folder.make_database(self.path)
+                db.make(self.path)
             except OSError as error:
                 raise LoomError(f"cannot open loom {self.path}: {error.strerror}") from error
         elif not self.path.exists():
@@ -158,13 +156,7 @@ class SqliteStore:
             return self._open_uri("mode=ro&immutable=1")
 
     def _open_uri(self, how: str) -> sqlite3.Connection:
-        base = sqlite3.connect(
-            f"file:{urllib.parse.quote(str(self.path))}?{how}",
-            uri=True,
-            timeout=PATIENCE_S,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+        base = db.connect(f"{self.path.as_uri()}?{how}", PATIENCE_S)
         base.text_factory = bytes
         try:
             base.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -180,7 +172,7 @@ class SqliteStore:
         (application,) = base.execute("PRAGMA application_id").fetchone()
         if application == APPLICATION or new:
             if not self.readonly:
-                use_write_ahead_log(base, PATIENCE_S)
+                db.use_write_ahead_log(base, PATIENCE_S)
                 base.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
             if new:
                 self._create_tables(base)
@@ -202,10 +194,9 @@ class SqliteStore:
 
     def _upgrade(self, base: sqlite3.Connection) -> None:
         """Upgrade tables of version 1: start the chains after the existing records."""
-        base.execute("BEGIN IMMEDIATE")
-        try:
+        with db.transaction(base):
             if base.execute("PRAGMA user_version").fetchone() == (1,):
-                for statement in statements(_CHAINED):
+                for statement in db.statements(_CHAINED):
                     base.execute(statement)
                 ends: dict[str, tuple[int, str]] = {}
                 for (body,) in base.execute("SELECT body FROM record ORDER BY n"):
@@ -215,31 +206,24 @@ class SqliteStore:
                 filled = ((entity, *end) for entity, end in ends.items())
                 base.executemany("INSERT INTO chain (entity, records, sum) VALUES (?, ?, ?)", filled)
                 base.execute(f"PRAGMA user_version = {TABLES}")
-            base.execute("COMMIT")
-        except BaseException:
-            if base.in_transaction:
-                base.execute("ROLLBACK")
-            raise
 
     def _check_triggers(self, base: sqlite3.Connection) -> None:
         """Check the triggers, which anybody who can write the file can remove. A missing one is reported, and a writer
         restores it."""
         found = {_text(name): sql for name, sql in base.execute("SELECT name, sql FROM sqlite_master")}
-        for statement in statements(_SCHEMA + (_CHAINED if self._tables > 1 else "")):
+        for statement in db.statements(_SCHEMA + (_CHAINED if self._tables > 1 else "")):
             made = _MADE.match(statement)
             if made is None or found.get(made[2]) == statement.rstrip(";\n").encode():
                 continue
             what = f"{made[1].lower()} {made[2]}, which guards the database, was {'changed' if made[2] in found else 'removed'}"
             what += ": records may have been changed or deleted meanwhile"
             if not self.readonly:
-                base.execute("BEGIN IMMEDIATE")
                 try:
-                    base.execute(f"DROP {made[1]} IF EXISTS {made[2]}")
-                    base.execute(statement)
-                    base.execute("COMMIT")
+                    with db.transaction(base):
+                        base.execute(f"DROP {made[1]} IF EXISTS {made[2]}")
+                        base.execute(statement)
                     what += "; it is there again"
                 except sqlite3.IntegrityError as error:
-                    base.execute("ROLLBACK")
                     what += f"; it cannot be put back: {error}"
             self.problems.append(Problem(what))
 
@@ -249,20 +233,14 @@ class SqliteStore:
         return not tables and base.execute("PRAGMA application_id").fetchone() == (0,)
 
     def _create_tables(self, base: sqlite3.Connection) -> None:
-        base.execute("BEGIN IMMEDIATE")
-        try:
+        with db.transaction(base):
             # Another process may have created the tables first.
             if self._is_new(base):
-                for statement in statements(_SCHEMA + _CHAINED):
+                for statement in db.statements(_SCHEMA + _CHAINED):
                     base.execute(statement)
-            base.execute("COMMIT")
-        except BaseException:
-            if base.in_transaction:
-                base.execute("ROLLBACK")
-            raise
 
     def _opening(self, error: sqlite3.Error) -> LoomError:
-        match _code(error):
+        match db.code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return LoomLocked(
                     f"loom {self.path} was locked by another program for {PATIENCE_S:g} s; close that program, or use another loom"
@@ -299,7 +277,7 @@ class SqliteStore:
         except sqlite3.IntegrityError as error:
             raise self._refused(str(error), row) from error
         except sqlite3.Error as error:
-            busy = _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            busy = db.is_busy(error)
             mend = (
                 "Another program uses it; close that program"
                 if busy
@@ -328,15 +306,9 @@ class SqliteStore:
             self._sums[row.entity] = own
             return self._seen + 1
         self._sums.clear()
-        base.execute("BEGIN IMMEDIATE")
-        try:
+        with db.transaction(base):
             (last,) = base.execute("SELECT coalesce(max(n), 0) FROM record").fetchone()
             self._insert_at(base, row, last + 1, self._chain_end(base, row.entity))
-            base.execute("COMMIT")
-        except BaseException:
-            if base.in_transaction:
-                base.execute("ROLLBACK")
-            raise
         return int(last) + 1
 
     def _insert_at(self, base: sqlite3.Connection, row: rows.Row, n: int, prev: str) -> str:
@@ -469,7 +441,7 @@ class SqliteStore:
                 yield at, data
             return
         except sqlite3.DatabaseError as error:
-            if _code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR):
+            if db.code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR):
                 raise LoomError(f"loom {self.path} cannot be read: {error}") from error
             what = str(error)
         first = at
@@ -594,8 +566,3 @@ def _bytes(value: Any) -> bytes:
 
 def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _code(error: sqlite3.Error) -> int:
-    """The primary result code; the driver's own errors have none."""
-    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cantrip_acp.files.installation import install_command
-from cantrip_acp.loom.stores.postgres_url import PgUrl
+from cantrip_acp.db import dialect
 from cantrip_acp.substrate import owners
-from cantrip_acp.substrate.chunks import Chunk, Commit, Kind, NewChunk, Placement, Refusal, SubstrateError
+from cantrip_acp.substrate.chunks import NewChunk, Refusal, SubstrateError
 from cantrip_acp.substrate.stores.base import (
     MOST_RANKED,
-    NOW,
     Match,
     Record,
     Separation,
-    decode_chunk,
-    decode_spec,
     encode_spec,
     searched_text,
     words_of,
@@ -29,32 +24,23 @@ from cantrip_acp.substrate.stores.postgres_tables import (
     GRANTS,
     KNOWN,
     MIGRATIONS,
-    READS_TO,
     RECORD,
     ROW_SECURITY,
     SECURED,
+    TABLES,
 )
-from cantrip_acp.types.errors import LoomError
+from cantrip_acp.substrate.stores.sql import STORE, SqlTables, SqlView
 
 try:
     import psycopg
     from psycopg import sql
-    from psycopg.conninfo import conninfo_to_dict
-except ImportError as error:
-    raise SubstrateError(
-        f"a substrate in PostgreSQL needs psycopg ({error}): {install_command('postgres')}; or name a SQLite file"
-    ) from None
 
-_DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-substrate", "tcp_user_timeout": "30000"}
-_LOCK = 0x43535542
-"""The advisory lock of writers: commit numbers have no gaps, and each commit sees all before it."""
+    from cantrip_acp.db.postgres import Connection, Server
+except ImportError as error:
+    raise STORE.without_driver(error) from None
+
 _LONGEST_TEXT = 200_000
 """How many characters of a chunk are searched. PostgreSQL indexes at most 1 MB of words."""
-
-_OWN_FIRST = "ORDER BY owner DESC, number DESC LIMIT 1"
-"""The latest version: what is the user's own hides what others call the same."""
-_CHUNK = "v.id, v.name, v.spec, v.body, v.source, v.number"
-_PLACEMENT = "scope, chunk, kind, sequence, number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,37 +71,27 @@ class _User:
         return f"(owner = '' OR (owner = {role} AND part IN ({', '.join(parts)})))"
 
 
-class PostgresTables:
+class PostgresTables(SqlTables["PostgresView"]):
     """Chunks in a database. A lost connection is opened again by the next operation. Raises `SubstrateError`."""
 
     several_users = True
+    _driver = psycopg.Error
 
     def __init__(self, url: str) -> None:
-        try:
-            self._url = PgUrl.of(url)
-        except LoomError as error:
-            raise SubstrateError(str(error)) from None
-        self._locks = {"read": threading.RLock(), "write": threading.RLock()}
-        self._views: dict[str, PostgresView] = {}
-        self._closed = False
+        super().__init__()
+        self._server = Server(STORE, url, "cantrip-substrate")
+        self.location = self._server.location
         self._user: _User | None = None
         with self._failures("open"):
-            view = self._view("write")
-            with view.base.transaction():
-                self._migrate(view.base)
-
-    @property
-    def location(self) -> str:
-        return self._url.shown.removesuffix("?loom=default")
-
-    def __repr__(self) -> str:
-        return f"PostgresTables({self.location!r})"
+            base = self._view("write").base
+            with base.transaction():
+                administrator = "Let an administrator run `cantrip substrate log` there"
+                self._server.migrate(base, MIGRATIONS, "cantrip_substrate_tables", upgrade=administrator)
 
     def _view(self, name: str) -> PostgresView:
         view = self._views.get(name)
         if view is None or view.base.closed:
-            options: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(self._url.server)}
-            base = psycopg.connect(**options, autocommit=True)
+            base = self._server.connect()
             if name == "read":
                 # All statements of a transaction see the same moment. Part of BEGIN, so that it costs no question more.
                 base.isolation_level, base.read_only = psycopg.IsolationLevel.REPEATABLE_READ, True
@@ -124,7 +100,7 @@ class PostgresTables:
             view = self._views[name] = PostgresView(base, self._who(base))
         return view
 
-    def _who(self, base: psycopg.Connection[Any]) -> _User:
+    def _who(self, base: Connection) -> _User:
         if self._user is None:
             row = base.execute("SELECT current_user::text").fetchone()
             assert row is not None
@@ -172,31 +148,6 @@ class PostgresTables:
             grants = tuple(each.format(schema=schema, role="ROLE") for each in GRANTS)
             return Separation(who.role, who.name.removeprefix("@"), bool(secured), bool(passes), nobodys, grants)
 
-    def _migrate(self, base: psycopg.Connection[Any]) -> None:
-        version = _version(base)
-        if version > READS_TO:
-            raise SubstrateError(
-                f"cannot open substrate {self.location}: its tables have version {version}, and this version of cantrip reads "
-                f"up to {READS_TO}; update cantrip"
-            )
-        if version >= len(MIGRATIONS):
-            return
-        base.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        if version == 0:
-            base.execute("CREATE TABLE IF NOT EXISTS cantrip_substrate_tables (version integer PRIMARY KEY)")
-        # Another process may have been first.
-        for number, script in enumerate(MIGRATIONS[_version(base) :], _version(base) + 1):
-            try:
-                base.execute(script.encode())
-            except psycopg.errors.InsufficientPrivilege:
-                if number == 1:
-                    raise
-                raise SubstrateError(
-                    f"cannot open substrate {self.location}: its tables are from an earlier version of cantrip, and only the "
-                    "role that made them can bring them up to date. Let an administrator run `cantrip substrate log` there"
-                ) from None
-            base.execute("INSERT INTO cantrip_substrate_tables VALUES (%s)", (number,))
-
     @contextlib.contextmanager
     def reading(self) -> Iterator[PostgresView]:
         with self._locks["read"], self._failures("read"):
@@ -211,207 +162,57 @@ class PostgresTables:
             view = self._view("write")
             with view.base.transaction():
                 soon = "" if durable else "SET LOCAL synchronous_commit = off;"
-                view.base.execute(f"{soon} SELECT pg_advisory_xact_lock({_LOCK:d})".encode())
+                # Commit numbers have no gaps, and each commit sees all before it.
+                view.base.execute(f"{soon} SELECT pg_advisory_xact_lock({STORE.application:d})".encode())
                 yield view
 
-    @contextlib.contextmanager
-    def _failures(self, operation: str) -> Iterator[None]:
-        if self._closed:
-            raise SubstrateError(f"cannot {operation} substrate {self.location}: it was closed")
-        try:
-            yield
-        except psycopg.Error as error:
-            mend = ". Is the server running and reachable, and are user, password and database right?"
-            raise SubstrateError(
-                f"cannot {operation} substrate {self.location}: {self._url.clean(error)}{mend if operation == 'open' else ''}"
-            ) from None
+    def _failure(self, operation: str, error: object) -> Exception:
+        return self._server.failure(operation, error)
 
-    def close(self) -> None:
-        """Close the connections."""
-        with self._locks["read"], self._locks["write"]:
-            self._closed = True
-            while self._views:
-                self._views.popitem()[1].base.close()
+    def _end(self, view: PostgresView) -> None:
+        view.base.close()
 
 
-class PostgresView:
-    """One connection, in a transaction. It sees what is shared, and what is the user's own."""
+class PostgresView(SqlView):
+    """It sees what is shared, and what is the user's own."""
 
-    def __init__(self, base: psycopg.Connection[Any], user: _User) -> None:
+    # What is the user's own hides what others call the same.
+    _latest = "ORDER BY owner DESC, number DESC LIMIT 1"
+    _told = "told"
+    _wanted = "unnest(:ids::text[]) AS wanted (id)"
+    _begins = "starts_with(chunk, :ids)"
+    # As rows, so that the index of times is read and not that of commits, which is long where others commit more.
+    _times = (
+        "(scope, kind, number) >= (:scope, 'instance', 0) AND (scope, kind, number) <= (:scope, 'instance', :at) "
+        "ORDER BY scope DESC, kind DESC, number DESC"
+    )
+
+    def __init__(self, base: Connection, user: _User) -> None:
         self.base = base
         self._user = user
         self._commit: tuple[Any, ...] = ()
-        seen = user.seen()
-        self._chunks, self._placements, self._texts, self._refusals = (
-            f"(SELECT * FROM {table} WHERE {seen})"
-            for table in ("cantrip_chunks", "cantrip_placements", "cantrip_commit_texts", "cantrip_refusals")
-        )
-
-    def _all(self, statement: str, *values: Any) -> list[Any]:
-        return self.base.execute(statement.encode(), values).fetchall()
-
-    def _one(self, statement: str, *values: Any) -> Any:
-        return self.base.execute(statement.encode(), values).fetchone()
-
-    def latest(self) -> int:
-        return int(self._one("SELECT coalesce(max(number), 0) FROM cantrip_commits")[0])
-
-    def chunk(self, chunk_id: str, at: int = NOW) -> Chunk | None:
-        row = self._one(
-            f"SELECT {_CHUNK} FROM {self._chunks} v WHERE id = %s AND number <= %s {_OWN_FIRST}",
-            chunk_id,
-            at,
-        )
-        return decode_chunk(row) if row else None
-
-    def chunks(self, ids: Collection[str], at: int = NOW) -> list[Chunk]:
-        rows = self._all(
-            f"""SELECT {_CHUNK} FROM unnest(%s::text[]) AS wanted CROSS JOIN LATERAL
-                (SELECT * FROM {self._chunks} c WHERE id = wanted AND number <= %s {_OWN_FIRST}) v""",
-            [*ids],
-            at,
-        )
-        return [decode_chunk(row) for row in rows]
-
-    def named(self, name: str, at: int = NOW) -> list[Chunk]:
-        rows = self._all(
-            f"""SELECT {_CHUNK} FROM {self._chunks} v WHERE v.name = %s AND v.position =
-                (SELECT position FROM {self._chunks} c WHERE id = v.id AND number <= %s {_OWN_FIRST}) ORDER BY v.position DESC""",
-            name,
-            at,
-        )
-        return [decode_chunk(row) for row in rows]
-
-    def names(self) -> list[str]:
-        return [name for (name,) in self._all(f"SELECT DISTINCT name FROM {self._chunks} c LIMIT 20000")]
-
-    def placed(self, scopes: Collection[str], at: int = NOW, *, ids: str = "") -> list[tuple[Chunk, Placement]]:
-        rows = self._all(
-            f"""SELECT p.scope, p.kind, p.sequence, p.number, {_CHUNK} FROM
-                (SELECT DISTINCT ON (scope, kind, chunk) * FROM {self._placements} o
-                 WHERE scope = ANY(%s) AND starts_with(chunk, %s) AND number <= %s
-                 ORDER BY scope, kind, chunk, number DESC) p
-                CROSS JOIN LATERAL (SELECT * FROM {self._chunks} c WHERE id = p.chunk AND number <= %s
-                 {_OWN_FIRST}) v
-                WHERE NOT p.removed""",
-            [*scopes],
-            ids,
-            at,
-            at,
-        )
-        return [(chunk := decode_chunk(row[4:]), Placement(chunk.id, *row[:4])) for row in rows]
-
-    def newest(self, scope: str, limit: int, at: int = NOW) -> list[Chunk]:
-        # As rows, so that the index of times is read and not that of commits, which is long where others commit more.
-        rows = self._all(
-            f"""SELECT {_CHUNK} FROM
-                (SELECT * FROM {self._placements} o WHERE (scope, kind, number) >= (%s, 'instance', 0)
-                 AND (scope, kind, number) <= (%s, 'instance', %s)
-                 ORDER BY scope DESC, kind DESC, number DESC LIMIT %s) p
-                CROSS JOIN LATERAL (SELECT * FROM {self._chunks} c WHERE id = p.chunk AND number <= %s
-                 {_OWN_FIRST}) v
-                WHERE NOT p.removed AND p.number = (SELECT max(number) FROM {self._placements} o
-                 WHERE scope = p.scope AND kind = p.kind AND chunk = p.chunk AND number <= %s)
-                ORDER BY p.number DESC""",
-            scope,
-            scope,
-            at,
-            limit,
-            at,
-            at,
-        )
-        return [decode_chunk(row) for row in rows]
-
-    def parents(self, chunk_id: str, at: int = NOW) -> list[Placement]:
-        rows = self._all(
-            f"""SELECT DISTINCT ON (kind, scope) {_PLACEMENT}, removed FROM {self._placements} o
-                WHERE chunk = %s AND number <= %s ORDER BY kind, scope, number DESC""",
-            chunk_id,
-            at,
-        )
-        return [_placement(row) for row in rows if not row[5]]
-
-    def above(self, chunks: Collection[str], kinds: Collection[Kind], at: int = NOW) -> list[tuple[str, str, bool]]:
-        rows = self._all(
-            f"""SELECT p.chunk, p.scope, v.spec FROM
-                (SELECT DISTINCT ON (chunk, kind, scope) chunk, kind, scope, removed FROM {self._placements} o
-                 WHERE chunk = ANY(%s) AND kind = ANY(%s) AND number <= %s ORDER BY chunk, kind, scope, number DESC) p
-                LEFT JOIN LATERAL (SELECT spec FROM {self._chunks} c WHERE id = p.scope AND number <= %s
-                 {_OWN_FIRST}) v ON p.kind = 'instance'
-                WHERE NOT p.removed""",
-            [*chunks],
-            [*kinds],
-            at,
-            at,
-        )
-        return [(chunk, scope, bool(spec) and decode_spec(spec).archetype) for chunk, scope, spec in rows]
-
-    def placement(self, scope: str, chunk_id: str, kind: Kind, at: int = NOW) -> Placement | None:
-        row = self._one(
-            f"""SELECT {_PLACEMENT}, removed FROM {self._placements} o
-                WHERE scope = %s AND kind = %s AND chunk = %s AND number <= %s ORDER BY number DESC LIMIT 1""",
-            scope,
-            kind,
-            chunk_id,
-            at,
-        )
-        return _placement(row) if row and not row[5] else None
-
-    def references(self, scope: str) -> list[Placement]:
-        rows = self._all(
-            f"""SELECT DISTINCT ON (chunk) {_PLACEMENT}, removed FROM {self._placements} o
-                WHERE scope = %s AND kind = 'relates' ORDER BY chunk, number DESC""",
-            scope,
-        )
-        return [_placement(row) for row in rows if not row[5]]
-
-    def at_sequence(self, scope: str, sequence: int) -> list[Placement]:
-        rows = self._all(
-            f"SELECT DISTINCT chunk, kind FROM {self._placements} o WHERE scope = %s AND sequence = %s", scope, sequence
-        )
-        found = [self.placement(scope, chunk, kind) for chunk, kind in rows]
-        return [each for each in found if each is not None and each.sequence == sequence]
-
-    def highest_sequence(self, scope: str) -> int:
-        return int(
-            self._one(f"SELECT coalesce(max(sequence), -1) FROM {self._placements} o WHERE scope = %s", scope)[0]
-        )
-
-    def commits(self, scope: str | None, limit: int, before: int) -> list[Commit]:
-        touched = f"""AND number IN (SELECT number FROM {self._chunks} c WHERE id = %(scope)s
-            UNION SELECT number FROM {self._placements} o WHERE scope = %(scope)s OR (chunk = %(scope)s AND kind = 'instance')
-            UNION SELECT number FROM {self._chunks} c
-                WHERE id IN (SELECT chunk FROM {self._placements} o WHERE scope = %(scope)s))"""
+        read = {
+            name: f"(SELECT * FROM {table} WHERE {user.seen()})" for name, table in TABLES.items() if name != "commits"
+        }
         # Of a private commit, only its owner has the texts.
-        statement = f"""SELECT number, at, coalesce(t.author, m.author), coalesce(t.source, m.source),
-            coalesce(t.message, m.message), changed FROM cantrip_commits m LEFT JOIN {self._texts} t USING (number)
-            WHERE number < %(before)s AND (NOT m.private OR t.author IS NOT NULL) {touched if scope is not None else ""}
-            ORDER BY number DESC LIMIT %(limit)s"""
-        rows = self.base.execute(statement.encode(), {"scope": scope, "before": before, "limit": limit}).fetchall()
-        return [Commit(*row) for row in rows]
-
-    def changed(self, chunks: Collection[str], after: int) -> bool:
-        (found,) = self._one(
-            f"""SELECT EXISTS (SELECT FROM {self._chunks} c WHERE number > %s AND id = ANY(%s))
-               OR EXISTS (SELECT FROM {self._placements} o WHERE number > %s AND scope = ANY(%s))""",
-            *(after, [*chunks]) * 2,
+        read["told"] = (
+            "(SELECT number, at, coalesce(t.author, m.author) AS author, coalesce(t.source, m.source) AS source, "
+            "coalesce(t.message, m.message) AS message, changed FROM cantrip_commits m "
+            f"LEFT JOIN {read['texts']} t USING (number) WHERE NOT m.private OR t.author IS NOT NULL)"
         )
-        return bool(found)
+        self._dialect = dialect.Postgres(TABLES | {"told": ""}, read=read)
 
-    def versions(self, after: int, until: int) -> list[Chunk]:
-        rows = self._all(
-            f"SELECT {_CHUNK} FROM {self._chunks} v WHERE number > %s AND number <= %s ORDER BY position", after, until
-        )
-        return [decode_chunk(row) for row in rows]
+    def _all(self, statement: str, /, prepare: bool | None = None, **values: Any) -> list[Any]:
+        made, given = self._dialect.statement(statement), self._dialect.values(values)
+        return self.base.execute(made, given, prepare=prepare).fetchall()
 
-    def records(self, after: int, until: int) -> list[Record]:
-        rows = self._all(
-            f"""SELECT chunk, scope, kind, sequence, number, removed FROM {self._placements} o
-               WHERE number > %s AND number <= %s ORDER BY number, scope, sequence, chunk, kind""",
-            after,
-            until,
-        )
-        return [Record(*row) for row in rows]
+    def _version(self, chunk: str) -> str:
+        found = f"SELECT * FROM chunk_versions c WHERE id = {chunk} AND number <= :at {self._latest}"
+        return f"CROSS JOIN LATERAL ({found}) v"
+
+    def _last(self, columns: str, by: str, where: str) -> str:
+        found = f"SELECT DISTINCT ON ({by}) {columns}, number FROM placement_versions o"
+        return f"({found} WHERE {where} ORDER BY {by}, number DESC)"
 
     def search(
         self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool, skip: int = 0
@@ -422,25 +223,21 @@ class PostgresView:
             query += ":*"
         # In the order of their scores, so that the rest is read and checked only until there are enough. Never prepared: how
         # many chunks have the words decides how they are found.
-        rows = self.base.execute(
+        return self._all(
             f"""SELECT id, source FROM
                 (SELECT * FROM (SELECT position, id, source, number, ts_rank(words, query) AS score
-                   FROM {self._chunks} c, to_tsquery('simple', %s) AS query
+                   FROM chunk_versions c, to_tsquery('simple', :query) AS query
                    WHERE words @@ query AND {KNOWN if known else RECORD}
-                   ORDER BY position DESC LIMIT {MOST_RANKED} OFFSET %s) found
+                   ORDER BY position DESC LIMIT {MOST_RANKED} OFFSET :skip) found
                  ORDER BY score DESC, position DESC) s
-                WHERE s.position = (SELECT position FROM {self._chunks} c WHERE id = s.id AND number <= %s {_OWN_FIRST})
-                ORDER BY s.score DESC, s.position DESC LIMIT %s""".encode(),
-            (query, skip, at, limit),
+                WHERE s.position = (SELECT position FROM chunk_versions c WHERE id = s.id AND number <= :at {self._latest})
+                ORDER BY s.score DESC, s.position DESC LIMIT :limit""",
             prepare=False,
+            query=query,
+            skip=skip,
+            at=at,
+            limit=limit,
         )
-        return [*rows]
-
-    def refusals(self, limit: int) -> list[Refusal]:
-        rows = self._all(
-            f"SELECT at, author, operation, chunk, text FROM {self._refusals} r ORDER BY position DESC LIMIT %s", limit
-        )
-        return [Refusal(*row) for row in rows]
 
     def add_commit(self, at: float, author: str, source: str, message: str) -> int:
         number = self.latest() + 1
@@ -454,7 +251,8 @@ class PostgresView:
         )
 
     def own(self, chunks: Collection[str]) -> set[str]:
-        rows = self._all(f"SELECT DISTINCT id FROM {self._chunks} c WHERE id = ANY(%s) AND owner <> ''", [*chunks])
+        own = "SELECT DISTINCT id FROM chunk_versions c WHERE id IN :ids AND owner <> ''"
+        rows = self._all(own, ids=[*chunks])
         return {chunk_id for (chunk_id,) in rows}
 
     def _owner(self, *ids: str) -> tuple[str, str]:
@@ -462,11 +260,11 @@ class PostgresView:
         owner = self._user.owner(*ids)
         if owner[0]:
             return owner
-        row = self._one(
-            f"SELECT owner, part FROM {self._chunks} c WHERE id = ANY(%s) AND owner <> '' ORDER BY part DESC LIMIT 1",
-            [*ids],
+        rows = self._all(
+            "SELECT owner, part FROM chunk_versions c WHERE id IN :ids AND owner <> '' ORDER BY part DESC LIMIT 1",
+            ids=[*ids],
         )
-        return (row[0], row[1]) if row else owner
+        return rows[0] if rows else owner
 
     def add_chunk(self, chunk: NewChunk, body: bytes, source: str, number: int, *, private: bool = False) -> None:
         owner = (self._user.role, self._user.name) if private else self._owner(chunk.id)
@@ -502,15 +300,3 @@ class PostgresView:
                 *(self._user.role, self._user.name),
             ),
         )
-
-
-def _placement(row: Sequence[Any]) -> Placement:
-    scope, chunk, kind, sequence, number = row[:5]
-    return Placement(chunk, scope, kind, sequence, number)
-
-
-def _version(base: psycopg.Connection[Any]) -> int:
-    if base.execute("SELECT to_regclass('cantrip_substrate_tables')").fetchone() == (None,):
-        return 0
-    row = base.execute("SELECT coalesce(max(version), 0) FROM cantrip_substrate_tables").fetchone()
-    return row[0] if row else 0

@@ -153,10 +153,15 @@ MIGRATIONS = (
     ANALYZE cantrip_placements;
     """,
 )
-READS_TO = 99
-"""The highest version of tables that this version works with."""
-
-_PRIVATE_TABLES = ("cantrip_chunks", "cantrip_placements", "cantrip_commit_texts", "cantrip_refusals")
+TABLES = {
+    "chunk_versions": "cantrip_chunks",
+    "placement_versions": "cantrip_placements",
+    "texts": "cantrip_commit_texts",
+    "refusals": "cantrip_refusals",
+    "commits": "cantrip_commits",
+}
+"""The tables by the names that statements use."""
+_PRIVATE_TABLES = tuple(table for table in TABLES.values() if table != "cantrip_commits")
 ROW_SECURITY = "".join(
     f"""
     ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;

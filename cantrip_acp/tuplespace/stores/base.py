@@ -25,8 +25,6 @@ from cantrip_acp.tuplespace.errors import SpaceError, TupleError
 from cantrip_acp.tuplespace.tuples import SCHEMA, Pattern, Runnable, WorkTuple, can_run
 
 State = Literal["waiting", "claimed", "done", "failed", "taken"]
-READS_TO = 99
-"""The highest version of tables that this version works with. A version from 100 on may have changed what exists."""
 FIRSTS = 7
 """The version of the tables that notes which tuple another one repeats."""
 MOST_ANSWERS = 5

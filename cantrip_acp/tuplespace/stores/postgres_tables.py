@@ -1,12 +1,8 @@
-"""The tables of a tuple-space in PostgreSQL, how each version becomes the next, row security, and how workers find tuples."""
+"""The tables of a tuple-space in PostgreSQL, how each version becomes the next, and row security."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from cantrip_acp.tuplespace.stores.base import encode_runs
-from cantrip_acp.tuplespace.tuples import Pattern, Runnable
+from cantrip_acp.tuplespace.stores.sql import BODY
 
 MIGRATIONS = (
     """
@@ -97,9 +93,16 @@ MIGRATIONS = (
     """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
-BODY = "coalesce(t.v2, t.body)"
-"""The text of a tuple ``t``."""
 
+TABLES = {
+    "tuples": "cantrip_tuples",
+    "receipts": "cantrip_tuple_receipts",
+    "queue": "cantrip_tuple_queue",
+    "budgets": "cantrip_tuple_budgets",
+    "artifacts": "cantrip_tuple_artifacts",
+    "workers": "cantrip_tuple_workers",
+}
+"""The tables by the names that statements use."""
 ROW_SECURITY = "".join(
     f"""
     ALTER TABLE {table} ALTER COLUMN tenant SET DEFAULT current_user;
@@ -108,87 +111,17 @@ ROW_SECURITY = "".join(
     DROP POLICY IF EXISTS cantrip_own ON {table};
     CREATE POLICY cantrip_own ON {table} USING (tenant = current_user) WITH CHECK (tenant = current_user);
     """
-    for table in (
-        "cantrip_tuples",
-        "cantrip_tuple_receipts",
-        "cantrip_tuple_queue",
-        "cantrip_tuple_budgets",
-        "cantrip_tuple_artifacts",
-        "cantrip_tuple_workers",
-    )
+    for table in TABLES.values()
 )
 """Gives each user of the database tuples of their own. An administrator runs it once, before the first tuple."""
 
-
-def condition(pattern: Pattern, runs: Sequence[Runnable] | None = None) -> tuple[str, list[Any]]:
-    """The condition of a statement on queue ``q`` and tuples ``t``, and its values."""
-    where, values = "", list[Any]()
-    if pattern.lane is not None:
-        where += " AND q.lane = %s"
-        values.append(pattern.lane)
-    if pattern.rest_json is not None:
-        where += f" AND {BODY}::jsonb @> %s::jsonb"
-        values.append(pattern.rest_json)
-    if runs is not None:
-        # As `Runnable.refusal`: of the arguments that a worker looks at, those that a step has are equal.
-        where += (
-            f" AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements({BODY}::jsonb -> 'payload') s WHERE NOT EXISTS "
-            "(SELECT 1 FROM jsonb_array_elements(%s::jsonb) r WHERE r ->> 'yool' = s ->> 'yool' "
-            "AND NOT EXISTS (SELECT 1 FROM jsonb_each(coalesce(r -> 'needs', '{}')) n "
-            "WHERE coalesce(s -> 'args', '{}') ? n.key AND s -> 'args' -> n.key <> n.value) "
-            "AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements_text(coalesce(r -> 'without', '[]')) w "
-            "WHERE coalesce(s -> 'args' -> w, 'null') <> 'null')))"
-        )
-        values.append(encode_runs(runs))
-    return where, values
-
-
-GIVE_BUDGET = (
-    "UPDATE cantrip_tuple_queue q SET budget = %s FROM cantrip_tuples t WHERE t.position = q.position "
-    "AND q.state NOT IN ('done', 'failed') AND t.id = ANY(%s)"
+# As `Runnable.refusal`: of the arguments that a worker looks at, those that a step has are equal.
+CAN_RUN = (
+    f"NOT EXISTS (SELECT 1 FROM jsonb_array_elements(CAST({BODY} AS jsonb) -> 'payload') s WHERE NOT EXISTS "
+    "(SELECT 1 FROM jsonb_array_elements(CAST(:runs AS jsonb)) r WHERE r ->> 'yool' = s ->> 'yool' "
+    "AND NOT EXISTS (SELECT 1 FROM jsonb_each(coalesce(r -> 'needs', '{}')) n "
+    "WHERE coalesce(s -> 'args', '{}') ? n.key AND s -> 'args' -> n.key <> n.value) "
+    "AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements_text(coalesce(r -> 'without', '[]')) w "
+    "WHERE coalesce(s -> 'args' -> w, 'null') <> 'null')))"
 )
-AFFORDABLE = (
-    "NOT EXISTS (SELECT 1 FROM cantrip_tuple_budgets b WHERE b.name = q.budget AND b.tenant = q.tenant "
-    "AND (b.spent_usd >= b.usd OR b.spent_tokens >= b.tokens))"
-)
-REPEATED = (
-    "EXISTS (SELECT 1 FROM cantrip_tuple_queue r WHERE r.first = coalesce(q.first, q.position) AND r.position > q.position "
-    "AND r.state IN ('done', 'failed'))"
-)
-"""Whether a tuple was repeated, and how the repetition ended is known."""
-BUDGET = "name, usd, tokens, spent_usd, spent_tokens, alarmed"
-
-SUMS = """
-    SELECT lane, sum(lately), sum(usd)::float8, coalesce(sum(tokens_in), 0)::bigint, coalesce(sum(tokens_out), 0)::bigint,
-        sum(reused) FROM (
-        SELECT q.lane, 0 AS lately, 0 AS reused,
-            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'usd')::float8 ELSE r.usd END AS usd,
-            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'tokens_in') ELSE r.tokens_in END AS tokens_in,
-            CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, 'tokens_out') ELSE r.tokens_out END AS tokens_out
-        FROM cantrip_tuple_queue q JOIN cantrip_tuple_receipts r USING (position)
-        WHERE r.step IS NULL OR q.state IN ('waiting', 'claimed')
-        UNION ALL SELECT q.lane, 0, 1, NULL, NULL, NULL
-        FROM cantrip_tuple_receipts r JOIN cantrip_tuple_queue q USING (position) WHERE r.reused IS NOT NULL
-        UNION ALL SELECT q.lane, 1, 0, NULL, NULL, NULL
-        FROM cantrip_tuple_receipts r JOIN cantrip_tuple_queue q USING (position)
-        WHERE r.step IS NULL AND r.stored_at > clock_timestamp() - %s * interval '1 s'
-        UNION ALL SELECT lane, 0, 0, cantrip_tuples_number(progress, 'usd')::float8, cantrip_tuples_number(progress, 'tokens_in'),
-            cantrip_tuples_number(progress, 'tokens_out')
-        FROM cantrip_tuple_queue WHERE state IN ('waiting', 'claimed') AND progress IS NOT NULL
-    ) s GROUP BY lane ORDER BY lane
-"""
-
-STORED = (
-    f"SELECT t.position, {BODY}, q.state, q.attempts, q.worker, q.error, q.progress, t.xid::text "
-    "FROM cantrip_tuples t JOIN cantrip_tuple_queue q USING (position)"
-)
-FAILURES = (
-    "SELECT f.lane, f.error, f.n, t.id FROM (SELECT lane, coalesce(error, '') AS error, count(*) AS n, "
-    "max(position) AS position FROM cantrip_tuple_queue q WHERE state = 'failed' "
-    f"AND (%s::text IS NULL OR lane = %s) AND NOT {REPEATED} "
-    "GROUP BY 1, 2 ORDER BY 3 DESC LIMIT %s) f JOIN cantrip_tuples t USING (position) ORDER BY f.n DESC, f.position DESC"
-)
-HOLDERS = (
-    "SELECT worker, lane, count(*), extract(epoch FROM max(lease_until) - clock_timestamp())::float8 FROM cantrip_tuple_queue "
-    "WHERE state = 'claimed' AND lease_until >= clock_timestamp() GROUP BY 1, 2 ORDER BY 1, 2"
-)
+"""Whether a worker with ``:runs`` can run a tuple ``t``."""

@@ -1,4 +1,4 @@
-"""The tables of a tuple-space in SQLite, how each version becomes the next, and parts of statements."""
+"""The tables of a tuple-space in SQLite, and how each version becomes the next."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MIGRATIONS = (
     CREATE INDEX artifact_bodies ON artifacts (put_at, id, size) WHERE purged_at IS NULL;
     CREATE TRIGGER artifacts_deleted BEFORE DELETE ON artifacts BEGIN SELECT RAISE(ABORT, 'records of artifacts are kept'); END;
     """,
-    # ``first`` is the position of the tuple that this one repeats. `_prepare` fills it in for tuples from before.
+    # ``first`` is the position of the tuple that this one repeats. The store fills it in for tuples from before.
     """
     CREATE TABLE workers (
         worker TEXT NOT NULL, lane TEXT NOT NULL, runs TEXT NOT NULL, trouble TEXT, seen_until REAL NOT NULL,
@@ -74,24 +74,3 @@ MIGRATIONS = (
     """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
-
-BODY = "coalesce(t.v2, t.body)"
-"""The text of a tuple ``t``."""
-GIVE_BUDGET = (
-    "UPDATE queue SET budget = ? WHERE state NOT IN ('done', 'failed') AND position IN "
-    "(SELECT position FROM tuples WHERE id IN (SELECT value FROM json_each(?)))"
-)
-REPEATED = (
-    "EXISTS (SELECT 1 FROM queue r WHERE r.first = coalesce(q.first, q.position) AND r.position > q.position "
-    "AND r.state IN ('done', 'failed'))"
-)
-"""Whether a tuple was repeated, and how the repetition ended is known."""
-IDLE = "(q.state = 'taken' OR (q.state = 'claimed' AND q.lease_until < ?) OR (q.state = 'waiting' AND q.ready_at > ?))"
-AFFORDABLE = (
-    "NOT EXISTS (SELECT 1 FROM budgets b WHERE b.name = q.budget "
-    "AND (b.spent_usd >= b.usd OR b.spent_tokens >= b.tokens))"
-)
-STORED = (
-    f"SELECT t.position, {BODY}, q.state, q.attempts, q.worker, q.error, q.progress "
-    "FROM tuples t JOIN queue q ON q.position = t.position"
-)

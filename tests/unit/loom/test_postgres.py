@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
+from cantrip_acp.db.postgres_url import PgUrl
 from cantrip_acp.loom.stores.postgres import PostgresStore
-from cantrip_acp.loom.stores.postgres_url import PgUrl
 from tests.support.postgres_server import QUOTED, Server
 
 
@@ -108,12 +108,12 @@ def test_an_address_that_cannot_be_read_is_not_repeated(url: str) -> None:
 
 
 def test_what_is_shown_of_an_address(postgres: Server) -> None:
-    url = PgUrl.of("postgresql://me:pw@h1:1,h2:2/db?sslmode=require&password=other&loom=a%20b")
+    url = PgUrl.of("postgresql://me:pw@h1:1,h2:2/db?sslmode=require&password=other&loom=a%20b", LoomError)
     assert url.shown == "postgresql://me@h1:1,h2:2/db?sslmode=require&loom=a%20b"
     assert url.server == "postgresql://me:pw@h1:1,h2:2/db?sslmode=require&password=other"
     assert url.loom == "a b"
     assert "pw" not in repr(url)
-    assert PgUrl.of(url.shown).loom == "a b"
+    assert PgUrl.of(url.shown, LoomError).loom == "a b"
     store = PostgresStore(postgres.url(named("shown")))
     assert "s3cret" not in f"{store!r} {store.location}"
     store.close()

@@ -1,4 +1,4 @@
-"""The address of a loom in PostgreSQL: ``postgresql://user:password@host/database?loom=NAME``.
+"""The address of a database in PostgreSQL: ``postgresql://user:password@host/database``, for a loom with ``?loom=NAME``.
 
 It is parsed before anything else reads it, so that no error, repr or log contains a password.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 import urllib.parse
+from collections.abc import Callable
 from dataclasses import dataclass, field
-
-from cantrip_acp.types.errors import LoomError
 
 DEFAULT = "default"
 """The name of the loom if the address has none."""
@@ -29,8 +28,8 @@ class PgUrl:
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, url: str) -> PgUrl:
-        """Parse an address. Raises `LoomError`, whose message repeats nothing of an invalid address."""
+    def of(cls, url: str, error: Callable[[str], Exception]) -> PgUrl:
+        """Parse an address. Raises ``error`` of a text, which repeats nothing of an invalid address."""
         scheme, slashes, rest = url.partition("://")
         before, _, query = rest.partition("?")
         place, slash, database = before.partition("/")
@@ -43,7 +42,7 @@ class PgUrl:
             or "#" in url
             or not _HOSTS.fullmatch(hosts)
         ):
-            raise LoomError(
+            raise error(
                 "a postgresql:// address cannot be read; in a user, password or name write @ as %40, / as %2F, ? as %3F, "
                 ": as %3A and # as %23, as in postgresql://user:p%40ss@host:5432/database?loom=NAME"
             )
@@ -58,7 +57,7 @@ class PgUrl:
             if key in _SECRET:
                 secrets += [value, urllib.parse.quote(value), urllib.parse.quote_plus(value)]
         if not loom or "\0" in loom or len(loom) > 200:
-            raise LoomError("a postgresql:// address names its loom as ?loom=NAME, with 1 to 200 characters")
+            raise error("a postgresql:// address names its loom as ?loom=NAME, with 1 to 200 characters")
         # libpq decodes %20 and not +.
         options = urllib.parse.urlencode(kept, quote_via=urllib.parse.quote)
         server = f"{scheme}://{before}{'?' + options if options else ''}"

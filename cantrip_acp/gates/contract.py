@@ -82,6 +82,7 @@ class GateInvocation:
     call_id: str
     via: str | None
     context: GateContext
+    locations: tuple[Location, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

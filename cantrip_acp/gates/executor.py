@@ -35,7 +35,7 @@ from cantrip_acp.types import events
 from cantrip_acp.types.errors import GateError, GateFault, describe, interrupts, own_frame
 from cantrip_acp.types.file_changes import changes_of
 from cantrip_acp.types.messages import Attachment
-from cantrip_acp.types.records import FileChange, GateRecord
+from cantrip_acp.types.records import GateRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle
@@ -79,7 +79,6 @@ class GateExecutor:
         self.source_problems: Sequence[str] = ()
         """What of the gate sources, such as MCP servers, cannot be used, and why."""
         self._sessions: dict[str, GateSession] = {}
-        self._open_calls: dict[str, events.GateCalled] = {}
         self._hub = hub
         self._redactor = redactor
         self._depth = depth
@@ -103,22 +102,30 @@ class GateExecutor:
         trace: tracing.Trace,
         tool_call_id: str | None = None,
         via: str | None = None,
+        program: int | msgspec.UnsetType = msgspec.UNSET,
         turn: TurnContext | None = None,
+        cut: Callable[[GateRecord], None] = lambda record: None,
     ) -> GateRecord:
-        """Make one call. ``call_id`` is the id in events, ``tool_call_id`` is the crystal's id, and ``via`` is the id of
-        the command that makes the call."""
-        hub = self._hub
+        """Make one call. ``call_id`` is the id in events, ``tool_call_id`` is the crystal's id, ``via`` is the id of the
+        command that makes the call, and ``program`` its index (`GateRecord.via`). ``cut`` takes the record of a call that
+        a cancel interrupts, still without a result."""
         gate = self._gates.get(name) or self._added(name) or registry.child_function(self._circle, name)
         parsed, problem = _parse(args)
         if type(parsed) is list and gate is not None and gate.json_input:
             # Code may pass the list of a batch directly, without a mapping.
             parsed, problem = {gate.main_text: parsed}, None
-        for_people: dict[str, str] = {}
+        refusal = None
         if gate is None:
-            problem, short = self._unavailable_message(name)
-            for_people = {"error": encodable(short)}
-        elif problem is None:
-            parsed, problem = self._fitted(gate, parsed)
+            text, short = self._unavailable_message(name)
+            refusal = GateReply(encodable(text), is_error=True, annotations={"error": encodable(short)})
+        else:
+            if problem is None:
+                parsed, problem = self._fitted(gate, parsed)
+            if problem is not None:
+                problem = encodable(problem)
+                why = problem.removeprefix("arguments do not fit ")
+                for_people = {"error": f"the model sent arguments that do not fit this tool: {why}"}
+                refusal = GateReply(problem, is_error=True, annotations=for_people)
         context = GateContext(
             gate.dependencies if gate is not None else {},
             self._circle.wards,
@@ -134,27 +141,42 @@ class GateExecutor:
         # Record a copy, because the handler may change its arguments.
         kept = self._recorded_args(gate, parsed)
         called = self._call_event(gate, name, parsed, kept, context, via)
-        self._open_calls[call_id] = called
+        record = _running_record(called, tool_call_id, program)
+        try:
+            return await self._finish(record, called, gate, parsed, refusal, kept, context, trace)
+        except anyio.get_cancelled_exc_class():
+            cut(record)
+            raise
+
+    async def _finish(
+        self,
+        record: GateRecord,
+        called: events.GateCalled,
+        gate: Gate | None,
+        args: Mapping[str, Any],
+        refusal: GateReply | None,
+        kept: Any,
+        context: GateContext,
+        trace: tracing.Trace,
+    ) -> GateRecord:
+        """Run a call that has no ``refusal``, and send its events. Returns its record with the result."""
+        hub = self._hub
         if hub.active:
             await hub.send(called)
-        if problem is not None or gate is None:
-            problem = None if problem is None else encodable(problem)
-            if gate is not None and problem is not None:
-                why = problem.removeprefix("arguments do not fit ")
-                for_people = {"error": f"the model sent arguments that do not fit this tool: {why}"}
-            reply = GateReply(problem, is_error=True, annotations=for_people)
+        if refusal is not None or gate is None:
+            reply = refusal or GateReply(None, is_error=True)
         else:
-            invocation = GateInvocation(gate, parsed, call_id, via, context)
+            invocation = GateInvocation(gate, args, called.call_id, called.via, context, called.locations)
             with genai_spans.execute_tool(
-                name,
+                record.gate,
                 trace,
                 self._redactor,
-                call_id=tool_call_id or call_id,
+                call_id=record.tool_call_id or called.call_id,
                 args=kept,
-                entity_id=entity_id,
+                entity_id=context.entity_id,
                 description=gate.description,
             ) as span:
-                with self._running.stoppable(call_id) as scope:
+                with self._running.stoppable(called.call_id) as scope:
                     reply = await self._run_chain(invocation)
                 if scope.cancelled_caught:
                     reply = GateReply(STOPPED_BY_USER, is_error=True, annotations={"stopped": True})
@@ -162,34 +184,28 @@ class GateExecutor:
                     span.ended(reply.result, "gate_error" if reply.is_error else None)
         title = self._redactor.text(reply.title) if reply.title else None
         locations = self._mask_locations(reply.locations)
-        attachments = self._mask_attachments(reply.attachments)
         changes = changes_of(reply.diffs, called.args, self._redactor.text) if reply.diffs else ()
-        record = GateRecord(
-            name,
-            called.args,
-            self._mask_data(reply.result),
-            reply.is_error,
-            tool_call_id,
-            self._mask_data(reply.annotations) if reply.annotations else msgspec.UNSET,
-            **_display_fields(called, title, locations, changes),
-            attachments=attachments or msgspec.UNSET,
+        unset = msgspec.UNSET
+        record = msgspec.structs.replace(
+            record,
+            result=self._mask_data(reply.result),
+            is_error=reply.is_error,
+            annotations=self._mask_data(reply.annotations) if reply.annotations else unset,
+            title=record.title if title is None else unset if title == record.gate else title,
+            locations=locations or record.locations,
+            diffs=changes or unset,
+            attachments=self._mask_attachments(reply.attachments) or unset,
         )
-        del self._open_calls[call_id]
         if hub.active:
             finished = events.GateFinished(
-                entity_id=entity_id,
-                cast_id=cast_id,
+                entity_id=context.entity_id,
+                cast_id=context.cast_id,
                 depth=self._depth,
-                call_id=call_id,
-                gate=name,
-                result=record.result,
-                is_error=reply.is_error,
+                call_id=called.call_id,
+                record=record,
                 title=title,
                 locations=locations,
                 diffs=self._mask_diffs(reply.diffs),
-                via=via,
-                attachments=attachments,
-                annotations=record.annotations or {},
             )
             await hub.send(finished)
             if reply.plan is not None and not reply.is_error:
@@ -275,9 +291,7 @@ class GateExecutor:
             await self._hub.send(started)
         if self.checkpoints is None:
             return await _run(invocation)
-        called = self._open_calls.get(invocation.call_id)
-        locations = called.locations if called is not None else ()
-        async with self.checkpoints.call(invocation.gate, self._circle, locations) as wrote:
+        async with self.checkpoints.call(invocation.gate, self._circle, invocation.locations) as wrote:
             reply = await _run(invocation)
             wrote(os.fspath(each.path) for each in reply.diffs)
         return reply
@@ -381,15 +395,6 @@ class GateExecutor:
         """Find a gate that the entity added and that no ward removes."""
         return None if name in self._circle.wards.remove_gate else self.dynamic_gates.gates.get(name)
 
-    def interrupted(self, call_id: str, gate: str, why: str, tool_call_id: str | None) -> GateRecord:
-        """Make the record of a cancelled call, with ``why`` as its result."""
-        called = self._open_calls.pop(call_id, None)
-        if called is None:
-            return GateRecord(gate, {}, why, True, tool_call_id, _STOPPED, call_id=call_id)
-        return GateRecord(
-            called.gate, called.args, why, True, tool_call_id, _STOPPED, **_display_fields(called, None, (), ())
-        )
-
     def _unavailable_message(self, name: str) -> tuple[str, str]:
         """What the crystal reads, and in short what people read."""
         short = f"there is no gate {name!r} here."
@@ -483,26 +488,25 @@ class GateExecutor:
         return tuple(events.Location(self._redactor.text(place.path), place.line) for place in locations)
 
 
-def _display_fields(
-    called: events.GateCalled,
-    title: str | None,
-    locations: tuple[events.Location, ...],
-    diffs: tuple[FileChange, ...],
-) -> dict[str, Any]:
-    """The display data of a call (title, kind, locations …) as fields of its record, without empty values."""
-    shown: dict[str, Any] = {"call_id": called.call_id}
-    title, locations = title or called.title, locations or called.locations
-    if called.via is not None:
-        shown["parent_call_id"] = called.via
-    if title != called.gate:
-        shown["title"] = title
-    if called.kind != "other":
-        shown["kind"] = called.kind
-    if locations:
-        shown["locations"] = locations
-    if diffs:
-        shown["diffs"] = diffs
-    return shown
+def _running_record(
+    called: events.GateCalled, tool_call_id: str | None, program: int | msgspec.UnsetType
+) -> GateRecord:
+    """The record of a call that has no result yet, as it is if a cancel interrupts the call."""
+    unset = msgspec.UNSET
+    return GateRecord(
+        called.gate,
+        called.args,
+        None,
+        True,
+        tool_call_id,
+        _STOPPED,
+        program,
+        called.call_id,
+        unset if called.via is None else called.via,
+        unset if called.title == called.gate else called.title,
+        unset if called.kind == "other" else called.kind,
+        called.locations or unset,
+    )
 
 
 _MOST_FAULTS = 20

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import msgspec
 
 from cantrip_acp.types.messages import Attachment
-from cantrip_acp.types.records import ContextRecord, Output, Turn
+from cantrip_acp.types.records import ContextRecord, GateRecord, Output, Turn
 from cantrip_acp.types.records import Diff as Diff
 from cantrip_acp.types.records import Location as Location
 from cantrip_acp.types.styled import Styled, join
@@ -126,18 +126,20 @@ class GateStarted(Event, frozen=True, kw_only=True, tag="gate_start"):
 
 
 class GateFinished(Event, frozen=True, kw_only=True, tag="gate_result"):
-    """A gate has answered. ``annotations`` are those of its record (`GateRecord`)."""
+    """A gate has answered. ``record`` is what the loom keeps of the call: its result, whether it failed, its annotations.
+
+    ``title`` and ``locations`` replace those of `GateCalled`, if there are any. ``diffs`` are whole; the record has large
+    ones shortened.
+
+    As JSON, these fields of the record stand beside its own: ``gate``, ``result``, ``is_error``, ``attachments``,
+    ``annotations``, and its ``parent_call_id`` as ``via``.
+    """
 
     call_id: str
-    gate: str
-    result: Any
-    is_error: bool = False
+    record: GateRecord
     title: str | None = None
     locations: tuple[Location, ...] = ()
     diffs: tuple[Diff, ...] = ()
-    via: str | None = None
-    attachments: tuple[Attachment, ...] = ()
-    annotations: Mapping[str, Any] = {}
 
 
 class PlanChanged(Event, frozen=True, kw_only=True, tag="plan"):
@@ -378,13 +380,22 @@ class CastEnded(Event, frozen=True, kw_only=True, tag="result"):
 
 
 def as_json(event: Event) -> dict[str, Any]:
-    """An event as plain data, as ``cantrip cast --json`` prints it. A turn's record is merged with ``event``."""
+    """An event as plain data, as ``cantrip cast --json`` prints it. A record is merged with its event."""
+    data: dict[str, Any]
     if isinstance(event, TurnEnded):
         record = msgspec.to_builtins(event.turn)
         record.pop("type", None)
         return {"event": "turn", **record}
+    if isinstance(event, GateFinished):
+        call = event.record
+        data = {name: getattr(event, name) for name in ("entity_id", "cast_id", "depth", "call_id")}
+        data |= {"gate": call.gate, "result": call.result, "is_error": call.is_error}
+        data |= {"title": event.title, "locations": event.locations, "diffs": event.diffs}
+        data |= {"via": call.parent_call_id or None, "attachments": call.attachments or ()}
+        data["annotations"] = call.annotations or {}
+        return {"event": "gate_result", **msgspec.to_builtins(data)}
     if isinstance(event, ChildEvent):
-        data: dict[str, Any] = {"event": "child", "entity_id": event.entity_id, "cast_id": event.cast_id}
+        data = {"event": "child", "entity_id": event.entity_id, "cast_id": event.cast_id}
         data |= {"depth": event.depth, "path": list(event.path), "calls": list(event.calls)}
         return data | {"call_id": event.call_id, "index": event.index, "inner": as_json(event.inner)}
     plain: dict[str, Any] = msgspec.to_builtins(event)

@@ -443,13 +443,14 @@ class Translator:
 
     def _gate_finished(self, event: events.GateFinished) -> list[acp.Update]:
         call = self._calls.get(event.call_id)
-        if event.gate == "done" and not event.is_error and event.via in self._calls:
+        record, annotations = event.record, event.record.annotations or {}
+        if record.gate == "done" and not record.is_error and record.parent_call_id in self._calls:
             # `done` inside a command ends the command at once. The command has not failed then.
-            self._calls[event.via].done = True
+            self._calls[record.parent_call_id].done = True
         # A call that was refused before it ran also gets the state in_progress, because clients may expect each state.
         started_updates = [] if call is None or call.started else self._gate_started(event)
         self._calls.pop(event.call_id, None)
-        call = call or _Call("other", headline(event.gate))
+        call = call or _Call("other", headline(record.gate))
         if event.title or event.diffs:
             call.title = title_with_counts(event.title or call.title, event.diffs)
             if event.title and call.child_name is not None:
@@ -457,25 +458,25 @@ class Translator:
         content: list[acp.ToolContent] = [acp.Diff(diff.path, diff.old_text, diff.new_text) for diff in event.diffs]
         actions = self._subagents.take_actions(event.call_id)
         children, changed = self._subagents.end(event.call_id)
-        shown_already = call.in_client_terminal and not event.is_error
-        if events.ASKED_IN_CHAT in event.annotations:
+        shown_already = call.in_client_terminal and not record.is_error
+        if events.ASKED_IN_CHAT in annotations:
             content.append(text_content(ASKED_IN_CHAT))
-        elif event.is_error or (not content and event.gate != "done" and not shown_already):
-            text = event.result
-            if event.is_error:
-                text = failure_text(text if isinstance(text, str) else pretty_json(text), event.annotations)
-            content += result_content(text, call.kind, failed=event.is_error)
-        content += image_content(event.attachments)
+        elif record.is_error or (not content and record.gate != "done" and not shown_already):
+            text = record.result
+            if record.is_error:
+                text = failure_text(text if isinstance(text, str) else pretty_json(text), annotations)
+            content += result_content(text, call.kind, failed=record.is_error)
+        content += image_content(record.attachments or ())
         return [
             *started_updates,
             self._update(
                 event.call_id,
                 call,
-                status="failed" if event.is_error else "completed",
+                status="failed" if record.is_error else "completed",
                 content=[*children, *content] or None,
                 locations=file_locations(event.locations) or changed,
-                raw_output=raw_output(event.result),
-                meta=call.meta_of(event.annotations, actions),
+                raw_output=raw_output(record.result),
+                meta=call.meta_of(annotations, actions),
             ),
         ]
 

@@ -209,11 +209,12 @@ class SubagentView:
                 child.add_action(_inline(inner.title or gate, code=True), headline(inner.title or gate))
             case events.GateFinished():
                 group.add_diffs(inner.diffs)
-                if inner.is_error:
-                    text = inner.result if isinstance(inner.result, str) else pretty_json(inner.result)
-                    reason = failure_text(text, inner.annotations)
-                    plain = f"{inner.gate} failed: {headline(reason)}"
-                    child.add_action(f"{_inline(inner.gate, code=True)} failed: {_inline(reason)}", plain, "failure")
+                record = inner.record
+                if record.is_error:
+                    text = record.result if isinstance(record.result, str) else pretty_json(record.result)
+                    reason = failure_text(text, record.annotations or {})
+                    plain = f"{record.gate} failed: {headline(reason)}"
+                    child.add_action(f"{_inline(record.gate, code=True)} failed: {_inline(reason)}", plain, "failure")
                 elif not inner.diffs:
                     return False
             case events.CommandStarted():

@@ -58,7 +58,8 @@ class EventTranslator:
                 yield Plan(tuple((entry.content, entry.status) for entry in event.entries))
             case events.GateCalled() | events.GateStarted() | events.GateFinished():
                 call = _gate_call(event)
-                yield from self._answer(event, call) if event.gate == "done" else (call,)
+                gate = event.record.gate if isinstance(event, events.GateFinished) else event.gate
+                yield from self._answer(event, call) if gate == "done" else (call,)
             case events.CommandStarted():
                 self._half_line = False
                 self._started.add(event.call_id)
@@ -91,10 +92,10 @@ class EventTranslator:
     def _answer(self, event: events.Event, call: ToolCall) -> Iterator[ToolCall]:
         self._done.append(call)
         if isinstance(event, events.GateFinished):
-            if event.is_error:
+            if event.record.is_error:
                 yield from self._done
             else:
-                self._answered.add(event.via)
+                self._answered.add(event.record.parent_call_id or None)
             self._done = []
 
     def _command_finished(self, event: events.CommandFinished) -> Iterator[ToolCall]:
@@ -117,8 +118,9 @@ class EventTranslator:
                 found = "intent", inner.intent
             case events.GateCalled() if inner.gate != "done":
                 found = "action", inner.title or inner.gate
-            case events.GateFinished(is_error=True):
-                found = "failure", f"{inner.gate}: {_failure(as_text(inner.result), inner.annotations)}"
+            case events.GateFinished(record=record) if record.is_error:
+                text = _failure(as_text(record.result), record.annotations or {})
+                found = "failure", f"{record.gate}: {text}"
             case events.CommandStarted():
                 found = "action", f"{inner.tool}: {inner.command}"
             case events.CommandFinished(error=str(error)) if error:
@@ -155,18 +157,18 @@ def _gate_call(event: events.GateCalled | events.GateStarted | events.GateFinish
     if isinstance(event, events.GateStarted):
         return ToolCall(event.call_id, status="in_progress")
     locations = tuple((place.path, place.line) for place in event.locations)
-    inner = event.via is not None
     if isinstance(event, events.GateCalled):
         title, command = event.title or event.gate, command_of(event.args)
-        return ToolCall(event.call_id, title, event.kind, "pending", locations, command, inner)
-    result: Any = event.result
+        return ToolCall(event.call_id, title, event.kind, "pending", locations, command, event.via is not None)
+    record = event.record
+    result: Any = record.result
     return ToolCall(
         event.call_id,
         event.title,
-        status="failed" if event.is_error else "completed",
+        status="failed" if record.is_error else "completed",
         locations=locations or None,
-        inner=inner,
+        inner=bool(record.parent_call_id),
         changes=tuple(FileChange(each.path, each.old_text, each.new_text) for each in event.diffs),
-        result=_failure(result_text(result), event.annotations) if event.is_error else result_text(result),
+        result=_failure(result_text(result), record.annotations or {}) if record.is_error else result_text(result),
         exit_code=exit_code_of(result),
     )

@@ -626,17 +626,8 @@ class CastRun:
         if not self.entity.hub.active:
             return
         for call in turn.cut:
-            await self.entity.hub.send(
-                events.GateFinished(
-                    **self.cast.ids,
-                    call_id=call.call_id or "",
-                    gate=call.gate,
-                    result=call.result,
-                    is_error=True,
-                    via=call.parent_call_id or None,
-                    annotations=call.annotations or {},
-                )
-            )
+            finished = events.GateFinished(**self.cast.ids, call_id=call.call_id or "", record=call)
+            await self.entity.hub.send(finished)
         if turn.cut_output is not None:
             output, report = turn.cut_output
             await report.end(output)

@@ -304,43 +304,43 @@ class TurnBuilder:
         tool_call_id: str | None,
         keep: Callable[[GateRecord], None],
     ) -> GateRecord:
-        try:
-            record = await self._executor.execute(
-                name,
-                args,
-                call_id=call_id,
-                entity_id=self.entity.id,
-                cast_id=self.cast.id,
-                trace=self.cast.trace,
-                tool_call_id=tool_call_id,
-                via=via,
-                turn=self,
-            )
-        except anyio.get_cancelled_exc_class():
-            # What a call had done before the cancel stays done, so the record must have it.
+        def cut(record: GateRecord) -> None:
+            # What a call had done before the cancel stays done, so the turn must have it.
             why = STOPPED if via is None else UNFINISHED
             if (name in DELEGATION or name in CHILD_FUNCTIONS) and self.parts:
                 why = CUT_OFF
-            record = self._with_program_index(self._executor.interrupted(call_id, name, why, tool_call_id), via)
+            record = msgspec.structs.replace(record, result=why)
             keep(record)
             self.cut.append(record)
-            raise
-        record = self._with_program_index(record, via)
+
+        record = await self._executor.execute(
+            name,
+            args,
+            call_id=call_id,
+            entity_id=self.entity.id,
+            cast_id=self.cast.id,
+            trace=self.cast.trace,
+            tool_call_id=tool_call_id,
+            via=via,
+            program=self._program_index(via),
+            turn=self,
+            cut=cut,
+        )
         keep(record)
         if name == "done" and not record.is_error and not self.finished:
             self.finished = True
             self.answer = record.result
         return record
 
-    def _with_program_index(self, record: GateRecord, via: str | None) -> GateRecord:
-        """Add the program's place to the record, if the utterance has several programs."""
+    def _program_index(self, via: str | None) -> int | msgspec.UnsetType:
+        """The place of the program ``via``, if the utterance has several programs."""
         if via is None or len(self.response.tool_calls) < 2:
-            return record
+            return msgspec.UNSET
         tool = self.entity.circle.medium.tool
         if sum(call.gate == tool for call in self.response.tool_calls) < 2:
-            return record
+            return msgspec.UNSET
         index = via.rpartition(".")[2]
-        return msgspec.structs.replace(record, via=int(index)) if index.isdecimal() else record
+        return int(index) if index.isdecimal() else msgspec.UNSET
 
     @property
     def has_effects(self) -> bool:

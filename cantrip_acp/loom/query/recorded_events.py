@@ -140,8 +140,7 @@ class RecordedEvents:
                 yield from self._gate(ids, call_id, record)
 
     def _gate(self, ids: dict[str, Any], call_id: str, record: GateRecord) -> Iterator[events.Event]:
-        title, locations, via = record.title or None, record.locations or (), record.parent_call_id or None
-        annotations = record.annotations or {}
+        title, locations = record.title or None, record.locations or ()
         yield events.GateCalled(
             **ids,
             call_id=call_id,
@@ -150,24 +149,19 @@ class RecordedEvents:
             kind=record.kind or "other",
             title=title or record.gate,
             locations=locations,
-            via=via,
+            via=record.parent_call_id or None,
         )
         yield from self._children(ids, call_id)
-        question = annotations.get(events.ASKED_IN_CHAT)
+        question = (record.annotations or {}).get(events.ASKED_IN_CHAT)
         if isinstance(question, str):
             yield events.Text(**ids, delta=question, message_id=f"{call_id}:question")
         yield events.GateFinished(
             **ids,
             call_id=call_id,
-            gate=record.gate,
-            result=record.result,
-            is_error=record.is_error,
+            record=record,
             title=title,
             locations=locations,
             diffs=tuple(diffs_of(record.diffs or (), record.args)),
-            via=via,
-            attachments=record.attachments or (),
-            annotations=annotations,
         )
         if record.gate == "plan" and not record.is_error:
             with suppress(KeyError, TypeError, AttributeError, ValueError):

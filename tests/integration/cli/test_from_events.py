@@ -7,6 +7,7 @@ from typing import Any
 from cantrip_acp.cli.render.display import ChildAction, Note, ToolCall
 from cantrip_acp.cli.render.from_events import EventTranslator
 from cantrip_acp.types import events
+from cantrip_acp.types.records import GateRecord
 
 IDS: dict[str, Any] = {"entity_id": "e", "cast_id": "k"}
 REJECTED = {"permission": "rejected", "error": "You rejected this."}
@@ -25,7 +26,9 @@ def test_a_rejected_command_shows_the_text_for_people() -> None:
 
 def test_a_rejected_gate_shows_the_text_for_people() -> None:
     finished = events.GateFinished(
-        **IDS, call_id="c", gate="write_file", result="Do not try this again.", is_error=True, annotations=REJECTED
+        **IDS,
+        call_id="c",
+        record=GateRecord("write_file", {}, "Do not try this again.", is_error=True, annotations=REJECTED),
     )
     (call,) = EventTranslator().translate(finished)
     assert isinstance(call, ToolCall)
@@ -36,7 +39,7 @@ def test_a_refusal_that_nobody_was_asked_about_says_how_to_allow_the_call() -> N
     advice = "nobody named the host; name it with --allow-host"
     annotations = {"permission": "refused", "error": "nobody named the host"}
     finished = events.GateFinished(
-        **IDS, call_id="c", gate="fetch", result=advice, is_error=True, annotations=annotations
+        **IDS, call_id="c", record=GateRecord("fetch", {}, advice, is_error=True, annotations=annotations)
     )
     (call,) = EventTranslator().translate(finished)
     assert isinstance(call, ToolCall)
@@ -47,10 +50,10 @@ def test_done_is_shown_as_a_call_only_when_it_fails() -> None:
     translator = EventTranslator()
     called = events.GateCalled(**IDS, call_id="d", gate="done", args={"answer": 1})
     assert not list(translator.translate(called))
-    failed = events.GateFinished(**IDS, call_id="d", gate="done", result="no", is_error=True)
+    failed = events.GateFinished(**IDS, call_id="d", record=GateRecord("done", {}, "no", is_error=True))
     assert [type(item) for item in translator.translate(failed)] == [ToolCall, ToolCall]
     assert not list(translator.translate(called))
-    assert not list(translator.translate(events.GateFinished(**IDS, call_id="d", gate="done", result=1)))
+    assert not list(translator.translate(events.GateFinished(**IDS, call_id="d", record=GateRecord("done", {}, 1))))
 
 
 def test_children_are_numbered_as_they_start() -> None:

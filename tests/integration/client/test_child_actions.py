@@ -5,6 +5,7 @@ from typing import Any
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.subagent_view import SubagentView
 from cantrip_acp.types import events
+from cantrip_acp.types.records import GateRecord
 from tests.integration.client.test_transcript import content, more, shown, tool
 
 
@@ -59,7 +60,7 @@ def test_a_child_is_told_as_it_works_and_each_thing_once() -> None:
     agent.did(called("Read `a`.py"), "a")
     assert agent.told() == [("", "text", "I look\n\nat it now."), ("", "action", "Read `a`.py")]
     assert agent.told() == []
-    agent.did(events.GateFinished(**IDS, call_id="x", gate="read_file", result="no such file", is_error=True), "a")
+    agent.did(events.GateFinished(**IDS, call_id="x", record=GateRecord("read_file", {}, "no such file", True)), "a")
     assert agent.told() == [("", "failure", "read_file failed: no such file")]
     agent.did(ended(), "a")
     assert agent.told() == [("", "done", "done")]

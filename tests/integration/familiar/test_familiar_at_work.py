@@ -54,7 +54,7 @@ async def test_a_bug_is_mended_and_committed(familiar: Familiar, project: Path) 
     async with cantrip.cast_stream("One test fails. Mend what is wrong, and commit it.") as stream:
         async for event in stream:
             if isinstance(event, GateFinished):
-                gates.append((event.gate, event.is_error))
+                gates.append((event.record.gate, event.record.is_error))
             elif isinstance(event, PlanChanged):
                 plans.append([entry.status for entry in event.entries])
     assert stream.result.reason == "text"

@@ -29,7 +29,7 @@ async def test_a_small_session(workspace: Path) -> None:
                 called.append(event)
             elif isinstance(event, GateFinished):
                 finished.append(event)
-    results = [(f.result, f.is_error) for f in finished]
+    results = [(f.record.result, f.record.is_error) for f in finished]
     assert results[:5] == [
         ("created src/app.py (1 line, 6 bytes)", False),
         (["src/", "src/app.py"], False),

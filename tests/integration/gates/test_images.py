@@ -113,7 +113,7 @@ async def test_the_loom_has_it_once_and_everybody_is_shown_it(tmp_path: Path) ->
             async for event in stream:
                 updates += translator.translate(event)
                 if isinstance(event, events.GateFinished):
-                    assert event.attachments == (IMAGE,)
+                    assert event.record.attachments == (IMAGE,)
             past = list(loaded_updates(entity, ClientAbilities()))
     assert path.read_text().count(DATA) == 1
     assert [images(m) for m in crystal.invocations[1].messages if m.role == "tool"] == [1]

@@ -123,7 +123,7 @@ async def test_people_see_what_the_server_wrote_to_its_standard_error_when_its_t
     (tmp_path / "toolserver.py").write_text(told)
     script = [calls(("tools.fail", {"why": "broken"})), calls(("done", {"answer": "ok"}))]
     async with cantrip(str(tmp_path / "toolserver.py"), tmp_path, *script).cast_stream("Go on.") as stream:
-        ended = [event async for event in stream if isinstance(event, events.GateFinished)]
+        ended = [event.record async for event in stream if isinstance(event, events.GateFinished)]
     assert ended[0].is_error
     assert "no disk" not in ended[0].result
     assert ended[0].annotations["error"] == f"{ended[0].result}\nthe server's standard error: no disk"
@@ -138,7 +138,7 @@ async def test_the_cause_of_a_fault_in_a_tool_is_shown_and_not_the_box_around_it
     (tmp_path / "toolserver.py").write_text(source)
     script = [calls(("tools.fail", {"why": "broken"})), calls(("done", {"answer": "ok"}))]
     async with cantrip(str(tmp_path / "toolserver.py"), tmp_path, *script).cast_stream("Go on.") as stream:
-        ended = [event async for event in stream if isinstance(event, events.GateFinished)]
+        ended = [event.record async for event in stream if isinstance(event, events.GateFinished)]
     shown = ended[0].annotations["error"]
     assert "KeyError: 'beer'" in shown
     assert "│" not in shown

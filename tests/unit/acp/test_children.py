@@ -10,6 +10,7 @@ from cantrip_acp.acp.render.event_translator import Translator
 from cantrip_acp.acp.render.formatting import CONTENT_LIMIT
 from cantrip_acp.acp.render.subagent_view import MAX_CHILDREN
 from cantrip_acp.types import events
+from cantrip_acp.types.records import GateRecord
 from tests.support.fixtures.acp import Start
 from tests.unit.acp.test_event_translator import called, finished, shown
 
@@ -80,7 +81,7 @@ def test_a_child_is_followed_in_the_content_of_its_call() -> None:
         events.Text(**ids(), delta="I look ", message_id="m"),
         events.Text(**ids(), delta="first.", message_id="m"),
         called("k1", title="Read a.py"),
-        events.GateFinished(**ids(), call_id="k1", gate="read_file", result="no such file", is_error=True),
+        events.GateFinished(**ids(), call_id="k1", record=GateRecord("read_file", {}, "no such file", True)),
         events.CommandStarted(**ids(), call_id="k2", command="ls | wc -l", tool="bash"),
         events.CommandOutput(**ids(), call_id="k2", stream="stdout", data="17\n"),
     ):
@@ -170,9 +171,9 @@ def test_changes_of_a_child_are_diffs_with_their_places() -> None:
     spawned(translator, begun("x"))
     small, large = events.Diff("/w/a.py", "1\n", "2\n"), events.Diff("/w/b.py", None, "x" * 100_000)
     for number, diff in enumerate((small, large)):
-        translator.translate(
-            from_child(events.GateFinished(**ids(), call_id=f"k{number}", gate="edit_file", result="ok", diffs=(diff,)))
-        )
+        record = GateRecord("edit_file", {}, "ok")
+        ended = events.GateFinished(**ids(), call_id=f"k{number}", record=record, diffs=(diff,))
+        translator.translate(from_child(ended))
     update = view(translator)
     assert [c["path"] for c in update["content"] if c["type"] == "diff"] == ["/w/a.py"]
     assert update["locations"] == [{"path": "/w/a.py"}, {"path": "/w/b.py"}]

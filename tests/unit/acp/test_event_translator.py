@@ -10,6 +10,7 @@ from cantrip_acp.acp.protocol import ClientAbilities, SessionNotification
 from cantrip_acp.acp.render.event_translator import OUTPUT_LIMIT, Translator
 from cantrip_acp.acp.render.formatting import CONTENT_LIMIT
 from cantrip_acp.types import events
+from cantrip_acp.types.records import GateRecord
 from tests.support.acp_schema_check import check as check_schema
 
 IDS: dict[str, Any] = {"entity_id": "e", "cast_id": "c"}
@@ -36,7 +37,9 @@ def called(call_id: str = "g", **more: Any) -> events.GateCalled:
 
 
 def finished(call_id: str = "g", **more: Any) -> events.GateFinished:
-    return events.GateFinished(**IDS, call_id=call_id, **{"gate": "read_file", "result": "text", **more})
+    shown = {name: more.pop(name) for name in ("title", "locations", "diffs") if name in more}
+    record = GateRecord(**{"gate": "read_file", "args": {}, "result": "text", **more})
+    return events.GateFinished(**IDS, call_id=call_id, record=record, **shown)
 
 
 def command(call_id: str = "b", text: str = "make", **more: Any) -> events.CommandStarted:
@@ -206,7 +209,7 @@ def test_done_ends_its_command_and_that_is_no_failure() -> None:
     updates = translate(
         command(),
         called("g", gate="done", args={"answer": "x"}, via="b"),
-        finished("g", gate="done", result="x", via="b"),
+        finished("g", gate="done", result="x", parent_call_id="b"),
         ended(exit_code=None, signal="SIGKILL"),
     )
     assert updates[-1]["status"] == "completed"

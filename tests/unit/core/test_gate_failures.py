@@ -160,7 +160,7 @@ async def test_what_stands_beside_a_result_is_checked() -> None:
     gate = Gate("odd", "Reply.", {"type": "object"}, reply)
     cantrip = make({"tool_calls": [{"gate": "odd", "args": {}}]}, done(), gates=["done", gate])
     async with cantrip.cast_stream("go") as stream:
-        (finished,) = [e async for e in stream if type(e).__name__ == "GateFinished" and e.gate == "odd"]
+        (finished,) = [e async for e in stream if type(e).__name__ == "GateFinished" and e.record.gate == "odd"]
     assert (finished.title, finished.locations[0].path, finished.diffs[0].new_text) == ("a?", "/x?", "?")
     assert cantrip.loom.threads()[0].acted[0].observation.results[0].annotations == {"n": "NaN"}
 

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, CrystalError, DefinitionError, Loom, ScriptedCrystal, events
+from cantrip_acp.types.records import GateRecord
 from tests.support.fixtures.core import INSTANT, done
 
 
@@ -130,7 +131,7 @@ async def test_events_are_matched_by_their_type(anyio_backend: str) -> None:
                 seen.append(delta)
             case events.GateCalled(gate="look", args=args):
                 seen.append(args)
-            case events.GateFinished(gate="look", result=result, is_error=False):
+            case events.GateFinished(record=GateRecord(gate="look", result=result, is_error=False)):
                 seen.append(result)
             case events.CastEnded(reason=reason, result=result):
                 seen.append((reason, result))

@@ -9,11 +9,12 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.events import GateFinished, PlanChanged, PlanEntry
+from cantrip_acp.types.records import GateRecord
 
 DONE = {"tool_calls": [{"gate": "done", "args": {"answer": "ok"}}]}
 
 
-async def planned(*calls: Any) -> tuple[list[tuple[PlanEntry, ...]], list[GateFinished]]:
+async def planned(*calls: Any) -> tuple[list[tuple[PlanEntry, ...]], list[GateRecord]]:
     responses = [{"tool_calls": [{"gate": "plan", "args": args}]} for args in calls]
     cantrip = Cantrip(
         ScriptedCrystal([*responses, DONE]), Call(), Circle(gates=["done", "plan"], wards=[{"max_turns": 20}])
@@ -23,8 +24,8 @@ async def planned(*calls: Any) -> tuple[list[tuple[PlanEntry, ...]], list[GateFi
         async for event in stream:
             if isinstance(event, PlanChanged):
                 plans.append(event.entries)
-            elif isinstance(event, GateFinished) and event.gate == "plan":
-                finished.append(event)
+            elif isinstance(event, GateFinished) and event.record.gate == "plan":
+                finished.append(event.record)
     return plans, finished
 
 

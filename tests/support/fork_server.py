@@ -31,6 +31,7 @@ from typing import Any
 
 LEFT_OUT = (
     "sandbox.inside",
+    "embedded.model_server",
     "demo.project",
     "__main__",
     "recipes.generate",

@@ -30,7 +30,15 @@ SECRET = "s3cr3t-value-0123456789"
 
 def modules() -> list[str]:
     # The trainer imports torch, which takes seconds and need not be installed. An adapter imports the library that it is for.
-    skip = ("inside", "demo.project", "__main__", "training.trainer", "training.adapters", "training.verifiers")
+    skip = (
+        "inside",
+        "embedded.model_server",
+        "demo.project",
+        "__main__",
+        "training.trainer",
+        "training.adapters",
+        "training.verifiers",
+    )
     return [
         m.name
         for m in pkgutil.walk_packages(cantrip_acp.__path__, "cantrip_acp.")

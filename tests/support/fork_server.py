@@ -31,7 +31,6 @@ from typing import Any
 
 LEFT_OUT = (
     "sandbox.inside",
-    "embedded.model_server",
     "demo.project",
     "__main__",
     "recipes.generate",

@@ -131,7 +131,7 @@ def unread_notice(records: Iterable[ContextRecord]) -> str | None:
     unread = [record for record in records if isinstance(record.unread_by, str)]
     if not unread:
         return None
-    attached = [block.attachment for block in map(block_of, unread) if block.attachment is not None]
+    attached = [record.attachment for record in unread if record.attachment is not None]
     kinds = " or ".join(dict.fromkeys(_KINDS[each.kind] for each in attached))
     names = ", ".join(dict.fromkeys(each.title or each.mime for each in attached))
     return f"{unread[0].unread_by} cannot read {kinds}. It got the message without: {names}."
@@ -139,9 +139,6 @@ def unread_notice(records: Iterable[ContextRecord]) -> str | None:
 
 def block_of(record: ContextRecord) -> ContextBlock:
     """Make a context block from its record in the loom."""
-    attachment = None
-    if isinstance(record.mime, str) and isinstance(record.data, str):
-        attachment = Attachment.of(record.mime, record.data, record.uri, record.title)
     after = record.after if isinstance(record.after, str) else None
     placement: Literal["system", "history"] = "history" if record.placement == "history" else "system"
-    return ContextBlock(record.text, record.title, record.source, record.uri, attachment, after, placement)
+    return ContextBlock(record.text, record.title, record.source, record.uri, record.attachment, after, placement)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from cantrip_acp.types.messages import Attachment
 from cantrip_acp.types.records import ContextRecord, GateRecord, Output, Turn
 from cantrip_acp.types.records import Diff as Diff
 from cantrip_acp.types.records import Location as Location
@@ -59,30 +58,14 @@ class CastStarted(Event, frozen=True, kw_only=True, tag="cast"):
 
 
 class Steered(Event, frozen=True, kw_only=True, tag="steering"):
-    """The next query sees what the user sent while the cast ran: a text, a document with its title and address, or an
-    attachment.
+    """The next query sees what the user sent while the cast ran. ``record`` is what the loom keeps of it: a text, a document
+    with its title and address, or an attachment.
+
+    As JSON, these fields of the record stand here: ``id`` as ``message_id``, ``text``, ``title``, ``uri``, and its
+    ``attachment``.
     """
 
-    message_id: str
-    text: str
-    title: str = ""
-    uri: str | None = None
-    attachment: Attachment | None = None
-
-    @classmethod
-    def of(cls, record: ContextRecord, **ids: Any) -> Self:
-        """The event of a ``context`` record with the source ``steering``."""
-        attachment = None
-        if isinstance(record.mime, str) and isinstance(record.data, str):
-            attachment = Attachment.of(record.mime, record.data, record.uri, record.title)
-        return cls(
-            **ids,
-            message_id=record.id,
-            text=record.text,
-            title=record.title,
-            uri=record.uri,
-            attachment=attachment,
-        )
+    record: ContextRecord
 
 
 class QueryStarted(Event, frozen=True, kw_only=True, tag="query"):
@@ -386,9 +369,14 @@ def as_json(event: Event) -> dict[str, Any]:
         record = msgspec.to_builtins(event.turn)
         record.pop("type", None)
         return {"event": "turn", **record}
+    shared = {name: getattr(event, name) for name in Event.__struct_fields__}
+    if isinstance(event, Steered):
+        sent = event.record
+        data = {"message_id": sent.id, "text": sent.text, "title": sent.title, "uri": sent.uri}
+        return {"event": "steering", **msgspec.to_builtins({**shared, **data, "attachment": sent.attachment})}
     if isinstance(event, GateFinished):
         call = event.record
-        data = {name: getattr(event, name) for name in ("entity_id", "cast_id", "depth", "call_id")}
+        data = {**shared, "call_id": event.call_id}
         data |= {"gate": call.gate, "result": call.result, "is_error": call.is_error}
         data |= {"title": event.title, "locations": event.locations, "diffs": event.diffs}
         data |= {"via": call.parent_call_id or None, "attachments": call.attachments or ()}

@@ -523,6 +523,13 @@ class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"
     unread_by: str | msgspec.UnsetType = msgspec.UNSET
     """The model that does not accept such an attachment, and got a note in its place."""
 
+    @property
+    def attachment(self) -> Attachment | None:
+        """The image, sound or document; None for a text."""
+        if isinstance(self.mime, str) and isinstance(self.data, str):
+            return Attachment.of(self.mime, self.data, self.uri, self.title)
+        return None
+
 
 STEERING = "steering"
 """The ``source`` of the record of a message that the user sent while a cast ran. It stands after the turn ``after``, or after

@@ -278,11 +278,12 @@ class Translator:
         """What the user sent during the prompt. Other clients show it themselves when they send it."""
         if not self._client.queues_prompts:
             return []
-        content = attached_content(event.attachment, event.title) if event.attachment else None
-        if content is None and event.uri:
-            content = acp.LinkContent(event.title or event.uri, event.uri)
+        sent = event.record
+        content = attached_content(sent.attachment, sent.title) if sent.attachment else None
+        if content is None and sent.uri:
+            content = acp.LinkContent(sent.title or sent.uri, sent.uri)
         meta = {"cantrip": {"steering": True}}
-        return [acp.UserMessageChunk(content or acp.TextContent(event.text), event.message_id, meta)]
+        return [acp.UserMessageChunk(content or acp.TextContent(sent.text), sent.id, meta)]
 
     # --- text --------------------------------------------------------------------------------------------------------
 

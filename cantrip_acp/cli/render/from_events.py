@@ -50,8 +50,8 @@ class EventTranslator:
                     yield action
             case events.Text():
                 yield Message("agent", event.message_id, event.delta)
-            case events.Steered():
-                yield Message("user", event.message_id, event.text or event.title)
+            case events.Steered(record=sent):
+                yield Message("user", sent.id, sent.text or sent.title)
             case events.Thought():
                 yield Message("thought", event.message_id, event.delta)
             case events.PlanChanged():

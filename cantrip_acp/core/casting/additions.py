@@ -90,7 +90,7 @@ class Additions:
                     sent.append(record)
             message.delivered = True
         for record in sent if hub.active else ():
-            await hub.send(events.Steered.of(record, **cast.ids))
+            await hub.send(events.Steered(**cast.ids, record=record))
         if hub.active and (unread := unread_notice(sent)):
             await hub.send(events.Noticed(**cast.ids, text=unread))
 

@@ -220,7 +220,7 @@ class RecordedEvents:
 
 def _steered(ids: dict[str, Any], records: Sequence[ContextRecord]) -> Iterator[events.Event]:
     """What the user sent while the cast ran, and what the model could not read of it."""
-    yield from (events.Steered.of(record, **ids) for record in records)
+    yield from (events.Steered(**ids, record=record) for record in records)
     yield from _unread(ids, records)
 
 

@@ -528,6 +528,7 @@ class ConfigOptionsChanged(Update, tag="config_option_update"):
 class SessionInfoChanged(Update, tag="session_info_update"):
     title: str | None = None
     updated_at: str | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
 class CommandInput(msgspec.Struct):
@@ -679,6 +680,11 @@ class ClientAbilities(msgspec.Struct, frozen=True):
     subagents: bool = False
     output_styles: bool = False
     """A command's result has the colours of its ``rawOutput`` in ``_meta.cantrip.styles``."""
+    answer_notes: bool = False
+    """What the user writes next to an answer comes in its ``_meta.cantrip``, so no option asks for it in a form."""
+    turns: bool = False
+    """Each turn is told when it ends, in ``_meta.cantrip.turn`` of a ``session_info_update``, and so is the intent that follows
+    from a decision on a plan."""
     joins_messages: bool = True
     """Whether the client may show messages with different ids as one text. Not in version 2, where the id is required."""
 
@@ -687,6 +693,7 @@ class ClientAbilities(msgspec.Struct, frozen=True):
         """Read the abilities from ``clientCapabilities``. ``_meta.terminal_output`` is a convention of several editors."""
         values = _mapping(capabilities)
         session, meta, files, asks = (_mapping(values.get(name)) for name in ("session", "_meta", "fs", "elicitation"))
+        ours = _mapping(meta.get("cantrip"))
         return cls(
             notices=isinstance(session.get("notices"), dict),
             display_terminal=meta.get("terminal_output") is True,
@@ -702,7 +709,9 @@ class ClientAbilities(msgspec.Struct, frozen=True):
             boolean_options=isinstance(_mapping(session.get("configOptions")).get("boolean"), dict),
             plan_updates=isinstance(values.get("plan"), dict),
             subagents=isinstance(values.get("subagents"), dict),
-            output_styles=_mapping(meta.get("cantrip")).get("outputStyles") is True,
+            output_styles=ours.get("outputStyles") is True,
+            answer_notes=ours.get("answerNotes") is True,
+            turns=ours.get("turns") is True,
         )
 
 

@@ -61,9 +61,9 @@ class Agent:
     ``initialize_params`` are the parameters of ``initialize`` if that request was already answered, else None.
     """
 
-    def __init__(self, recipes: Recipes, state_dir: Path, *, initialize_params: dict[str, Any] | None = None) -> None:
-        self._recipes = recipes
-        self._sessions = Sessions(SessionFactory(recipes, SessionStore(state_dir)))
+    def __init__(self, factory: SessionFactory, *, initialize_params: dict[str, Any] | None = None) -> None:
+        self._recipes = factory.recipes
+        self._sessions = Sessions(factory)
         self._providers = ModelProviders()
         self._initialized = False
         self._signed_out = False
@@ -364,4 +364,5 @@ def make_agent(
 ) -> Agent:
     """Make an agent for a recipe. If ``recipe`` is None, the agent uses the built-in recipe (`sessions.factory.Recipes`)."""
     folder = paths.state_dir(state_dir)
-    return Agent(Recipes(recipe, folder, cantrips), folder, initialize_params=initialize_params)
+    factory = SessionFactory(Recipes(recipe, folder, cantrips), SessionStore(folder))
+    return Agent(factory, initialize_params=initialize_params)

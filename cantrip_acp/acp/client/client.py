@@ -81,6 +81,7 @@ class AgentClient:
             {
                 "session/update": Method(dict[str, Any], self._update, notification=True),
                 "session/request_permission": Method(dict[str, Any], self._permission),
+                "elicitation/create": Method(dict[str, Any], self._form),
                 "fs/read_text_file": Method(dict[str, Any], self._read),
                 "fs/write_text_file": Method(dict[str, Any], self._write),
             },
@@ -94,17 +95,24 @@ class AgentClient:
 
     # Requests of the client
 
-    async def initialize(self, *, timeout: float | None = 60) -> Mapping[str, Any]:
-        """Negotiate version and capabilities. Raises AgentRefused for an agent of another version."""
+    async def initialize(
+        self, *, forms: bool = False, own: bool = False, timeout: float | None = 60
+    ) -> Mapping[str, Any]:
+        """Negotiate version and capabilities. `forms`: whether the observer shows questions to a person. `own`: the agent is a
+        part of this program, so it uses files by itself. Raises AgentRefused for an agent of another version."""
         params = {
             "protocolVersion": PROTOCOL_VERSION,
             "clientInfo": {"name": "cantrip-client", "title": "Cantrip client", "version": __version__},
             "clientCapabilities": {
-                "fs": {"readTextFile": True, "writeTextFile": True},
+                "fs": {"readTextFile": not own, "writeTextFile": not own},
                 "terminal": False,
                 "session": {"notices": {}, "compaction": {}},
+                **({"elicitation": {"form": {}}} if forms else {}),
                 # Ask for the output of commands while they run (a convention of Zed). Other agents send content instead.
-                "_meta": {"terminal_output": True, "cantrip": {"outputStyles": True}},
+                "_meta": {
+                    "terminal_output": True,
+                    "cantrip": {"outputStyles": True, "answerNotes": forms, "turns": own, "promptQueueing": own},
+                },
             },
         }
         about = await self._ask("initialize", params, timeout=timeout)
@@ -233,6 +241,20 @@ class AgentClient:
             raise AgentRefused(f"{self._name()} answered session/prompt without a stopReason", self._stderr(), code=0)
         return Outcome(reason, _object(answer, "usage"), _object(answer, "_meta"))
 
+    async def steer(self, session_id: str, text: str) -> bool:
+        """Give the running turn a message (an extension of several agents). Returns False if no turn runs."""
+        params = {
+            "sessionId": session_id,
+            "prompt": [{"type": "text", "text": text}],
+            "_meta": {"steering": {"idleBehavior": "promptRequired"}},
+        }
+        answer = await self._ask("_session/steering", params, timeout=60)
+        return answer.get("outcome") == "injected"
+
+    async def close_session(self, session_id: str) -> None:
+        """Close a session, which the agent keeps."""
+        await self._ask("session/close", {"sessionId": session_id}, timeout=60)
+
     async def cancel(self, session_id: str) -> None:
         """Ask the agent to end the session's turn (ACP, Cancellation). Open questions get the answer "cancelled"."""
         await self._connection.notify("session/cancel", {"sessionId": session_id})
@@ -320,38 +342,56 @@ class AgentClient:
         self._work.put(show)
 
     def _permission(self, params: Mapping[str, Any], request: Request) -> Awaitable[Mapping[str, Any]]:
-        session_id = _session(params)
+        session_id, call = _session(params), _object(params, "toolCall")
         offered = params.get("options")
         options = [option for option in offered if isinstance(option, Mapping)] if isinstance(offered, list) else []
         if not options:
             raise invalid_params("a question needs at least one option", "options")
-        scope = anyio.CancelScope()
-        settled = anyio.Event()
-        chosen: list[Mapping[str, Any]] = []
+
+        async def ask() -> Mapping[str, Any]:
+            answer = await self._observer.request_permission(session_id, call, options)
+            if answer is None:
+                return {"outcome": "cancelled"}
+            option, notes = answer
+            # The convention of Cantrip; other agents ignore it.
+            note = {"_meta": {"cantrip": dict(notes)}} if notes else {}
+            return {"outcome": "selected", "optionId": option, **note}
+
+        return self._question(session_id, ask, lambda outcome: {"outcome": outcome or {"outcome": "cancelled"}})
+
+    def _form(self, params: Mapping[str, Any], request: Request) -> Awaitable[Mapping[str, Any]]:
+        session_id, message, schema = params.get("sessionId"), params.get("message"), _object(params, "requestedSchema")
+
+        async def ask() -> Mapping[str, Any]:
+            content = await self._observer.request_form(str(message or ""), schema)
+            return {"action": "cancel"} if content is None else {"action": "accept", "content": content}
+
+        return self._question(str(session_id), ask, lambda result: result or {"action": "cancel"})
+
+    async def _question(
+        self,
+        session_id: str,
+        ask: Callable[[], Awaitable[Mapping[str, Any]]],
+        reply: Callable[[Mapping[str, Any] | None], Mapping[str, Any]],
+    ) -> Mapping[str, Any]:
+        """Ask the observer when it has handled what came before. No answer if the turn is cancelled meanwhile."""
+        scope, settled = anyio.CancelScope(), anyio.Event()
+        answers: list[Mapping[str, Any]] = []
         questions = self._questions.setdefault(session_id, set())
         questions.add(scope)
 
-        async def ask() -> None:
+        async def in_order() -> None:
             with scope:
-                answer = await self._observer.request_permission(session_id, _object(params, "toolCall"), options)
-                if answer is not None:
-                    option, reason = answer
-                    # The convention of Cantrip; other agents ignore it.
-                    note = {"_meta": {"cantrip": {"reason": reason}}} if reason else {}
-                    chosen.append({"outcome": "selected", "optionId": option, **note})
+                answers.append(await ask())
             settled.set()
 
-        self._work.put(ask)
-
-        async def answer() -> Mapping[str, Any]:
-            try:
-                await settled.wait()
-            finally:
-                scope.cancel()
-                questions.discard(scope)
-            return {"outcome": chosen[0] if chosen else {"outcome": "cancelled"}}
-
-        return answer()
+        self._work.put(in_order)
+        try:
+            await settled.wait()
+        finally:
+            scope.cancel()
+            questions.discard(scope)
+        return reply(answers[0] if answers else None)
 
     async def _read(self, params: Mapping[str, Any], request: Request) -> Mapping[str, Any]:
         files, path = self._session_files(params)
@@ -480,12 +520,15 @@ class ClientObserver(Protocol):
 
     async def request_permission(
         self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]
-    ) -> tuple[str, str] | None:
-        """A `session/request_permission` came. Returns the `optionId` of the answer and the user's reason (empty if there is
-        none), or None for no answer ("cancelled").
+    ) -> tuple[str, Mapping[str, str]] | None:
+        """A `session/request_permission` came. Returns the `optionId` of the answer and what the user wrote next to it (a
+        `reason`, an edited `plan`), or None for no answer ("cancelled").
 
         This call is cancelled if the turn is cancelled or if the agent withdraws the question.
         """
+
+    async def request_form(self, message: str, schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """A form came (`elicitation/create`). Returns the fields, or None for no answer. It is cancelled as a question is."""
 
     async def on_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         """The agent read (`action` "read") or wrote ("write") a file through the client.

@@ -212,6 +212,7 @@ class Translator:
             events.CommandProgress: self._command_progress,
             events.CommandFinished: self._command_finished,
             events.UsageReported: self._usage,
+            events.TurnEnded: self._turn_ended,
             events.SummaryText: self._summary_text,
             events.Folded: self._folded,
             TerminalOpened: self._terminal_opened,
@@ -362,6 +363,13 @@ class Translator:
             return []
         self._window_usage = event.used, event.size
         return [acp.UsageUpdate(*self._window_usage, None if self._total_cost is None else acp.Cost(self._total_cost))]
+
+    def _turn_ended(self, event: events.TurnEnded) -> list[acp.Update]:
+        if not self._client.turns:
+            return []
+        turn, metadata = event.turn, event.turn.metadata
+        told = {"id": turn.id, "number": turn.sequence, "ms": metadata.duration_ms, "usage": metadata.usage.record()}
+        return [acp.SessionInfoChanged(meta={"cantrip": {"turn": told}})]
 
     # --- children ----------------------------------------------------------------------------------------------------
 

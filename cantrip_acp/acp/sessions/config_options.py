@@ -229,13 +229,12 @@ class SessionOptions:
             raise invalid_params(
                 "the program that embeds this agent sets the crystal; it cannot be changed here", "configId"
             )
-        new_crystal = await anyio.to_thread.run_sync(
-            choosing.make_chosen_crystal, recipe, crystal, effort if option == EFFORT else None
-        )
+        make = self._factory.make_crystal
+        new_crystal = await anyio.to_thread.run_sync(make, recipe, crystal, effort if option == EFFORT else None)
         if option == MODEL and effort is not None:
             # Keep the effort for the new model, if that model supports it.
             if effort in choosing.efforts_of(new_crystal):
-                new_crystal = await anyio.to_thread.run_sync(choosing.make_chosen_crystal, recipe, crystal, effort)
+                new_crystal = await anyio.to_thread.run_sync(make, recipe, crystal, effort)
             else:
                 effort = None
         self._factory.recipes.require_signed_in(new_crystal)

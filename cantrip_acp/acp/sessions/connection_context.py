@@ -173,7 +173,8 @@ class ConnectionContext:
             # In a task, because its imports would delay the reply that was queued.
             request.after.append(lambda: connection.start_task(partial(_send_commands_later, session)))
         request.after.append(lambda: connection.start_task(session.warm))
-        request.after.append(lambda: connection.start_task(lambda: self._options.look_for_local_servers(session)))
+        if self._factory.finds_servers:
+            request.after.append(lambda: connection.start_task(lambda: self._options.look_for_local_servers(session)))
 
     def state(self, session: Session, *, session_id: str | None = None) -> acp.SessionState:
         """The state of a session for a reply. Pass ``session_id`` if the client does not know the id yet."""

@@ -41,6 +41,7 @@ from cantrip_acp.types.records import ConfigRecord, ForkRecord, new_id, now
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.forking.resume import KeptState, ResumedEntity
     from cantrip_acp.crystals.contract import Crystal
@@ -66,6 +67,7 @@ class OpenedSession(Struct):
     - ``dropped_choice``: the problem if the chosen crystal or effort is no longer available, else empty.
     - ``definition_changes``: how the definition differs from that of the last answer (`definition_changes`).
     - ``mode_reason``: why a new session does not have the usual mode, else empty.
+    - ``context``: what the entity reads before the first intent.
     - ``history``: the entity's history as read from disk. None after it was sent, or if it is out of date.
     """
 
@@ -81,6 +83,7 @@ class OpenedSession(Struct):
     released: bool = False
     history: list[CastPart] | None = None
     definition_changes: Sequence[str] = ()
+    context: Sequence[ContextBlock] = ()
 
     def release(self) -> None:
         """Close the loom and the lock, but not the entity's medium (`Entity.close` does that)."""
@@ -106,6 +109,8 @@ class Recipes:
         self.named = os.path.abspath(os.path.expanduser(named)) if named is not None and self._by_path else named
         self._state_dir = state_dir
         self._factory = factory
+        self.crystal_of: Callable[[Recipe], Crystal] | None = None
+        """Makes the crystal that takes the place of a recipe's own, if the user named one at the start."""
         self.signed_out = False
         """Whether the user has signed out. Then crystals that need a key are not available."""
 
@@ -145,11 +150,11 @@ class Recipes:
             found = recipes.load(chosen, workspace, state_dir=self._state_dir)
             if chosen != self.named or not self._by_path:
                 trust.require(found, workspace, self._state_dir)
-        other = (
-            crystal_choices.make_chosen_crystal(found, crystal, effort)
-            if crystal is not None or effort is not None
-            else None
-        )
+        other = None
+        if crystal is not None or effort is not None:
+            other = crystal_choices.make_chosen_crystal(found, crystal, effort)
+        elif self.crystal_of is not None:
+            other = self.crystal_of(found)
         return build.build(found, workspace=workspace, crystal=other), found
 
     @property
@@ -180,6 +185,8 @@ class SessionFactory:
         self.store = store
         self.asks_user = False
         """Whether the client can show questions of MCP servers (`gates.mcp.declaration.ServerQuestion`)."""
+        self.finds_servers = True
+        """Whether each session looks for model servers on this machine when it is opened."""
 
     def new(
         self,
@@ -326,6 +333,12 @@ class SessionFactory:
         opened = OpenedSession(metadata, found.entity, recipe, self.store.exports, found.turns, found.kept, lock)
         self.save_metadata(opened)
         return opened
+
+    def make_crystal(self, recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
+        """Make the crystal that the user chose in a session. Raises `DefinitionError` and `MissingKey`."""
+        from cantrip_acp.recipes.build.crystal_choices import make_chosen_crystal
+
+        return make_chosen_crystal(recipe, value, effort)
 
     def save_metadata(self, opened: OpenedSession) -> None:
         """Save a session's metadata if its loom is on disk."""

@@ -22,12 +22,12 @@ from cantrip_acp.acp.wire.jsonrpc import invalid_params
 from cantrip_acp.types.errors import CantripError, CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from cantrip_acp.acp import protocol as acp
     from cantrip_acp.acp.client_services.editor_files import EditorFiles
     from cantrip_acp.acp.sessions.session import Session
-    from cantrip_acp.checkpoints.history import FileHistory, FileReview, Target
+    from cantrip_acp.checkpoints.history import FileHistory, FileReview, Hunk, Target
     from cantrip_acp.checkpoints.restore import Outcome, Plan, Step
     from cantrip_acp.core.lifecycle.checkpoints import Checkpoints
 
@@ -106,11 +106,9 @@ async def _ask_about_conflicts(session: Session, plan: Plan) -> str | None:
     """Ask whether files are restored over the user's changes. Returns `_KEEP`, `_OVERWRITE` or `_CANCEL`; None if the client
     cannot ask."""
     from cantrip_acp.acp import protocol as acp
-    from cantrip_acp.acp.permissions.request import choose
     from cantrip_acp.acp.render.formatting import text_content
     from cantrip_acp.checkpoints.restore import UNSURE
     from cantrip_acp.text.redaction import shared
-    from cantrip_acp.types.records import new_id
 
     workspace, mask = session.entity.circle.workspace, shared().text
     rows = [f"- `{_shown(path)}`: {why}" for path, why in plan.conflicts.items()]
@@ -126,14 +124,6 @@ async def _ask_about_conflicts(session: Session, plan: Plan) -> str | None:
     title = f"You changed {these} too. Restore over your changes?"
     if unsure:
         title = f"{these.capitalize()} changed while a command ran, perhaps by you. Restore {'it' if count == 1 else 'them'} too?"
-    call = acp.PermissionToolCall(
-        tool_call_id=new_id("restore"),
-        title=title,
-        kind="edit",
-        name="restore",
-        status="pending",
-        content=content,
-    )
     # The first option is the harmless one, for clients that answer by themselves.
     options = [
         acp.PermissionOption(
@@ -144,22 +134,37 @@ async def _ask_about_conflicts(session: Session, plan: Plan) -> str | None:
         acp.PermissionOption(_OVERWRITE, "Restore them too" if unsure else "Restore over my changes", "allow_once"),
         acp.PermissionOption(_CANCEL, "Restore nothing", "reject_once"),
     ]
-    session.send_now(
-        acp.ToolCall(
-            tool_call_id=call.tool_call_id, title=call.title, kind=call.kind, status="pending", content=content
-        )
+    answer = await _ask(session, title, content, options)
+    if answer == "unasked" and not session.closing:
+        return None
+    return answer if answer in (_KEEP, _OVERWRITE) else _CANCEL
+
+
+async def _ask(
+    session: Session, title: str, content: list[acp.ToolContent], options: list[acp.PermissionOption]
+) -> str | None:
+    """Ask the user about files, as a call that ends with the answer. Returns the id of the option, ``unasked`` if the client
+    cannot ask, or None if the prompt was cancelled."""
+    from cantrip_acp.acp import protocol as acp
+    from cantrip_acp.acp.permissions.request import choose
+    from cantrip_acp.types.records import new_id
+
+    call = acp.PermissionToolCall(
+        tool_call_id=new_id("restore"), title=title, kind="edit", name="restore", status="pending", content=content
     )
-    answer: str | None = _CANCEL
+    session.send_now(
+        acp.ToolCall(tool_call_id=call.tool_call_id, title=title, kind=call.kind, status="pending", content=content)
+    )
+    answer: str | None = None
     try:
         request = acp.RequestPermission(session.id, call, options)
         answer = await session.until_cancelled(lambda: choose(session.connection, request))
     finally:
-        status: acp.ToolStatus = "completed" if answer in (_KEEP, _OVERWRITE) else "failed"
+        allowed = any(each.option_id == answer and each.kind == "allow_once" for each in options)
         # A call that was shown has an end.
+        status: acp.ToolStatus = "completed" if allowed else "failed"
         session.send_now(acp.ToolCallUpdate(tool_call_id=call.tool_call_id, status=status))
-    if answer == "unasked" and not session.closing:
-        return None
-    return answer if answer in (_KEEP, _OVERWRITE) else _CANCEL
+    return answer
 
 
 def _result(
@@ -446,12 +451,18 @@ async def changes_command(session: Session, rest: str) -> str:
         return f"Kept {_of(review, hunk)}."
     if words[:1] == ["undo"]:
         return await _undo_named(session, words[1:], force=False)
+    if words == ["-p"]:
+        return await _go_through(session, history)
     if words[:1] == ["diff"]:
         reviews = await _reviews(session, history, None)
         chosen = [each for each in reviews if (len(words) == 1 and not each.generated) or each.path in words[1:]]
         text = "\n".join(await anyio.to_thread.run_sync(lambda: [each.diff() for each in chosen]))
         return f"```diff\n{text}```" if text else "There is no change to show."
     since = words[0] if words else None
+    if since is not None and since != "all" and not since.isdecimal():
+        raise CheckpointError(
+            f"`/changes {since[:100]}` is not known; `/changes` takes -p, diff, keep, undo or the number of a prompt"
+        )
     reviews = _listed(await _reviews(session, history, since))
     if not reviews:
         return "No file was changed" + (" that you have not kept." if since is None else ".")
@@ -476,6 +487,50 @@ async def changes_command(session: Session, rest: str) -> str:
             ),
         )
     )
+
+
+async def _go_through(session: Session, history: FileHistory) -> str:
+    """Show each hunk and ask what to do with it, like `git add -p`."""
+    for path in [each.path for each in await _reviews(session, history, None)]:
+        number = 1
+        while (review := next((r for r in await _reviews(session, history, None) if r.path == path), None)) is not None:
+            hunks = await anyio.to_thread.run_sync(review.hunks)
+            if number > max(1, len(hunks)):
+                break
+            hunk = number if len(hunks) > 1 else None
+            answer = await _ask_about_hunk(session, review, number, hunks)
+            if answer == "keep" and hunk is not None:
+                await anyio.to_thread.run_sync(history.keep_hunk, review, hunk)
+            elif answer in ("keep", "keep_file"):
+                await anyio.to_thread.run_sync(history.keep, [path])
+            elif answer in ("undo", "undo_file"):
+                await _undo_part(session, review, hunk if answer == "undo" else None, force=False)
+                history = await _history(session)
+            elif answer == "skip":
+                number += 1
+            else:
+                return "The other changes stay as they are; `/changes` lists them."
+    return "These are all changes."
+
+
+async def _ask_about_hunk(session: Session, review: FileReview, number: int, hunks: Sequence[Hunk]) -> str | None:
+    from cantrip_acp.acp import protocol as acp
+    from cantrip_acp.acp.render.formatting import code_block, text_content
+    from cantrip_acp.text.redaction import shared
+
+    many = len(hunks) > 1
+    text = "\n".join((hunks[number - 1].header, *hunks[number - 1].lines)) if hunks else ""
+    content: list[acp.ToolContent] = [text_content(code_block(shared().text(text), "diff"))] if text else []
+    options = [
+        acp.PermissionOption("skip", "Skip", "allow_once"),
+        acp.PermissionOption("keep", "Keep", "allow_once"),
+        acp.PermissionOption("undo", "Undo", "allow_once"),
+        *([acp.PermissionOption("keep_file", "Keep the whole file", "allow_once")] if many else []),
+        *([acp.PermissionOption("undo_file", "Undo the whole file", "allow_once")] if many else []),
+        acp.PermissionOption("quit", "Quit", "reject_once"),
+    ]
+    place = f" ({number}/{len(hunks)})" if many else ""
+    return await _ask(session, f"{review.status} {_shown(review.path)}{place}", content, options)
 
 
 def _row(review: FileReview) -> str:

@@ -608,7 +608,8 @@ class Sessions:
         from cantrip_acp.acp.sessions import slash_commands
 
         text = await slash_commands.run_command(session, command, rest, self._fork_to_disk)
-        session.send_now(acp.AgentMessageChunk(acp.TextContent(text), f"{new_id('m')}:command"))
+        if text:
+            session.send_now(acp.AgentMessageChunk(acp.TextContent(text), f"{new_id('m')}:command"))
         return acp.PromptResult("end_turn", {"cantrip": {"command": command.name}})
 
     async def _fork_to_disk(self, source: Session, turn_id: str) -> str:

@@ -10,7 +10,7 @@ import gc
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateSource
     from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.types.events import Event
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 _USUAL_THRESHOLD = (700, 10, 10)
@@ -105,6 +107,8 @@ class Session:
         """Notes for the entity. They are sent before its next intent."""
         self._sent_notes: list[str] = []
         """Notes that were sent before the last intent."""
+        self.next_context: list[ContextBlock] = list(opened.context)
+        """What the entity reads before the next intent: given when the session was opened, or of a command of the user."""
         self.user_notes: list[str] = []
         """Notes for the user. They are shown after the reply that opens the session."""
         self.running = False
@@ -242,7 +246,7 @@ class Session:
 
     async def _decide_on_plan(self) -> str | None:
         """In plan mode, ask the user about the plan with which a cast has ended. Returns the intent of the next cast."""
-        from cantrip_acp.acp.sessions.plan_mode import ask_about_plan, plan_in
+        from cantrip_acp.acp.sessions.plan_mode import ask_about_plan, plan_in, shown_intent
 
         answer, self._answer = self._answer, None
         plan = plan_in(answer) if self.metadata.mode == modes.PLAN and not self._was_cancelled() else None
@@ -258,7 +262,7 @@ class Session:
                     call_id,
                     shared().text(plan),
                     self.send_now,
-                    forms=self.client.forms,
+                    forms=self.client.forms and not self.client.answer_notes,
                 )
             finally:
                 self._cancellable_waits.discard(scope)
@@ -270,6 +274,9 @@ class Session:
             return None
         if decision.mode is not None:
             self.set_mode(self, decision.mode)
+        if decision.intent is not None and self.client.turns:
+            said = shared().text(shown_intent(decision.intent, plan))
+            self.send_now(acp.UserMessageChunk(acp.TextContent(said), f"{call_id}:intent"))
         return decision.intent
 
     def _take_undelivered(self) -> _Steering | None:
@@ -411,7 +418,10 @@ class Session:
     ) -> acp.PromptResult:
         """Run a prompt as a cast of the entity. If ``intent`` is None, the entity continues its last cast without a new
         message."""
-        context = await self._read_links(context)
+        read = await self._read_links(context)
+        context, self.next_context = (
+            ((*self.next_context, *read), []) if intent is not None else (read, self.next_context)
+        )
         self._sent_notes = list(self.entity_notes)
         if self.before_cast is not None:
             context = (*context, *await self.before_cast(self))
@@ -479,10 +489,15 @@ class Session:
         with anyio.CancelScope() as scope:
             self._cancellable_waits.add(scope)
             try:
-                blocks = await read_links(self.entity, self.permissions.route, context)
+                blocks = await read_links(self.entity, self.permissions.route, context, self._tell_unread)
             finally:
                 self._cancellable_waits.discard(scope)
         return blocks
+
+    def _tell_unread(self, link: Link, why: str) -> None:
+        """Tell the user of a link that the entity does not get. Not as a message, in which it would be noise."""
+        if self.client.notices:
+            self.send_now(acp.Notice("warning", "Not attached", shared().text(f"{link.name}: {why}")))
 
     def _servers_to_install(self) -> list[McpServer]:
         """The MCP servers that must be installed before the entity connects to them. None after it has connected."""
@@ -508,7 +523,7 @@ class Session:
             finally:
                 self._cancellable_waits.discard(scope)
 
-    async def until_cancelled(self, work: Callable[[], Awaitable[str | None]]) -> str | None:
+    async def until_cancelled(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """Await what the running prompt waits for. Returns None if the prompt is cancelled meanwhile."""
         with anyio.CancelScope() as scope:
             self._cancellable_waits.add(scope)
@@ -541,7 +556,9 @@ class Session:
         if who is not None:
             question = msgspec.structs.replace(question, child=who)
         session_id = self.translator.child_session_of(question) or self.id
-        decision = await ask_client(self.connection, session_id, question, forms=self.client.forms)
+        decision = await ask_client(
+            self.connection, session_id, question, forms=self.client.forms and not self.client.answer_notes
+        )
         if decision is None:
             # The client says that the prompt is cancelled. Do the same as for session/cancel, which may come later.
             self.cancel()

@@ -335,6 +335,14 @@ async def _remember(session: Session, rest: str, forker: MakeFork) -> str:
     return await knowledge_commands.remember(session, rest)
 
 
+async def _run(session: Session, rest: str, forker: MakeFork) -> str:
+    if not rest:
+        raise UsageError("Write a command, such as /run ls -l.")
+    from cantrip_acp.acp.sessions import user_shell
+
+    return await user_shell.run_command(session, rest)
+
+
 async def _queue(session: Session, rest: str, forker: MakeFork) -> str:
     queue = session.queue
     waiting = queue.state().prompts
@@ -378,7 +386,7 @@ COMMANDS = _by_name(
         Command("loom", "Show where this session is stored, and its last turns", _loom),
         Command("fork", "Start a new session from a turn of this session", _fork, "[turn] [--restore]"),
         Command(
-            "changes", "List the files that the agent changed; keep or undo them", _changes, "[keep|undo|diff FILE]"
+            "changes", "List the files that the agent changed; keep or undo them", _changes, "[-p|keep|undo|diff FILE]"
         ),
         Command("undo", "Undo the file changes of the last prompt, or of one file", _undo, "[file [hunk]] [--force]"),
         Command("redo", "Take the last undo or restore back", _redo, "[--force]"),
@@ -394,6 +402,9 @@ COMMANDS = _by_name(
         Command("context", "Show what the next query will contain, in tokens and money", _context),
         Command("scope", "Show what this session knows, or add a scope", _scope, "[add NAME]"),
         Command("remember", "Add a fact to what later sessions know; asks first", _remember, "text"),
+        Command(
+            "run", "Run a command in the sandbox; the agent reads its output with your next prompt", _run, "command"
+        ),
         Command("cost", "Show tokens and cost so far", _cost),
         Command("recipe", "Show the recipe, the model and the tools of this session", _recipe),
         Command("export", "Export this session's threads for training", _export, "format"),

@@ -14,6 +14,7 @@ from cantrip_acp.acp.client.client import AgentRefused
 from cantrip_acp.cli.command_table import examples, unknown_name
 from cantrip_acp.cli.render.from_acp import get_list, get_text
 from cantrip_acp.cli.session.permissions import Policy
+from cantrip_acp.cli.session.slash_commands import model_option, values_of
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
@@ -97,14 +98,13 @@ class ClientCommands:
         return found if self._model_option() is None else {**found, "model": self._model}
 
     def _model_option(self) -> Mapping[str, Any] | None:
-        options = [each for each in self._headless.session.config_options if isinstance(each, Mapping)]
-        return next((each for each in options if "model" in (get_text(each, "category"), get_text(each, "id"))), None)
+        return model_option(self._headless.session.config_options)
 
     def _model(self, rest: str) -> None:
         option = self._model_option()
         assert option is not None, "the command exists only then"
         if not rest:
-            for each in _values(option):
+            for each in values_of(option):
                 self._choice(get_text(each, "value"), str(option.get("currentValue")), each)
             return
         self._headless.set_option(get_text(option, "id"), rest)
@@ -125,7 +125,7 @@ class ClientCommands:
         if typed.startswith(":"):
             return sorted({name for name, _ in commands if name.startswith(typed)})
         option = self._model_option()
-        values = [] if option is None else [(get_text(each, "value"), "") for each in _values(option)]
+        values = [] if option is None else [(get_text(each, "value"), "") for each in values_of(option)]
         found = completions(typed, commands, self._headless.session.folder, {"/model": lambda: values})
         return [typed[: len(typed) - replaced] + text for text, replaced, _ in found]
 
@@ -169,7 +169,12 @@ class ClientCommands:
                 readline.set_startup_hook()
 
             readline.set_startup_hook(give_back)
-        self._print(f"mode {self._headless.toggle_ask()}", "dim")
+
+        async def toggle() -> None:
+            await self._headless.toggle_ask()
+
+        self._headless.call(toggle)
+        self._print(self._headless.mode_text, "dim")
 
     def _options(self, rest: str) -> None:
         options = [each for each in self._headless.session.config_options if isinstance(each, Mapping)]
@@ -180,7 +185,7 @@ class ClientCommands:
                 (f"  {clean_line(get_text(option, 'name'), 60)}", "dim"),
                 indent=2,
             )
-            values = [get_text(value, "value") for value in _values(option)]
+            values = [get_text(value, "value") for value in values_of(option)]
             self._screen.line((clean_line(", ".join(filter(None, values)), 400), "dim"), indent=4)
         if not options:
             self._print("this session has no config options", "dim")
@@ -211,15 +216,6 @@ class ClientCommands:
             (f"  {clean_line(get_text(about, 'description'), 200)}", "dim"),
             indent=2,
         )
-
-
-def _values(option: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """An option's values, including the values inside groups."""
-    found: list[Mapping[str, Any]] = []
-    for each in get_list(option, "options"):
-        if isinstance(each, Mapping):
-            found += _values(each) if get_list(each, "options") else [each]
-    return found
 
 
 @click.command(
@@ -375,7 +371,7 @@ def run(
     from cantrip_acp.cli.render.client_output import ClientJson, ClientText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.client_session import ClientSession, Quit, echo
-    from cantrip_acp.cli.session.permissions import ask_permission
+    from cantrip_acp.cli.session.questions import Questions
 
     screen = Screen()
     at_terminal = sys.stdin.isatty() and not as_json
@@ -386,14 +382,8 @@ def run(
     output: ClientOutput = (
         ClientJson() if as_json else ClientText(screen, Screen(sys.stderr), folder=folder, full=full, verbose=verbose)
     )
-
-    def asker(options: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-        with headless.keyboard():
-            return ask_permission(screen, options)
-
-    headless = ClientSession(
-        argv, output, folder=folder, policy=policy, asker=asker if at_terminal else None, timeout=timeout
-    )
+    questions = Questions(screen) if at_terminal else None
+    headless = ClientSession(argv, output, folder=folder, policy=policy, questions=questions, timeout=timeout)
     try:
         with stack, echo(not at_terminal), headless:
             if listing is not None:
@@ -519,10 +509,12 @@ def _read_prompts_from_terminal(headless: ClientSession, screen: Screen) -> Iter
         pressed = False
         if words.startswith(":"):
             commands.run(words[1:])
+        elif words.startswith("!") and words.strip("! ") and "run" in dict(headless.commands):
+            yield f"/run {words[1:].strip()}"
         elif words.startswith("!") and words.strip("! "):
             screen.line(
                 (
-                    "no command was run: only `cantrip repl` runs commands where the agent does. Ask the agent to run it",
+                    "no command was run: this agent has no /run. Ask the agent to run it",
                     "yellow",
                 ),
                 indent=2,

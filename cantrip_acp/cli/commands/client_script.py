@@ -317,7 +317,7 @@ class TurnObserver:
 
     async def request_permission(
         self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]
-    ) -> tuple[str, str] | None:
+    ) -> tuple[str, Mapping[str, str]] | None:
         request: dict[str, Any] = {"tool_call": call, "options": options, "answer": None}
         self.permissions.append(request)
         if self._allow == "wait":
@@ -327,7 +327,10 @@ class TurnObserver:
         rule: Any = self._allow or self._policy.rule_for(call)
         chosen = choose_option(rule, options)
         request["answer"] = next((each.get("kind") for each in options if each.get("optionId") == chosen), None)
-        return (chosen, "") if chosen is not None else None
+        return (chosen, {}) if chosen is not None else None
+
+    async def request_form(self, message: str, schema: Mapping[str, Any]) -> None:
+        """No answer: the agent was not told that a form can be shown."""
 
     async def on_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         """Does nothing: scripts have no expectations about files."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -18,19 +17,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from cantrip_acp.acp.sessions.modes import TRUSTED
 from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import (
     allow_host_option,
     ask_option,
     named_hosts,
-    permissions,
     print_allowed,
     require_terminal,
-    with_answers,
 )
 from cantrip_acp.cli.session.setup import (
-    ContextFiles,
-    OpenedRecipe,
     cache_option,
     context_option,
     cwd_option,
@@ -41,19 +37,16 @@ from cantrip_acp.cli.session.setup import (
     state_option,
 )
 from cantrip_acp.files.installation import install_command
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import CantripError
 
 if TYPE_CHECKING:
-    from cantrip_acp.cli.render.cast_output import CastText
     from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.cli.session.client_session import ClientSession
     from cantrip_acp.cli.session.input_line import InputLine
-    from cantrip_acp.cli.session.loop_thread import EntityThread
-    from cantrip_acp.cli.session.mode import TerminalMode
-    from cantrip_acp.cli.session.plan import TerminalPlan
+    from cantrip_acp.cli.session.own_agent import EarlierSession, NewSessions
+    from cantrip_acp.cli.session.slash_commands import TerminalCommands
     from cantrip_acp.cli.session.typed_lines import TypedLines
-    from cantrip_acp.core.cantrip import Cantrip
-    from cantrip_acp.core.context_block import ContextBlock
-    from cantrip_acp.core.entity import Entity
     from cantrip_acp.gates.web.named_hosts import NamedHosts
 
 
@@ -120,38 +113,39 @@ def repl(
     Exit status: 0 on a terminal, or if all casts terminated; 1 a cast was truncated or failed; 2 the command line, the recipe
     or a file is wrong; 3 this machine has no sandbox; 130 interrupted.
     """
+    from cantrip_acp.acp.sessions import modes
+    from cantrip_acp.files import paths
     from cantrip_acp.recipes import DEFAULT
 
     if ask or planning:
         require_terminal("--plan" if planning else "--ask")
-    ask = ask or planning
     context, hosts = read_context_files(context_files), named_hosts(allow_hosts)
     screen, line = _screen(state_dir)
-    questions = ask or (sys.stdin.isatty() and screen.terminal)
-    entity = None
-    if session_id is not None:
-        if loom_file is not None:
-            raise click.UsageError("--session and --loom cannot be used together: the session has its own loom")
-        from cantrip_acp.cli.session.setup import open_session
+    asks = ask or planning or (sys.stdin.isatty() and screen.terminal)
+    mode = modes.PLAN if planning else modes.ASK if ask else modes.TRUSTED
+    agent: NewSessions | EarlierSession
+    with ExitStack() as stack:
+        if session_id is not None:
+            if loom_file is not None:
+                raise click.UsageError("--session and --loom cannot be used together: the session has its own loom")
+            from cantrip_acp.cli.session.own_agent import EarlierSession
 
-        opening, entity = open_session(
-            session_id, recipe, state_dir, hosts, screen, questions=questions, ask=ask, model=model
-        )
-    else:
-        opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir, model)
-    place = _Place(opening)
-    if line is not None:
-        # Also what is typed before the session is ready is completed.
-        line.complete = partial(_complete_words, opening.workspace)
-    try:
-        with _quit_on_signal():
-            talk = partial(
-                _talk, place, context, hosts, screen, line, full=full, questions=questions, ask=ask, planning=planning,
-                entity=entity, loom_file=loom_file,
-            )  # fmt: skip
-            return talk() if line is None else line.run(talk)
-    finally:
-        place.opening.leave()
+            state = paths.state_dir(state_dir)
+            agent = EarlierSession(session_id, recipe, state, hosts, asks=asks, given=context, model=model)
+            workspace = Path(agent.metadata.cwd)
+        else:
+            from cantrip_acp.cli.session.own_agent import NewSessions
+
+            opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir, model)
+            stack.callback(opening.leave)
+            agent = NewSessions(opening, context, hosts, asks=asks, mode=mode, loom_file=loom_file)
+            workspace = opening.workspace
+        if line is not None:
+            # Also what is typed before the session is ready is completed.
+            line.complete = partial(_complete_words, workspace)
+        talk = _Talk(agent, workspace, hosts, screen, line, full=full, asks=asks, mode=mode)
+        stack.enter_context(_quit_on_signal())
+        return talk.run() if line is None else line.run(talk.run)
 
 
 def _screen(state_dir: Path | None) -> tuple[Screen, InputLine | None]:
@@ -186,280 +180,176 @@ def _complete_words(workspace: Path | None, typed: str, **arguments: Any) -> Ite
     return completions(typed, slash_commands.names(), workspace, arguments)
 
 
-def _talk(
-    place: _Place,
-    given_with: ContextFiles,
-    hosts: NamedHosts,
-    screen: Screen,
-    line: InputLine | None,
-    *,
-    full: bool,
-    questions: bool,
-    ask: bool,
-    planning: bool,
-    entity: Entity | None = None,
-    loom_file: str | None = None,
-) -> int:
-    """Let the user talk to the entity. ``line`` is None in a pipe, and on a terminal that cannot move its cursor.
-    ``questions`` says whether the user can be asked for permissions."""
-    from cantrip_acp.acp.sessions import modes
-    from cantrip_acp.cli.errors import DONE
-    from cantrip_acp.cli.render.cast_output import CastText
-    from cantrip_acp.cli.session.loop_thread import run_entity
-    from cantrip_acp.cli.session.mode import TerminalMode
-    from cantrip_acp.cli.session.plan import TerminalPlan
-
-    asked = sys.stdin.isatty() and screen.terminal
-    opening = place.opening
-    output = CastText(screen, opening.workspace, full=full)
-    cantrip = given_with.to(opening.cantrip)
-    if entity is None:
-        first = modes.ASK if ask else modes.TRUSTED
-        asker = (
-            permissions(hosts, opening.workspace, first, line.screen if line is not None else None)
-            if questions
-            else hosts
-        )
-        cantrip = cantrip.for_session((), asker)
-        if asked:
-            cantrip = with_answers(cantrip, screen)
-    _print_header(screen, opening, "/help lists the commands" + (", Shift-Tab asks before each change" if line else ""))
-    screen.flush()
-    if entity is None:
-        entity = cantrip.invoke(loom=opening.loom)
-    opening.record_model(entity)
-    read = input if line is None else line.ask
-    mode = TerminalMode(entity, output.show_line) if questions else None
-    plan = None
-    if planning and mode is not None:
-        editor = {} if line is None else {"in_terminal": line.in_terminal}
-        plan = TerminalPlan(mode, output.show_line, read, **editor)
-    now = mode.name if mode is not None else modes.TRUSTED
-    print_allowed(cantrip, entity.circle, hosts, ask=now == modes.ASK, sandboxed=now == modes.SANDBOXED)
-    output.renderer.begin_output()
-    typed = _lines() if not asked else _prompts() if line is None else line.intents()
-    waiting: list[str] = []
-    status = DONE
-    while True:
-        with run_entity(entity) as run:
-            talk = _Conversation(run, place.opening, output, hosts, line, mode, plan, read if asked else None)
-            ended = talk.until_end(typed, given_with.blocks, waiting)
-        if not ended.clear:
-            return ended.status if ended.status != DONE else status
-        status = status if ended.status == DONE else ended.status
-        entity, waiting = _new_conversation(talk, place, cantrip, loom_file), talk.waiting
-        if mode is not None:
-            mode.move_to(entity)
-
-
-@dataclass
-class _Place:
-    """Where the present conversation is recorded. A new conversation replaces it."""
-
-    opening: OpenedRecipe
-
-
-@dataclass
-class _Ended:
-    """How a conversation ended. ``clear``: another one follows."""
-
-    status: int
-    clear: bool = False
-
-
-class _Conversation:
-    """A conversation with one entity. ``read`` reads an answer of the user; None without a terminal."""
+class _Talk:
+    """The conversation of one command. ``line`` is None in a pipe, and on a terminal that cannot move its cursor. ``asks`` says
+    whether the user can be asked for permissions."""
 
     def __init__(
         self,
-        run: EntityThread,
-        opening: OpenedRecipe,
-        output: CastText,
+        agent: NewSessions | EarlierSession,
+        workspace: Path,
         hosts: NamedHosts,
+        screen: Screen,
         line: InputLine | None,
-        mode: TerminalMode | None,
-        plan: TerminalPlan | None,
-        read: Callable[[str], str] | None,
+        *,
+        full: bool,
+        asks: bool,
+        mode: str,
     ) -> None:
-        from cantrip_acp.cli.session.shell import UserShell
+        from cantrip_acp.cli.render.client_output import ClientText
+        from cantrip_acp.cli.render.terminal import Screen
+
+        self._agent, self._workspace, self._hosts, self._line = agent, workspace, hosts, line
+        self._asks, self._mode = asks, mode
+        self._screen = screen
+        self._output = ClientText(screen, Screen(sys.stderr), folder=workspace, full=full, own=True)
+        self._terminal = sys.stdin.isatty() and screen.terminal
+
+    def run(self) -> int:
+        """Talk until the user quits. Returns the exit status."""
+        from cantrip_acp.acp.client.client import AgentRefused
+        from cantrip_acp.cli.session.client_session import ClientSession, Quit
+        from cantrip_acp.cli.session.own_agent import NewSessions
+        from cantrip_acp.cli.session.questions import Questions
         from cantrip_acp.cli.session.slash_commands import TerminalCommands
         from cantrip_acp.cli.session.typed_lines import TypedLines
 
-        self.run, self.opening, self.output = run, opening, output
-        self._hosts, self._line, self._plan = hosts, line, plan
-        self._terminal = read is not None
-        self.commands = TerminalCommands(run, opening, output, hosts, read, mode)
-        self._queue = TypedLines(run.entity, output.show_line) if read is not None else None
-        self._shell = UserShell(run.entity, output)
-        run.warm()
-        if line is not None:
-            line.complete = self._complete
-            if mode is not None:
-                line.when_shift_tab(partial(run.soon, mode.toggle_ask))
+        agent, line, output = self._agent, self._line, self._output
+        questions = None
+        if self._asks:
+            questions = Questions(self._screen) if line is None else Questions(self._screen, line.in_terminal)
+        if sys.stderr.isatty():
+            import warnings
 
-    @property
-    def waiting(self) -> list[str]:
-        """The lines that were typed and not taken yet."""
-        return self._queue.waiting() if self._queue is not None else []
+            from cantrip_acp.types.errors import GateFault
 
-    def _complete(self, typed: str) -> Iterator[tuple[str, int, str]]:
-        return _complete_words(self.opening.workspace, typed, **{"/model": self.commands.models})
+            # A notice shows them; a line between the others would tear the screen.
+            warnings.filterwarnings("ignore", category=GateFault)
+        new = isinstance(agent, NewSessions)
+        client = ClientSession(agent.serve, output, folder=self._workspace, questions=questions, own=True)
+        try:
+            with client:
+                try:
+                    client.open(resume=None if isinstance(agent, NewSessions) else agent.metadata.id)
+                    if not new and self._mode != TRUSTED:
+                        client.set_mode(self._mode)
+                except AgentRefused as refused:
+                    raise agent.problem or refused from None
+                self._print_header("/help lists the commands" + (", Shift-Tab asks before each change" if line else ""))
+                commands = TerminalCommands(client, output, asks=self._asks)
+                queue = TypedLines(lambda text: client.show(partial(output.show_lines, text)), client.steer)
+                client.steered = queue.delivered
+                if line is not None:
+                    line.complete = lambda typed: _complete_words(self._workspace, typed, **{"/model": commands.models})
+                    if self._asks:
+                        line.when_shift_tab(lambda: client.soon(commands.toggle_ask))
+                return self._turns(client, commands, queue if self._terminal else None)
+        except Quit as quit_:
+            return quit_.status
 
-    def until_end(self, typed: Iterator[str], context: Sequence[ContextBlock], waiting: Sequence[str]) -> _Ended:
-        """Talk until the user quits or begins a new conversation. ``context`` is for the first intent, ``waiting`` are lines
-        that come before what is typed."""
-        from cantrip_acp.acp.sessions.plan_mode import shown_intent
+    def _turns(self, client: ClientSession, commands: TerminalCommands, queue: TypedLines | None) -> int:
         from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
 
-        queue, output, run = self._queue, self.output, self.run
-        for text in reversed(waiting):
-            assert queue is not None, "only a terminal has lines that wait"
-            queue.put_first(text)
-        blocks, status, planned = tuple(context), DONE, ""
+        line, output, status = self._line, self._output, DONE
+        typed = _lines(client) if not self._terminal else _prompts(client) if line is None else line.intents()
         for text in queue.before(typed) if queue is not None else typed:
             words = text.strip()
-            if words and (self._line is not None or (not self._terminal and not words.startswith("/"))):
-                # What approves a plan is not the user's text, and the plan was just shown.
-                output.show_intent(shown_intent(words, words) if words == planned else words)
+            if words and (line is not None or (not self._terminal and not words.startswith("/"))):
+                output.show_prompt(shared().text(words))
             if words in ("/quit", "/exit") or (self._terminal and words in ("quit", "exit")):
                 break
             if words == "/clear":
-                return _Ended(status, clear=True)
+                self._begin_anew(client)
+                continue
             if words.startswith("!") and words.strip("! "):
-                blocks = (*blocks, *self._run_command(words[1:].strip()))
+                words = f"/run {words[1:].strip()}"
+            elif words.startswith("/"):
+                if queue is not None and (words.split()[0] in ("/queue", "/now")):
+                    client.call(partial(_ignoring, queue.command, words))
+                    continue
+                words = commands.run(words) or ""
+            if not words:
                 continue
-            is_command = words.startswith("/") and (
-                (queue is not None and queue.command(words))
-                or (self._plan is not None and self._plan.command(words, run))
-                or self.commands.run(words)
-            )
-            if is_command or not words:
-                continue
-            self._hosts.add_from_text(words)
-            told = self._plan.context if self._plan is not None else ()
-            given = (*blocks, *self._attached(words), *told)
-            good, signalled, answer = _run_cast(run, words, output, given, queue, self._line)
-            if self._plan is not None and queue is not None and (intent := self._plan.decide(answer, run)) is not None:
-                queue.put_first(intent)
-                planned = intent.strip()
-            blocks = ()  # the entity keeps the context of its first cast for all later casts
+            good = self._turn(client, words, queue)
             status = status if good or self._terminal else FAILED
-            if signalled is not None and (signalled != signal.SIGINT or not self._terminal):
-                return _Ended(INTERRUPTED)
-        return _Ended(status)
+            if client.interrupted:
+                if not self._terminal:
+                    return INTERRUPTED
+                if queue is not None:
+                    queue.clear()
+        return status
 
-    def _attached(self, words: str) -> Sequence[ContextBlock]:
-        """What the intent mentions with ``@``, read as a link of an editor is read. The user sees what cannot be read."""
-        from cantrip_acp.acp.sessions.prompt_content import read_links
+    def _turn(self, client: ClientSession, words: str, queue: TypedLines | None) -> bool:
+        """Run one prompt, and return whether it came to its end. A failed one does not end the talk."""
+        from cantrip_acp.acp.client.client import AgentRefused
+        from cantrip_acp.cli.errors import report_error
         from cantrip_acp.cli.session.mentions import mentioned
+        from cantrip_acp.types.errors import SandboxMissing
 
-        links, notes = mentioned(words, self.opening.workspace)
-        blocks: Sequence[ContextBlock] = self.run.call(
-            read_links, self.run.entity, None, links, lambda link, why: notes.append(f"{link.name}: {why}")
-        )
-        unread = {note.partition(": ")[0] for note in notes}
-        if names := [link.name for link in links if link.name not in unread]:
-            self.output.renderer.show_note(f"attached {', '.join(names)}")
-        for note in notes:
-            self.output.renderer.show_note(note, "yellow")
-        self.output.screen.flush()
-        return blocks
-
-    def _run_command(self, command: str) -> Sequence[ContextBlock]:
-        """Run a command of the user. Returns what the entity reads of it with the next intent."""
-        shell, run = self._shell, self.run
-        shell.begin()
-
-        def stop(number: int) -> None:
-            run.soon(shell.stop)
-
+        output = self._output
+        if names := [link.name for link in mentioned(words, self._workspace)[0]]:
+            output.show_lines(f"attached {', '.join(names)}")
+        if queue is not None and self._line is None:
+            output.show_lines("working")
         try:
-            with self._line.working(stop) if self._line is not None else run.stopping(stop):
-                return [run.call(shell.run, command)]
-        except CantripError as problem:
-            self.output.renderer.show_note(str(problem), "yellow")
-            return []
+            with self._line.working(client.interrupt) if self._line is not None else nullcontext():
+                outcome = client.turn(words, queue.read if queue is not None else None)
+        except AgentRefused as refused:
+            output.end_turn()
+            about = refused.data if isinstance(refused.data, Mapping) else {}
+            text = str(about.get("details") or refused)
+            if about.get("error") == SandboxMissing.__name__:
+                raise SandboxMissing(text) from None
+            report_error(CantripError(text))
+            return False
         finally:
-            self.output.screen.flush()
+            if queue is not None:
+                queue.turn_ended()
+        return outcome.stop_reason == "end_turn"
+
+    def _begin_anew(self, client: ClientSession) -> None:
+        """Begin a conversation that knows nothing of the earlier one, which is kept. It has the same model, recipe and mode, and
+        it is recorded in a new loom, unless the user named one."""
+        show, earlier = self._output.show_lines, self._agent.keep()
+        client.begin_anew()
+        if earlier:
+            show(f"the earlier conversation is kept: cantrip repl --session {earlier}")
+        opened = self._agent.opened
+        assert opened is not None, "it was opened"
+        show(f"a new conversation begins; its loom is {opened.entity.loom.location or 'in memory'}")
+
+    def _print_header(self, hint: str) -> None:
+        from cantrip_acp.acp.sessions import modes
+
+        screen, opened = self._screen, self._agent.opened
+        assert opened is not None, "it was opened"
+        entity, recipe, now = opened.entity, opened.recipe, opened.metadata.mode
+        circle = entity.circle
+        dot = f" {screen.marks.dot} "
+        parts = [entity.crystal.model, circle.medium.name, ", ".join(entity.cantrip.circle.gates)]
+        screen.line((recipe.name if recipe is not None else "", "bold"), (dot + dot.join(parts), "dim"))
+        screen.line(("folder   ", "dim"), str(self._workspace))
+        screen.line(("loom     ", "dim"), entity.loom.location or "in memory")
+        if sys.stdin.isatty():
+            screen.line((hint, "dim"))
+        screen.flush()
+        asking, sandboxed = self._asks and now == modes.ASK, self._asks and now == modes.SANDBOXED
+        print_allowed(entity.cantrip, circle, self._hosts, ask=asking, sandboxed=sandboxed)
+        self._output.renderer.begin_output()
 
 
-def _new_conversation(talk: _Conversation, place: _Place, cantrip: Cantrip, loom_file: str | None) -> Entity:
-    """An entity that knows nothing of the earlier conversation, which is kept. It has the same model, recipe and mode, and
-    it is recorded in a new loom, unless the user named one."""
-    from dataclasses import replace
-
-    from cantrip_acp.recipes.build.build import open_loom
-
-    earlier, opening, show = talk.run.entity, place.opening, talk.output.show_line
-    kept = talk.commands.keep()
-    if loom_file is None and opening.loom.location is not None:
-        loom = open_loom(cantrip.loom_settings, None, opening.state_dir)
-        place.opening = replace(opening, loom=loom, held=-1, session_id="")
-        opening.leave()
-    place.opening = replace(place.opening, model=talk.commands.model)
-    entity = cantrip.replace(crystal=earlier.crystal).invoke(loom=place.opening.loom)
-    place.opening.record_model(entity)
-    if kept:
-        show(f"the earlier conversation is kept: cantrip repl --session {kept}")
-    show(f"a new conversation begins; its loom is {place.opening.loom.location or 'in memory'}")
-    return entity
+async def _ignoring(work: Callable[[str], Awaitable[bool]], words: str) -> None:
+    await work(words)
 
 
-def _run_cast(
-    run: EntityThread,
-    intent: str,
-    output: CastText,
-    context: tuple[ContextBlock, ...],
-    queue: TypedLines | None,
-    line: InputLine | None,
-) -> tuple[bool, int | None, Any]:
-    """Run one cast. Returns whether it terminated, the signal that stopped it (None if there was no signal), and its answer.
-
-    A failed cast does not end the session.
-    """
-    from cantrip_acp.cli.errors import report_error
-    from cantrip_acp.types.errors import SandboxMissing
-
-    output.begin()
-    if queue is not None and line is None:
-        output.show_line("working")
-    try:
-        with line.working(run.stop) if line is not None else nullcontext():
-            ended = run.cast(intent, output, context, queue.read if queue is not None else None)
-    except SandboxMissing:
-        raise
-    except CantripError as error:
-        output.renderer.end_turn()
-        output.screen.flush()
-        report_error(error)
-        return False, None, None
-    finally:
-        if queue is not None:
-            queue.cast_ended()
-    if queue is not None and ended.stopped_by is not None:
-        queue.clear()
-    if ended.result is None:
-        output.show_cancelled()
-        return False, ended.stopped_by, None
-    output.show_result(ended.result, show_loom=False)
-    return ended.result.terminated, ended.stopped_by, ended.result.result
-
-
-def _print_header(screen: Screen, opening: OpenedRecipe, hint: str) -> None:
-    circle = opening.cantrip.circle
-    dot = f" {screen.marks.dot} "
-    parts = [opening.cantrip.crystal.model, circle.medium.name, ", ".join(circle.gates)]
-    screen.line((opening.recipe.name, "bold"), (dot + dot.join(parts), "dim"))
-    screen.line(("folder   ", "dim"), str(opening.workspace))
-    screen.line(("loom     ", "dim"), opening.loom.location or "in memory")
-    if sys.stdin.isatty():
-        screen.line((hint, "dim"))
-
-
-def _lines() -> Iterator[str]:
+def _lines(client: ClientSession) -> Iterator[str]:
     """Yield intents from a pipe."""
     earlier_lines = ""
-    for line in sys.stdin:
+    while True:
+        with client.keyboard():
+            line = sys.stdin.readline()
+        if not line:
+            break
         text = line.rstrip("\n")
         if text.endswith("\\"):
             earlier_lines += text[:-1] + "\n"
@@ -470,12 +360,13 @@ def _lines() -> Iterator[str]:
         yield earlier_lines
 
 
-def _prompts() -> Iterator[str]:
+def _prompts(client: ClientSession) -> Iterator[str]:
     """Yield intents that a person types at a terminal that cannot move its cursor (`TERM=dumb`)."""
     earlier_lines = ""
     while True:
         try:
-            text = input("\n… " if earlier_lines else "\n❯ ")
+            with client.keyboard():
+                text = input("\n… " if earlier_lines else "\n❯ ")
         except EOFError:
             print()
             return

@@ -13,12 +13,13 @@ import click
 from cantrip_acp.cli.command_table import complete_loom, complete_turn, examples
 from cantrip_acp.cli.errors import DONE, FAILED
 from cantrip_acp.cli.session.setup import state_option
+from cantrip_acp.text.sanitize import clean_line
 from cantrip_acp.types.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cantrip_acp.checkpoints.restore import Step
+    from cantrip_acp.checkpoints.restore import Plan, Step
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.types.records import FilesRecord
 
@@ -123,14 +124,7 @@ def restore_files(
         target = target_of_turn(FileHistory(store, *key), loom, last_turn, turn_id)
         plan = make_plan(store, target.undone, to=target.to, unsure=target.unsure, force=force)
         if asks:
-            from cantrip_acp.cli.render.terminal import Screen
-            from cantrip_acp.cli.session.file_changes import decide_conflicts
-
-            screen = Screen()
-            decided = decide_conflicts(plan, lambda text, style: screen.line((text, style)), input)
-            if decided is None:
-                raise CheckpointError("nothing was restored, as you chose")
-            plan = decided
+            plan = _decide_conflicts(plan)
         done: Mapping[str, Step] = plan.steps
         left = dict(plan.left)
         if not dry_run:
@@ -143,6 +137,33 @@ def restore_files(
                 loom.append(files_record(outcome.checkpoint, last_turn, entity, ref, workspace, mask, turn_id))
     restored = {path: action(step) for path, step in sorted(done.items())}
     return Restored(workspace, dry_run, restored, dict(plan.conflicts), left)
+
+
+def _decide_conflicts(plan: Plan) -> Plan:
+    """Ask the user whether the conflicts of a plan are restored all the same. Returns the plan to carry out. Raises
+    `CheckpointError` if nothing is to be restored."""
+    if not plan.conflicts:
+        return plan
+    from cantrip_acp.checkpoints.restore import UNSURE
+    from cantrip_acp.cli.render.terminal import Screen
+
+    screen = Screen()
+    if plan.steps:
+        names = [clean_line(path) for path in plan.steps]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        screen.line((f"restores {', '.join(names[:5])}{more}", "dim"))
+    for path, why in plan.conflicts.items():
+        screen.line((f"{'unsure  ' if why == UNSURE else 'conflict'} {clean_line(path)}: {why}", "yellow"))
+    these, are = ("it", "it is") if len(plan.conflicts) == 1 else ("them", "they are")
+    answer = ""
+    while answer not in ("k", "o", "c"):
+        try:
+            answer = input(f"keep {these} as {are} (k), overwrite {these} (o), restore nothing (c)? ").strip()
+        except (EOFError, KeyboardInterrupt):
+            answer = "c"
+    if answer == "c":
+        raise CheckpointError("nothing was restored, as you chose")
+    return plan.overwriting(plan.over) if answer == "o" else plan
 
 
 def _find_chain(loom: Loom, turn_id: str) -> tuple[FilesRecord, str]:

@@ -1,4 +1,4 @@
-"""Output of a cast, for ``cantrip cast``, ``cantrip repl`` and ``cantrip loom fork --cast``: text for people, or JSON lines."""
+"""Output of a cast, for ``cantrip cast`` and ``cantrip loom fork --cast``: text for people, or JSON lines."""
 
 from __future__ import annotations
 
@@ -77,23 +77,6 @@ class CastText:
     def begin(self) -> None:
         """Measure the duration of a cast from now on."""
         self._started = working_clock()
-
-    def show_line(self, text: str) -> None:
-        """Show a note about what the user typed."""
-        for line in text.splitlines():
-            self.renderer.show_note(clean_line(shared().text(line), 300))
-        self.screen.flush()
-
-    def show_answer(self, text: str) -> None:
-        """Show the answer of a slash command, which is Markdown."""
-        self.renderer.close_open_output()
-        self.screen.blank()
-        if self.screen.terminal:
-            self.screen.print_rendered(self.screen.markdown(shared().text(text)))
-        else:
-            for line in text.splitlines():
-                self.screen.line(shared().text(line))
-        self.screen.flush()
 
     def show_event(self, event: events.Event) -> None:
         if isinstance(event, events.Noticed):

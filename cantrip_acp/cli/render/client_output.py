@@ -11,10 +11,12 @@ from typing import Any, Protocol
 from cantrip_acp.acp.client.client import AgentError, Outcome, Session
 from cantrip_acp.cli import json_errors
 from cantrip_acp.cli.render.display import duration
-from cantrip_acp.cli.render.from_acp import UpdateTranslator, get_int, get_mapping, get_text
+from cantrip_acp.cli.render.from_acp import UpdateTranslator, get_int, get_mapping, get_text, usage_of
 from cantrip_acp.cli.render.renderer import Renderer
 from cantrip_acp.cli.render.terminal import Screen
-from cantrip_acp.cli.session.permissions import option_name
+from cantrip_acp.cli.session.questions import option_name
+from cantrip_acp.crystals.human import working_clock
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
 
 _MOST_JUNK = 3
@@ -40,6 +42,7 @@ class ClientOutput(Protocol):
     def show_permission_answer(
         self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]], answer: str | None, by: str
     ) -> None: ...
+    def end_question(self) -> None: ...
     def show_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None: ...
     def show_line(self, source: str, line: str) -> None: ...
     def show_note(self, words: str) -> None: ...
@@ -48,20 +51,32 @@ class ClientOutput(Protocol):
 
 
 class ClientText:
-    """Output for people. Errors and the agent's stderr go to `errors`."""
+    """Output for people. Errors and the agent's stderr go to `errors`. `own`: the agent is in this process, and what it says
+    of an answer (its reason, its usage) is shown instead of what every agent says."""
 
     def __init__(
-        self, screen: Screen, errors: Screen, *, folder: Path, full: bool = False, verbose: bool = False
+        self,
+        screen: Screen,
+        errors: Screen,
+        *,
+        folder: Path,
+        full: bool = False,
+        verbose: bool = False,
+        own: bool = False,
     ) -> None:
         self.screen = screen
-        self.renderer = Renderer(screen, folder=folder, full=full)
-        self._translator = UpdateTranslator()
+        self.own = own
+        # Durations do not include the time in which a question waits for the user.
+        self.renderer = Renderer(screen, folder=folder, full=full, clock=working_clock)
+        self._translator = UpdateTranslator(own=own, dot=screen.marks.dot)
         self._context: Mapping[str, Any] = {}
         self._errors = errors
         self._verbose = verbose
         self._junk = 0
 
     def show_session(self, about: Mapping[str, Any], session: Session) -> None:
+        if self.own:
+            return
         agent = get_mapping(about, "agentInfo")
         name = get_text(agent, "title") or get_text(agent, "name") or "agent"
         parts = [f"{clean_line(name, 60)} {clean_line(get_text(agent, 'version'), 30)}".strip(), "ACP 1"]
@@ -90,6 +105,7 @@ class ClientText:
             self._context = update
         for item in self._translator.translate(update):
             self.renderer.show(item)
+        self.screen.flush()
 
     def flush_text(self) -> None:
         self.renderer.flush_text()
@@ -104,6 +120,10 @@ class ClientText:
         self.screen.line(
             ("? ", "yellow"), "permission: ", (option_name(answer, options), "bold"), (by, "dim"), indent=2
         )
+
+    def end_question(self) -> None:
+        """A question was withdrawn. The cursor is still behind it."""
+        self.screen.blank()
 
     def show_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         if missing and not self._verbose:
@@ -129,26 +149,56 @@ class ClientText:
 
     def show_note(self, words: str) -> None:
         self.renderer.show_note(words, "yellow")
+        self.screen.flush()
+
+    def show_lines(self, text: str) -> None:
+        """Show a remark about what the user typed."""
+        for line in text.splitlines():
+            self.renderer.show_note(clean_line(shared().text(line), 300))
+        self.screen.flush()
+
+    def show_answer(self, text: str) -> None:
+        """Show the answer of a command, which is Markdown."""
+        self.renderer.close_open_output()
+        self.screen.blank()
+        if self.screen.terminal:
+            self.screen.print_rendered(self.screen.markdown(text))
+        else:
+            for line in text.splitlines():
+                self.screen.line(line)
+        self.screen.flush()
 
     def show_outcome(self, outcome: Outcome, seconds: float) -> None:
         self.renderer.end_turn()
         self._translator.end_turn()
+        ours = get_mapping(outcome.meta, "cantrip")
+        if self.own and get_text(ours, "command"):
+            self.screen.flush()
+            return
+        reason = (get_text(ours, "reason") if self.own else "") or outcome.stop_reason
+        if self.own and outcome.stop_reason not in ("end_turn", "cancelled") and (summary := get_text(ours, "summary")):
+            self.renderer.show_note(clean_line(summary, 2000), "yellow")
         self.screen.blank()
         marks = self.screen.marks
         style = "bold green" if outcome.stop_reason == "end_turn" else "bold yellow"
-        calls = self.renderer.call_count
-        ours = get_mapping(outcome.meta, "cantrip")
+        calls = 0 if self.own else self.renderer.call_count
         parts = [_many(turns, "turn")] if (turns := get_int(ours, "turns")) else []
         parts += [_many(calls, "tool call")] if calls else []
         usage = outcome.usage or get_mapping(ours, "usage")
-        parts += [*usage_line(usage, self._context), duration(seconds)]
+        parts += usage_of(get_mapping(ours, "usage")).words() if self.own else usage_line(usage, self._context)
+        parts.append(duration(seconds))
         dot = f" {marks.dot} "
-        self.screen.line((f"{marks.stop} {clean_line(outcome.stop_reason, 60)}", style), (dot + dot.join(parts), "dim"))
+        self.screen.line((f"{marks.stop} {clean_line(reason, 60)}", style), (dot + dot.join(parts), "dim"))
+        self.screen.flush()
 
-    def show_error(self, error: Exception) -> None:
+    def end_turn(self) -> None:
+        """End a turn that has no outcome."""
         self.renderer.end_turn()
         self._translator.end_turn()
         self.screen.flush()
+
+    def show_error(self, error: Exception) -> None:
+        self.end_turn()
         self._errors.line((f"cantrip: {error}", "red"))
 
 
@@ -192,6 +242,9 @@ class ClientJson:
         self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]], answer: str | None, by: str
     ) -> None:
         self._print("permission", tool_call=call, options=options, answer=answer)
+
+    def end_question(self) -> None:
+        """Does nothing, because a program is asked nothing."""
 
     def show_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         self._print("file", action=action, path=path, refused=refused)

@@ -1,7 +1,7 @@
 """Display model: the items that the terminal shows (messages, tool calls, plans, notices).
 
-Two translators make these items: `from_events.py` from the core's events (`cantrip cast`, `cantrip repl`), and `from_acp.py` from
-the ACP updates of any agent (`cantrip client`). One renderer prints them (`renderer.py`).
+Two translators make these items: `from_events.py` from the core's events (`cantrip cast`), and `from_acp.py` from the ACP
+updates of any agent (`cantrip repl`, `cantrip client`). One renderer prints them (`renderer.py`).
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast, get_args
 
+import msgspec
+
 from cantrip_acp.cli.render.display import (
     ChildAction,
     ChildActionKind,
@@ -23,11 +25,14 @@ from cantrip_acp.cli.render.display import (
     Plan,
     ToolCall,
     command_of,
+    duration,
     exit_code_of,
     result_text,
 )
+from cantrip_acp.crystals.human import waited_seconds
 from cantrip_acp.text.sanitize import clean_line
 from cantrip_acp.types.styled import Styled
+from cantrip_acp.types.usage import Usage
 
 _FENCE = re.compile(r"\A(?P<fence>`{3,})[^\n`]*\n(?P<body>.*?)(?:\n?(?P=fence)\s*)?\Z", re.DOTALL)
 _CHILD_KINDS = get_args(ChildActionKind)
@@ -54,6 +59,11 @@ def get_mapping(source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def usage_of(record: Mapping[str, Any]) -> Usage:
+    """The usage that our own agent reports."""
+    return msgspec.convert({name: record[name] for name in Usage.__struct_fields__ if name in record}, Usage)
+
+
 def get_list(source: Mapping[str, Any], key: str) -> list[Any]:
     """The list under a key, or an empty one."""
     value = source.get(key)
@@ -61,9 +71,13 @@ def get_list(source: Mapping[str, Any], key: str) -> list[Any]:
 
 
 class UpdateTranslator:
-    """Translates the updates of one session, in order."""
+    """Translates the updates of one session, in order. ``own``: of an agent in this process, whose user sees by other means
+    which title and which mode the session has. ``dot`` is the sign between the parts of a line."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, own: bool = False, dot: str = "·") -> None:
+        self._own, self._dot = own, f" {dot} "
+        # Seconds that questions had waited for the user at the end of the last turn.
+        self._waited = waited_seconds()
         self._calls: dict[str, _CallContent] = {}
         self._summaries: dict[str, str] = {}
         self._said = ("", "")
@@ -89,6 +103,12 @@ class UpdateTranslator:
             case "plan":
                 entries = [each for each in get_list(update, "entries") if isinstance(each, Mapping)]
                 return [Plan(tuple((get_text(each, "content"), get_text(each, "status")) for each in entries))]
+            case "session_info_update" if turn := get_mapping(
+                get_mapping(get_mapping(update, "_meta"), "cantrip"), "turn"
+            ):
+                return [self._turn(turn)]
+            case "current_mode_update" | "session_info_update" if self._own:
+                return []
             case "current_mode_update":
                 return [Note(f"mode: {clean_line(get_text(update, 'currentModeId'))}")]
             case "session_info_update":
@@ -120,6 +140,9 @@ class UpdateTranslator:
         ours, ended = get_mapping(meta, "cantrip"), get_mapping(meta, "terminal_exit")
         raw = update.get("rawOutput")
         changes, output = content.update(update, self._said[1])
+        if self._own and output and get_text(ours, "permission") == "refused":
+            # Nobody was asked. What the agent's model reads says how to allow the call.
+            output = result_text(raw)
         if output:
             output = _in_colours(output, raw, ours)
         code = get_int(ended, "exit_code") if ended else exit_code_of(raw)
@@ -139,6 +162,13 @@ class UpdateTranslator:
             code,
             get_text(ended, "signal") or None,
         )
+
+    def _turn(self, turn: Mapping[str, Any]) -> Note:
+        """The end of a turn of our own agent: its number, its duration without the waiting for the user, usage and id."""
+        waited, self._waited = waited_seconds() - self._waited, waited_seconds()
+        seconds = max((get_int(turn, "ms") or 0) / 1000 - waited, 0.0)
+        words = usage_of(get_mapping(turn, "usage")).words()
+        return Note(self._dot.join((f"turn {turn.get('number')}", duration(seconds), *words, get_text(turn, "id"))))
 
     def _compaction(self, update: Mapping[str, Any]) -> list[Item]:
         """Translate the update of a compaction. It is shown once, at its end; the summary may come earlier."""

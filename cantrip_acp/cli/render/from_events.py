@@ -1,4 +1,4 @@
-"""Translates the core's events into the display model (`cantrip cast`, `cantrip repl`, `cantrip loom fork --cast`)."""
+"""Translates the core's events into the display model (`cantrip cast`, `cantrip loom fork --cast`)."""
 
 from __future__ import annotations
 
@@ -50,8 +50,6 @@ class EventTranslator:
                     yield action
             case events.Text():
                 yield Message("agent", event.message_id, event.delta)
-            case events.Steered(record=sent):
-                yield Message("user", sent.id, sent.text or sent.title)
             case events.Thought():
                 yield Message("thought", event.message_id, event.delta)
             case events.PlanChanged():

@@ -231,6 +231,8 @@ class Renderer:
         call = self._call(item.call_id)
         call.update(item)
         self._show_call(call, item)
+        # The question follows: what came so far is shown whole.
+        _close_block(call)
 
     def _update_call(self, item: ToolCall) -> None:
         call = self._call(item.call_id)

@@ -11,8 +11,8 @@ import contextlib
 import queue
 import signal
 import termios
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -22,23 +22,31 @@ from typing import Any, Final
 import anyio
 import anyio.from_thread
 
-from cantrip_acp.acp.client.client import AgentClient, AgentRefused, ListedSession, Outcome, Session, connect
+from cantrip_acp.acp.client.client import (
+    AgentClient,
+    AgentError,
+    AgentRefused,
+    ListedSession,
+    Outcome,
+    Session,
+    connect,
+)
 from cantrip_acp.acp.client.in_process import Serve
 from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RESOURCE_NOT_FOUND
 from cantrip_acp.cli.render.client_output import ClientOutput
-from cantrip_acp.cli.render.from_acp import get_list, get_text
+from cantrip_acp.cli.render.from_acp import get_list, get_mapping, get_text
 from cantrip_acp.cli.session.loop_thread import handled_signals
 from cantrip_acp.cli.session.permissions import Policy, choose_option
+from cantrip_acp.cli.session.questions import Answer, Questions
+from cantrip_acp.crystals.human import working_clock
 from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.types.errors import CrystalError
 
 _LONGEST_QUEUE: Final = 512
 _HURRY_SECONDS: Final = 0.3
 _IDLE_SECONDS: Final = 0.1
 ASK: Final = "ask"
 """The mode to which one key switches."""
-
-Asker = Callable[[Sequence[Mapping[str, Any]]], tuple[str, str]]
-"""Asks the user which option to choose. Returns its id, and the reason of a rejection (it may be empty)."""
 
 
 class Quit(Exception):
@@ -52,7 +60,8 @@ class Quit(Exception):
 class ClientSession:
     """One agent and one session. Use it as a context manager; then call `open`, then `turn` for each prompt. `agent` is the
     agent's command line, or a function that serves ACP in this process.
-    `asker` asks the user which permission to give if the policy's rule is "ask"; without it the answer is no.
+    `questions` asks the user for permissions if the policy's rule is "ask"; without it the answer is no. `own`: the agent is
+    a part of this program, so that an interrupt is left to it longer, and it uses files by itself.
     """
 
     def __init__(
@@ -62,7 +71,8 @@ class ClientSession:
         *,
         folder: Path,
         policy: Policy | None = None,
-        asker: Asker | None = None,
+        questions: Questions | None = None,
+        own: bool = False,
         timeout: float | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -70,7 +80,8 @@ class ClientSession:
         self._output = output
         self._folder = folder
         self._policy = policy or Policy()
-        self._asker = asker
+        self._questions = questions
+        self._own = own
         self._timeout = timeout
         self._environment = environment
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -78,10 +89,14 @@ class ClientSession:
         self._leave: int | None = None
         self._stack = contextlib.ExitStack()
         self._session: Session | None = None
-        self._before_ask = "sandboxed"
+        self._before_ask = "trusted" if own else "sandboxed"
         self._commands: dict[str, list[tuple[str, str]]] = {}
         self._about: Mapping[str, Any] = {}
         self._cancelling = False
+        self._thread = threading.get_ident()
+        self._waiting = False
+        self.steered: Callable[[str], None] = lambda text: None
+        """Called in the protocol's thread with each message that the agent has read during a turn."""
 
     def __enter__(self) -> ClientSession:
         with self._stack as stack:
@@ -100,7 +115,11 @@ class ClientSession:
 
     def initialize(self, auth: str | None = None) -> Mapping[str, Any]:
         """Initialize the agent and sign in with the method `auth`, if one is named. Returns what the agent says about itself."""
-        about: Mapping[str, Any] = self._wait(lambda: self._agent.initialize(timeout=self._timeout or 60))
+        about: Mapping[str, Any] = self._wait(
+            lambda: self._agent.initialize(
+                forms=self._questions is not None, own=self._own, timeout=self._timeout or 60
+            )
+        )
         if auth is not None:
             self._wait(lambda: self._agent.authenticate(auth, timeout=self._timeout or 300))
         return about
@@ -137,6 +156,12 @@ class ClientSession:
         session = self._open_session(load, resume)
         self._output.show_session(self._about, session)
 
+    def begin_anew(self) -> None:
+        """Close the session, which the agent may keep, and begin another one."""
+        earlier = self.session.id
+        self._wait(lambda: self._agent.close_session(earlier))
+        self._open_session(None, None)
+
     @property
     def session(self) -> Session:
         """The session that prompts go to."""
@@ -144,21 +169,31 @@ class ClientSession:
         return self._session
 
     def set_mode(self, mode: str) -> Session:
-        session = self.session
-        self._wait(lambda: self._agent.set_mode(session.id, mode, timeout=self._timeout or 60))
-        self._session = replace(session, modes={**session.modes, "currentModeId": mode})
-        return self._session
+        self._wait(lambda: self.change_mode(mode))
+        return self.session
 
-    def toggle_ask(self) -> str:
+    async def change_mode(self, mode: str) -> None:
+        """Set the mode, also during a turn. Call it in the protocol's thread."""
+        session = self.session
+        await self._agent.set_mode(session.id, mode, timeout=self._timeout or 60)
+        self._session = replace(session, modes={**session.modes, "currentModeId": mode})
+
+    async def toggle_ask(self) -> str:
         """Switch to the mode `ask`, or back to the mode before it. Returns the new mode. Raises AgentRefused if the agent has
-        no such mode."""
+        no such mode. Call it in the protocol's thread."""
         current = get_text(self.session.modes, "currentModeId")
-        if current == ASK:
-            self.set_mode(self._before_ask)
-        else:
-            self.set_mode(ASK)
+        await self.change_mode(self._before_ask if current == ASK else ASK)
+        if current != ASK:
             self._before_ask = current
         return get_text(self.session.modes, "currentModeId")
+
+    @property
+    def mode_text(self) -> str:
+        """The present mode, for people."""
+        now = get_text(self.session.modes, "currentModeId")
+        found = [m for m in get_list(self.session.modes, "availableModes") if isinstance(m, Mapping)]
+        about = next((get_text(each, "description") for each in found if get_text(each, "id") == now), "")
+        return f"mode {now}: {about}" if about else f"mode {now}"
 
     @property
     def commands(self) -> list[tuple[str, str]]:
@@ -169,6 +204,11 @@ class ClientSession:
         """The agent listed its slash commands."""
         found = [each for each in commands if isinstance(each, Mapping) and get_text(each, "name")]
         self._commands[session_id] = [(get_text(each, "name"), get_text(each, "description")) for each in found]
+
+    def note_options(self, session_id: str, options: list[Any]) -> None:
+        """The agent changed the config options of a session."""
+        if self._session is not None and self._session.id == session_id:
+            self._session = replace(self._session, config_options=options)
 
     def note_mode(self, session_id: str, mode: str) -> None:
         """The agent changed the mode of a session."""
@@ -212,10 +252,11 @@ class ClientSession:
             )
         return found.id
 
-    def turn(self, words: str) -> Outcome:
+    def turn(self, words: str, beside: Callable[[], Coroutine[Any, Any, None]] | None = None) -> Outcome:
         """Send one prompt. Ctrl-C cancels it (the outcome says so); a second Ctrl-C raises Quit. Raises AgentError.
 
-        What the words mention with ``@`` is sent as links, which every agent understands.
+        What the words mention with ``@`` is sent as links, which every agent understands. ``beside`` runs in the protocol's
+        thread until the turn ends.
         """
         from cantrip_acp.cli.session.mentions import prompt_blocks
 
@@ -223,14 +264,48 @@ class ClientSession:
         prompt, notes = prompt_blocks(words, session.folder)
         for note in notes:
             self._output.show_note(note)
-        started = time.monotonic()
+        started = working_clock()
         self._interrupts = 0
         self._cancelling = False
-        outcome: Outcome = self._wait(
-            lambda: self._agent.prompt(session.id, prompt, timeout=self._timeout), may_cancel=True
-        )
-        self._output.show_outcome(outcome, time.monotonic() - started)
+
+        async def run() -> Outcome | AgentError:
+            async with anyio.create_task_group() as tasks:
+                if beside is not None:
+                    tasks.start_soon(beside)
+                found: Outcome | AgentError
+                try:
+                    found = await self._agent.prompt(session.id, prompt, timeout=self._timeout)
+                except AgentError as problem:
+                    # Not raised here: the group would wrap it.
+                    found = problem
+                tasks.cancel_scope.cancel()
+            return found
+
+        outcome: Outcome | AgentError = self._wait(run, may_cancel=True)
+        if isinstance(outcome, AgentError):
+            raise outcome
+        self._output.show_outcome(outcome, working_clock() - started)
         return outcome
+
+    async def steer(self, words: str) -> bool:
+        """Give the running turn a message. Returns False if none runs. Call it in the protocol's thread."""
+        return await self._agent.steer(self.session.id, words)
+
+    def call(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a coroutine function in the protocol's thread, and show what the agent sends meanwhile."""
+        self._wait(work)
+
+    def soon(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a coroutine function in the protocol's thread, also during a turn, and do not wait for it."""
+        self._portal.start_task_soon(work)
+
+    def interrupt(self, number: int) -> None:
+        """What a signal does. Any thread may call this."""
+        if number == signal.SIGINT:
+            self._interrupts += 1
+        else:
+            self._leave = 128 + number
+        self._queue.put(None)
 
     @property
     def interrupted(self) -> bool:
@@ -243,6 +318,7 @@ class ClientSession:
         """Run a coroutine function in the protocol's thread. Until it ends, handle the queue in this thread."""
         future: Future[Any] = self._portal.start_task_soon(ask)
         future.add_done_callback(lambda _future: self._queue.put(None))
+        self._waiting = True
         try:
             while not future.done() or not self._queue.empty():
                 try:
@@ -256,62 +332,42 @@ class ClientSession:
         except BaseException:
             future.cancel()
             raise
+        finally:
+            self._waiting = False
         return future.result()
+
+    def show(self, work: Callable[[], None]) -> None:
+        """Print something in any thread, and not in the midst of something else."""
+        if self._waiting and threading.get_ident() != self._thread:
+            self._queue.put(work)
+        else:
+            work()
 
     def _check(self, may_cancel: bool) -> None:
         if self._leave is not None:
             raise Quit(self._leave)
         if not self._interrupts:
             return
-        if not may_cancel or self._interrupts > 1:
+        if not may_cancel or self._interrupts > 1 + self._own:
             raise Quit(130)
         if not self._cancelling:
             self._cancelling = True
-            self._output.show_note("cancelling; press Ctrl-C again to quit")
+            if not self._own:
+                self._output.show_note("cancelling; press Ctrl-C again to quit")
             assert self._session is not None
             self._portal.start_task_soon(self._agent.cancel, self._session.id)
 
-    def answer(self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-        """Answer a permission request: the option's id and the user's reason. Runs in the main thread."""
-        if self._cancelling:
-            return None
-        answer: str | None
-        reason = ""
-        self._output.show_permission_request(call)
-        rule = self._policy.rule_for(call)
-        if rule != "ask":
-            answer, by = choose_option(rule, options), f" ({self._policy.option_for(call)})"
-        elif self._asker is None:
-            answer, by = choose_option("never", options), " (there is no terminal to ask; see --allow)"
-        else:
-            try:
-                (answer, reason), by = self._asker(options), ""
-            except EOFError:
-                answer, by = choose_option("never", options), " (end of input)"
-            except KeyboardInterrupt:
-                self._interrupts += 1
-                answer, by = None, " (cancelling)"
-        self._output.show_permission_answer(call, options, answer, f" ({clean_line(reason, 200)})" if reason else by)
-        return (answer, reason) if answer is not None else None
-
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Handle signals: count SIGINT; end the command for SIGTERM and SIGHUP. A queue entry wakes the main thread."""
-
-        def interrupted(number: int, frame: FrameType | None) -> None:
-            self._interrupts += 1
-            self._queue.put(None)
-
-        def ended(number: int, frame: FrameType | None) -> None:
-            self._leave = 128 + number
-            self._queue.put(None)
-
-        handlers: dict[int, Callable[[int, FrameType | None], None]] = {
-            signal.SIGINT: interrupted,
-            signal.SIGTERM: ended,
-            signal.SIGHUP: ended,
+        """Handle signals: count SIGINT; end the command for SIGTERM and SIGHUP. A queue entry wakes the main thread. Another
+        thread gets no signals."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {
+            number: signal.signal(number, lambda number, frame: self.interrupt(number))
+            for number in handled_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
-        before = {number: signal.signal(number, handlers[number]) for number in handled_signals(*handlers)}
         try:
             yield
         finally:
@@ -356,21 +412,58 @@ class _QueueObserver:
         if update.get("sessionUpdate") == "available_commands_update":
             listed = get_list(update, "availableCommands")
             await self._put(lambda: self._headless.note_commands(session_id, listed))
+        if update.get("sessionUpdate") == "config_option_update":
+            options = get_list(update, "configOptions")
+            await self._put(lambda: self._headless.note_options(session_id, options))
+        if get_mapping(get_mapping(update, "_meta"), "cantrip").get("steering") is True:
+            self._headless.steered(get_text(get_mapping(update, "content"), "text"))
         await self._put(lambda: self._output.show_update(session_id, update))
+
+    async def _shown(self, work: Callable[[], None]) -> None:
+        """Do something in the main thread, and wait until it is done."""
+        done = anyio.Event()
+
+        def run() -> None:
+            work()
+            self._headless._portal.start_task_soon(_set, done)
+
+        await self._put(run)
+        await done.wait()
 
     async def request_permission(
         self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]
-    ) -> tuple[str, str] | None:
-        answers: list[tuple[str, str] | None] = []
-        answered = anyio.Event()
+    ) -> Answer | None:
+        session, output = self._headless, self._output
+        if session._cancelling:
+            return None
+        await self._shown(lambda: output.show_permission_request(call))
+        rule = session._policy.rule_for(call)
+        answer, by = choose_option("never", options), ""
+        notes: Mapping[str, str] = {}
+        if rule != "ask":
+            answer, by = choose_option(rule, options), f" ({session._policy.option_for(call)})"
+        elif session._questions is None:
+            by = " (there is no terminal to ask; see --allow)"
+        else:
+            try:
+                answer, notes = await session._questions.permission(call, options)
+                by = f" ({clean_line(notes['reason'], 200)})" if "reason" in notes else ""
+            except CrystalError:
+                by = " (end of input)"
+            except anyio.get_cancelled_exc_class():
+                self._queue.put(output.end_question)
+                raise
+        await self._shown(lambda: output.show_permission_answer(call, options, answer, by))
+        return (answer, notes) if answer is not None else None
 
-        def ask() -> None:
-            answers.append(self._headless.answer(call, options))
-            self._headless._portal.start_task_soon(_set, answered)
-
-        await self._put(ask)
-        await answered.wait()
-        return answers[0]
+    async def request_form(self, message: str, schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        if self._headless._questions is None or self._headless._cancelling:
+            return None
+        await self._shown(self._output.flush_text)
+        try:
+            return await self._headless._questions.form(message, schema)
+        except CrystalError:
+            return None
 
     async def on_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         await self._put(lambda: self._output.show_file_access(action, path, refused, missing))

@@ -7,26 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-
-from cantrip_acp.crystals.http_clients import prepare_in_background
 
 if TYPE_CHECKING:
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.types.events import Event
-
-T = TypeVar("T")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -61,55 +56,27 @@ class EntityThread:
         intent: str | None,
         output: EventOutput,
         context: Sequence[ContextBlock] = (),
-        while_running: Callable[[], Coroutine[Any, Any, None]] | None = None,
         reference: str | None = None,
     ) -> CastEnding:
         """Run one cast to its end. Raises the cast's error. An intent of None continues the last cast (`Entity.resume`).
 
-        ``while_running`` runs beside the cast in the entity's thread, and is cancelled when the cast ends.
-        The first signal cancels the cast, and its end is recorded. After a second signal the command ends at once. In another
-        thread than the main one, `stop` takes the place of signals.
+        The first signal cancels the cast, and its end is recorded. After a second signal the command ends at once.
         """
         self._presses = 0
         self._stopped_by = []
         self._loop = self._portal.call(_running_loop)
-        in_main = threading.current_thread() is threading.main_thread()
-        with _handling(lambda number, frame: self.stop(number)) if in_main else nullcontext():
-            future = self._portal.start_task_soon(self._drive, intent, output, context, while_running, reference)
+        with _handling(lambda number, frame: self._stop_by(number)):
+            future = self._portal.start_task_soon(self._drive, intent, output, context, reference)
             try:
                 result = future.result()
             except CancelledError:
                 result = None
         return CastEnding(result, self._stopped_by[0] if self._stopped_by else None)
 
-    def stop(self, number: int) -> None:
-        """Stop the running cast as a signal does. Any thread may call this."""
+    def _stop_by(self, number: int) -> None:
         self._stopped_by.append(number)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stop)
-
-    @overload
-    def call(self, work: Callable[..., Awaitable[T]], *args: Any) -> T: ...
-    @overload
-    def call(self, work: Callable[..., T], *args: Any) -> T: ...
-    def call(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Call a function, or run a coroutine function, in the entity's thread between two casts."""
-        return self._portal.call(work, *args)
-
-    def soon(self, work: Callable[..., Any], *args: Any) -> None:
-        """Call a function in the entity's thread, also while a cast runs, and do not wait for it."""
-        self._portal.start_task_soon(work, *args)
-
-    def stopping(self, stop: Callable[[int], None]) -> AbstractContextManager[None]:
-        """Inside the block signals call ``stop`` in the main thread, in place of ending the command."""
-        if threading.current_thread() is not threading.main_thread():
-            return nullcontext()
-        return _handling(lambda number, frame: stop(number))
-
-    def warm(self) -> None:
-        """Prepare the entity in advance, so that the first cast starts faster."""
-        prepare_in_background(self.entity.crystal)
-        self._portal.start_task_soon(self.entity.warm)
 
     def close(self) -> None:
         """Close the entity and end everything that its medium started."""
@@ -120,21 +87,17 @@ class EntityThread:
         intent: str | None,
         output: EventOutput,
         context: Sequence[ContextBlock],
-        while_running: Callable[[], Coroutine[Any, Any, None]] | None,
         reference: str | None,
     ) -> CastResult | None:
         with anyio.CancelScope() as scope:
             self._scope = scope
             lost: OSError | None = None
             options: dict[str, Any] = {} if intent is None else {"context": context, "reference": reference}
-            async with self.entity.stream(intent, **options) as stream, anyio.create_task_group() as beside:
-                if while_running is not None:
-                    beside.start_soon(while_running)
+            async with self.entity.stream(intent, **options) as stream:
                 async for event in stream:
                     lost = _show_event(output, event)
                     if lost is not None:
                         break  # nobody sees the output, so end the cast
-                beside.cancel_scope.cancel()
             if lost is not None:
                 raise lost
             return stream.result

@@ -1,8 +1,8 @@
 """Permission requests on the command line.
 
-`cantrip client` answers an agent's requests by the rules of `--allow` (`Policy`), or asks the user (`ask_permission`).
-`cantrip cast` and `cantrip repl` print on stderr what is allowed without asking. With `--ask` they ask in the terminal;
-`--allow-host` allows hosts. A request to any other host is refused, or the user is asked.
+`cantrip client` answers an agent's requests by the rules of `--allow` (`Policy`), or asks the user (`questions`).
+Commands print on stderr what is allowed without asking. `cantrip cast --ask` asks in the terminal; `--allow-host` allows
+hosts. A request to any other host is refused, or the user is asked.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Permissions, Question
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.gates.contract import GateContext, GateInvocation, GateReply, Proceed
     from cantrip_acp.gates.web.named_hosts import NamedHosts
@@ -94,57 +95,6 @@ def choose_option(rule: Allow, options: Sequence[Mapping[str, Any]]) -> str | No
     return None
 
 
-def option_name(choice: str | None, options: Sequence[Mapping[str, Any]]) -> str:
-    """The name of the chosen option, for people."""
-    for option in options:
-        if choice is not None and option.get("optionId") == choice:
-            return clean_line(get_text(option, "name"), 60) or clean_line(choice, 60)
-    return "no answer"
-
-
-def ask_permission(screen: Screen, options: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Ask which of an agent's options the user wants. The answer is one key: the one shown, or the number of the option.
-    Returns the option's id, and the reason of a rejection, which the key ``r`` asks for (it may be empty).
-
-    Enter alone allows nothing. Raises EOFError for Ctrl-D or if the terminal is gone, and KeyboardInterrupt for Ctrl-C.
-    """
-    from cantrip_acp.types.errors import CrystalError
-
-    keys: dict[str, str] = {}
-    parts: list[str | tuple[str, str]] = []
-    usable = [option for option in options if isinstance(option.get("optionId"), str)]
-    for number, option in zip(_NUMBERS, usable, strict=False):
-        kind, chosen = get_text(option, "kind"), str(option["optionId"])
-        key = _LETTERS.get(kind, number)
-        key = number if key in keys else key
-        keys[number] = keys[key] = chosen
-        style = "green" if kind.startswith("allow") else "red"
-        parts += [(key, f"bold {style}"), f" {option_name(chosen, usable)}   "]
-        if kind == "reject_once" and _REASON not in keys:
-            keys[_REASON] = chosen
-    if _REASON in keys:
-        parts += [(_REASON, "bold red"), " no, with a reason"]
-    screen.line(*parts, indent=4)
-    screen.flush()
-    try:
-        pressed, reason = anyio.run(_pressed, "".join(keys))
-    except CrystalError:
-        raise EOFError from None
-    except KeyboardInterrupt:
-        # The cursor is still behind the question.
-        screen.blank()
-        raise
-    return keys[pressed], reason
-
-
-async def _pressed(keys: str) -> tuple[str, str]:
-    from cantrip_acp.crystals.human import terminal
-
-    with terminal() as typed:
-        pressed = await typed.key(_WHICH, keys)
-        return pressed, (await typed.line("    reason: ")).strip() if pressed == _REASON else ""
-
-
 ask_option = click.option(
     "--ask",
     "ask",
@@ -169,11 +119,6 @@ _MOMENT_S: Final = 0.05
 _MOST_LINES: Final = 60
 """Maximum lines of a command or a change that a question shows."""
 _WHICH: Final = "    which? "
-_NUMBERS: Final = "123456789bcdefghijklmopqstuvwxz"
-"""The keys of an agent's options, in their order: numbers, then letters that `_LETTERS` and `_REASON` do not have."""
-_REASON: Final = "r"
-_LETTERS: Final[Mapping[str, str]] = {"allow_once": "y", "allow_always": "a", "reject_once": "n"}
-"""The keys of an agent's options by their kind. They are those of `_ANSWERS`."""
 _ANSWERS: Final[dict[str, Answer]] = {
     **dict.fromkeys("1y", "allow_once"),
     **dict.fromkeys("2a", "allow_always"),
@@ -211,22 +156,25 @@ def named_hosts(hosts: Sequence[str] = ()) -> NamedHosts:
     return made
 
 
-def permissions(hosts: NamedHosts, folder: Path, mode: str = "ask", screen: Screen | None = None) -> Permissions:
-    """An interceptor that asks in the terminal, like a session of an editor in this mode.
+def permissions(hosts: NamedHosts, folder: Path, screen: Screen | None = None) -> Permissions:
+    """An interceptor that asks in the terminal, like a session of an editor in the mode `ask`.
 
     ``screen`` shows the questions; standard error by default. Paths in ``folder`` are shown relative to it.
     """
     from cantrip_acp.acp.permissions.interceptor import Permissions
+    from cantrip_acp.acp.sessions.modes import ASK
     from cantrip_acp.acp.sessions.session_store import Grant
     from cantrip_acp.cli.render.terminal import Screen
 
     made = Permissions(TerminalQuestions(screen or Screen(sys.stderr), folder).ask, lambda granted: None)
-    made.mode, made.hosts = mode, hosts
+    made.mode, made.hosts = ASK, hosts
     made.granted = [Grant("fetch", pattern, True) for pattern in sorted(hosts.patterns)]
     return made
 
 
-def print_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: bool, sandboxed: bool = False) -> None:
+def print_allowed(
+    cantrip: CantripDefinition, circle: Circle, hosts: NamedHosts, *, ask: bool, sandboxed: bool = False
+) -> None:
     """Print on stderr what is allowed without asking. ``sandboxed`` is the mode of a session that the user continues."""
     from cantrip_acp.acp.permissions.allowed import allowed_of
 
@@ -342,47 +290,32 @@ class TerminalAnswers:
         return await proceed(invocation)
 
     async def _ask(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        from cantrip_acp.acp.client_services.forms import form_schema
         from cantrip_acp.acp.permissions.request import escape_invisible
-        from cantrip_acp.crystals.human import terminal
+        from cantrip_acp.cli.session.questions import Questions
         from cantrip_acp.gates.contract import GateReply
         from cantrip_acp.gates.interaction.ask_user import title
         from cantrip_acp.text.redaction import shared
         from cantrip_acp.types.errors import CrystalError, GateError
         from cantrip_acp.types.events import QUESTION
 
-        question, choices = args["question"], list(args.get("choices", ()))
+        def shown(text: str) -> str:
+            return escape_invisible(shared().text(text))
+
+        question = args["question"]
+        schema = form_schema("Answer", [(choice, shown(choice)) for choice in args.get("choices", ())])
         async with self._one:
             await anyio.sleep(_MOMENT_S)
             self._screen.end_message()
-            self._screen.blank()
-            for line in escape_invisible(shared().text(question)).splitlines():
-                self._screen.line(("? ", "bold yellow"), line)
-            for number, choice in enumerate(choices, 1):
-                self._screen.line((f"{number}", "bold green"), f" {escape_invisible(shared().text(choice))}", indent=4)
-            self._screen.flush()
             try:
-                with terminal() as typed:
-                    while True:
-                        words = (await typed.line("    answer: ")).strip()
-                        chosen = _choice(words, choices) if choices else words
-                        if chosen:
-                            return GateReply(chosen, title=title(question), annotations={QUESTION: "answered"})
-                        if not words and not choices:
-                            break
-                        self._screen.line((f"type a number from 1 to {len(choices)}", "dim"), indent=4)
-                        self._screen.flush()
+                found = await Questions(self._screen).form(shown(question), schema)
             except CrystalError:
-                pass  # The terminal is gone or its input has ended.
-        raise GateError("the user gave no answer", "Decide by what you know, or end and say what you need")
+                found = None  # The terminal is gone or its input has ended.
+        if found is None:
+            raise GateError("the user gave no answer", "Decide by what you know, or end and say what you need")
+        return GateReply(found["answer"], title=title(question), annotations={QUESTION: "answered"})
 
 
 def with_answers(cantrip: Cantrip, screen: Screen) -> Cantrip:
     """The cantrip, whose gate `ask_user` asks at this process's terminal."""
     return cantrip.for_session((), TerminalAnswers(screen))
-
-
-def _choice(words: str, choices: Sequence[str]) -> str | None:
-    """The choice that the user typed by its number or its text."""
-    if words.isdecimal() and 1 <= int(words) <= len(choices):
-        return choices[int(words) - 1]
-    return next((choice for choice in choices if words and choice.lower() == words.lower()), None)

@@ -1,7 +1,6 @@
 """Setup for ``cast`` and ``repl``: loads the recipe that the user named, builds its cantrip, and opens a loom.
 
-`open_session` resumes a session that began elsewhere, such as in an editor. `read_context_files` reads the files of
-``--context``. Options that several commands have are defined here too.
+`read_context_files` reads the files of ``--context``. Options that several commands have are defined here too.
 """
 
 from __future__ import annotations
@@ -15,19 +14,16 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from cantrip_acp.text.sanitize import clean_line
-from cantrip_acp.types.errors import DefinitionError, LoomLocked, MissingKey
+from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from io import BufferedReader
 
-    from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.crystals.contract import Crystal
-    from cantrip_acp.gates.contract import Interceptor
-    from cantrip_acp.gates.web.named_hosts import NamedHosts
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.recipes.recipe import Recipe
     from cantrip_acp.types.messages import Attachment
@@ -109,8 +105,7 @@ context_option = click.option(
 class OpenedRecipe:
     """A built cantrip with its loom and folder, ready for a cast. The caller must call `leave`.
 
-    ``held`` is a file descriptor that locks a session whose loom allows many writers, or -1. ``model`` is the model that takes
-    the place of the recipe's own, as ``PROVIDER:MODEL``, or "". ``session_id`` is the session that is continued, or "".
+    ``model`` is the model that takes the place of the recipe's own, as ``PROVIDER:MODEL``, or "".
     """
 
     recipe: Recipe
@@ -118,14 +113,10 @@ class OpenedRecipe:
     loom: Loom
     workspace: Path
     state_dir: Path
-    held: int = -1
     model: str = ""
-    session_id: str = ""
 
     def leave(self) -> None:
         self.loom.close()
-        if self.held >= 0:
-            os.close(self.held)
 
     def record_model(self, entity: Entity) -> None:
         """Record in the loom that another model than the recipe's own answers. Call it once for an entity, before its cast."""
@@ -347,103 +338,3 @@ def _attachment(file: Path, raw: bytes) -> Attachment | None:
         return None
     uri = None if file == _STDIN else file.resolve().as_uri()
     return Attachment(found[0], found[1], base64.b64encode(raw).decode(), uri, _title(file))  # type: ignore[arg-type]
-
-
-def open_session(
-    session_id: str,
-    recipe: str | None,
-    state_dir: Path | None,
-    hosts: NamedHosts,
-    screen: Screen,
-    *,
-    questions: bool,
-    ask: bool,
-    model: str | None = None,
-) -> tuple[OpenedRecipe, Entity]:
-    """Open an earlier session: its recipe, cantrip, loom and folder, and its entity with all earlier casts.
-
-    Requests may go only to ``hosts`` and to hosts in the session's earlier prompts. With ``questions`` the user is
-    asked in the terminal as the session's mode says, or with ``ask`` as in the mode ``ask``; not about what the session always
-    allows or refuses. ``screen`` shows questions. ``recipe`` overrides the
-    session's own recipe, and ``model`` its model. Raises
-    DefinitionError if there is no such session, and LoomLocked if another process uses it.
-    """
-    import click
-
-    from cantrip_acp.acp.sessions import modes
-    from cantrip_acp.acp.sessions.factory import apply_mode, reopen, with_client_prompt
-    from cantrip_acp.acp.sessions.session_store import SessionStore
-    from cantrip_acp.core.forking.resume import STATE_NOTES
-    from cantrip_acp.files import paths
-    from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.stores.address import display_address, is_address
-    from cantrip_acp.recipes import DEFAULT, load, trust
-    from cantrip_acp.recipes.build import build, crystal_choices
-    from cantrip_acp.recipes.recipe import built_in, is_path
-    from cantrip_acp.tuplespace.gate_cache import with_gate_cache
-
-    state = paths.state_dir(state_dir)
-    sessions = SessionStore(state)
-    note = sessions.find(session_id)
-    if note is None:
-        raise DefinitionError(
-            f"there is no session {session_id[:100]!r} in {state}; editors list their sessions, and `cantrip loom list` lists "
-            "the looms"
-        )
-    workspace = Path(note.cwd)
-    if not workspace.is_dir():
-        raise DefinitionError(f"the session's folder does not exist any more: {workspace}")
-    name = recipe or note.recipe or note.started
-    found = load(name, workspace, state_dir=state) if name is not None else built_in(DEFAULT, state_dir=state)
-    if recipe is None or not is_path(recipe):
-        trust.require(found, workspace, state)
-    crystal, named = model_for_run(found, model)
-    if crystal is None and recipe is None and (note.crystal is not None or note.effort is not None):
-        try:
-            crystal = crystal_choices.make_chosen_crystal(found, note.crystal, note.effort)
-        except MissingKey:
-            raise
-        except DefinitionError as problem:
-            click.echo(f"the session's crystal cannot be used, so the recipe's own is used: {problem}", err=True)
-    made = with_client_prompt(build.build(found, workspace=workspace, crystal=crystal), note.system_prompt)
-    asker: Interceptor = hosts
-    if questions:
-        from cantrip_acp.cli.session.permissions import permissions
-
-        mode = modes.ASK if ask and not modes.changes_nothing(note.mode) else note.mode
-        asker = permissions(hosts, workspace, mode, screen if screen.live is not None else None)
-        asker.granted.extend(note.granted)
-    made = made.for_session([Path(folder) for folder in note.directories], asker)
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        from cantrip_acp.cli.session.permissions import with_answers
-
-        made = with_answers(made, screen)
-    cantrip = with_gate_cache(made, state)
-    held = -1
-    try:
-        store = cantrip.loom_settings.get("store", "jsonl")
-        # The stored session contains no password; the session's recipe has it.
-        where = store if is_address(store) and display_address(store) == note.loom else note.loom
-        if is_address(where):
-            # Such a loom allows many writers, but a session allows only one, so lock the session.
-            held = sessions.lock(session_id)
-            sessions.touch(session_id)
-        loom = Loom.open(where, fsync=bool(cantrip.loom_settings.get("fsync", False)))
-    except LoomLocked:
-        raise LoomLocked(
-            f"session {session_id} is open in another process, such as an editor; close it there first"
-        ) from None
-    again, edited = reopen(cantrip, loom, note)
-    if edited:
-        sessions.save(note)
-        click.echo(
-            f"the definition of this session has changed since its last answer ({', '.join(edited)}): it goes on as a fork of "
-            "that answer",
-            err=True,
-        )
-    apply_mode(again.entity, note.mode, known=note.known_mode or note.mode)
-    hosts.add_from_thread(loom, again.entity.last_turn)
-    if again.kept in STATE_NOTES:
-        # The output of the first cell says this too, but the user should know it now.
-        click.echo(f"opened again: {STATE_NOTES[again.kept]}", err=True)
-    return OpenedRecipe(found, cantrip, loom, workspace, state, held, named, session_id), again.entity

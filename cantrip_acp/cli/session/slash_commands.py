@@ -1,38 +1,25 @@
-"""The slash commands of `cantrip repl`. They are those of a session in an editor (`acp.sessions.slash_commands`), and a few
-that only a terminal needs."""
+"""The slash commands of `cantrip repl` that the agent does not have, because only a terminal needs them."""
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import anyio
-import anyio.to_thread
-
-from cantrip_acp.cli.session import file_changes
-from cantrip_acp.types.errors import CantripError
+from cantrip_acp.acp.client.client import AgentRefused
+from cantrip_acp.cli.render.from_acp import get_list, get_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cantrip_acp.acp.sessions.factory import OpenedSession
-    from cantrip_acp.acp.sessions.session import Session
-    from cantrip_acp.cli.render.cast_output import CastText
-    from cantrip_acp.cli.session.loop_thread import EntityThread
-    from cantrip_acp.cli.session.mode import TerminalMode
-    from cantrip_acp.cli.session.setup import OpenedRecipe
-    from cantrip_acp.crystals.contract import Crystal
-    from cantrip_acp.gates.web.named_hosts import NamedHosts
+    from cantrip_acp.cli.render.client_output import ClientText
+    from cantrip_acp.cli.session.client_session import ClientSession
 
 OF_THE_TERMINAL = {
     "ask": ("Ask before each write and command, or go back (also Shift-Tab)", None),
     "clear": ("Begin a new conversation; this one is kept", None),
     "model": ("Show the models, or choose the one that answers from now on", "[model]"),
     "now": ("Send a line to the entity before its next query", "text"),
-    "plan": ("With --plan: change nothing until you approve a plan", None),
+    "plan": ("Change nothing until you approve a plan", None),
     "quit": ("Quit (also Ctrl-D)", None),
 }
 
@@ -53,235 +40,111 @@ def names() -> list[tuple[str, str]]:
     return sorted((f"/{name}", about) for name, about in found.items())
 
 
+def model_option(options: Any) -> Mapping[str, Any] | None:
+    """The config option of a session that chooses the model."""
+    found = [each for each in options if isinstance(each, Mapping)]
+    return next((each for each in found if "model" in (get_text(each, "category"), get_text(each, "id"))), None)
+
+
+def values_of(option: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """An option's values, including the values inside groups."""
+    found: list[Mapping[str, Any]] = []
+    for each in get_list(option, "options"):
+        if isinstance(each, Mapping):
+            found += values_of(each) if get_list(each, "options") else [each]
+    return found
+
+
 class TerminalCommands:
-    """Runs the commands of one entity. ``ask`` reads an answer of the user; None if there is no terminal.
+    """Runs these commands for one session. ``asks``: whether the user can be asked for permissions."""
 
-    It has what `acp.sessions.slash_commands` uses of a session.
-    """
+    def __init__(self, client: ClientSession, output: ClientText, *, asks: bool) -> None:
+        self._client, self._output, self._asks = client, output, asks
 
-    def __init__(
-        self,
-        run: EntityThread,
-        opening: OpenedRecipe,
-        output: CastText,
-        hosts: NamedHosts,
-        ask: Callable[[str], str] | None,
-        mode: TerminalMode | None = None,
-    ) -> None:
-        from cantrip_acp.acp.permissions.interceptor import Permissions
-        from cantrip_acp.acp.protocol import ClientAbilities
-        from cantrip_acp.acp.sessions import modes
-        from cantrip_acp.acp.sessions.factory import OpenedSession
-        from cantrip_acp.acp.sessions.session_store import SessionMetadata, SessionStore
+    def run(self, line: str) -> str | None:
+        """Run a command. Returns the line that the agent gets in its place: a command of the agent, or text that only begins
+        with a slash, such as a path. None if there is nothing more to do."""
+        from cantrip_acp.acp.sessions.slash_commands import parse_command
 
-        self._run, self._opening, self._output, self._hosts, self._ask = run, opening, output, hosts, ask
-        self._mode = mode
-        self.model = opening.model
-        """The model that was chosen in place of the recipe's own, or ""."""
-        self.entity = run.entity
-        asking = next((each for each in run.entity.cantrip.interceptors if isinstance(each, Permissions)), None)
-        self.permissions: Any = asking or _NeverAsks()
-        self.metadata = SessionMetadata(
-            id=run.entity.id,
-            cwd=str(opening.workspace),
-            entity_id=run.entity.id,
-            loom=opening.loom.location or "",
-            started=str(opening.recipe.file) if opening.recipe.file is not None else opening.recipe.name,
-            mode=asking.mode if asking is not None else modes.TRUSTED,
-        )
-        self.id = self.metadata.id
-        self.client = ClientAbilities()
-        self.loom_read = anyio.Lock()
-        self._store = SessionStore(opening.state_dir)
-        self.opened: OpenedSession = OpenedSession(self.metadata, run.entity, opening.recipe, self._store.exports)
-
-    @property
-    def translator(self) -> _Events:
-        return _Events()
-
-    async def send(self, events: Sequence[Any]) -> None:
-        """Show events of a command, such as those of a fold."""
-        for event in events:
-            self._output.show_event(event)
-
-    def run(self, line: str) -> bool:
-        """Run a command and show its answer. Returns False for text that only begins with a slash, such as a path."""
-        from cantrip_acp.acp.sessions import slash_commands
-        from cantrip_acp.acp.sessions.prompt_queue import queue_text
-
-        name, _, rest = line[1:].partition(" ")
-        name = {"usage": "cost"}.get(name.lower(), name.lower())
-        found = slash_commands.parse_command(f"/{name} {rest}")
-        if f"/{name}" in file_changes.COMMANDS:
-            file_changes.run(f"/{name} {rest}", self._run, self._output.renderer.show_note, self._ask)
-        elif name == "help":
-            self._output.show_answer(self._help())
-        elif name == "ask" and not rest.strip():
-            if self._mode is not None:
-                self._run.call(self._mode.toggle_ask)
-            else:
-                self._output.show_line("there is no terminal to ask at")
-        elif name == "remember":
-            self._remember(rest.strip())
-        elif name == slash_commands.QUEUE:
-            # With a terminal, `TypedLines` has answered.
-            self._output.show_line(queue_text([]))
-        elif name == "now":
-            self._output.show_line("nothing runs that could read it now; send it as a message, without /now")
-        elif name == "model":
-            self._model(rest.strip())
-        elif found is not None:
-            words = rest.split()
-            restores = name == "fork" and "--restore" in words
-            found = (found[0], " ".join(word for word in words if word != "--restore") if restores else found[1])
-            self.metadata.mode = getattr(self.permissions, "mode", self.metadata.mode)
-            run, session = slash_commands.run_command, cast("Session", self)
-            self._output.show_answer(self._run.call(run, session, *found, self._fork_to_disk))
-            if restores and found[1]:
-                file_changes.run(f"/restore {found[1]}", self._run, self._output.renderer.show_note, self._ask)
-        elif (near := self._near(name)) is not None:
-            self._output.renderer.show_note(
-                f"unknown command /{name}; did you mean /{near}? /help lists them", "yellow"
-            )
-        elif rest.strip():
-            return False
-        else:
-            self._output.renderer.show_note(f"unknown command /{name}; /help lists them", "yellow")
-        return True
-
-    def _near(self, name: str) -> str | None:
-        """The command that is probably meant by a name that is no path."""
-        from difflib import get_close_matches
-
-        if not name.replace("-", "").isalpha() or Path(f"/{name}").exists():
+        typed, _, rest = line[1:].partition(" ")
+        name, rest = {"usage": "cost"}.get(typed.lower(), typed.lower()), rest.strip()
+        own: dict[str, Callable[[str], None]] = {
+            "ask": self._ask,
+            "help": self._help,
+            "model": self._model,
+            "now": lambda rest: self._say("nothing runs that could read it now; send it as a message, without /now"),
+            "plan": self._plan,
+            "queue": lambda rest: self._say("No prompt waits."),
+        }
+        if name in own:
+            try:
+                own[name](rest)
+            except AgentRefused as refused:
+                self._output.show_note(str(refused).splitlines()[0])
             return None
-        return next(iter(get_close_matches(name, [each[1:] for each, _ in names()], n=1, cutoff=0.75)), None)
+        if parse_command(f"/{name} {rest}") is not None:
+            return f"/{name} {rest}".rstrip()
+        if (near := _near(name)) is not None:
+            self._output.show_note(f"unknown command /{name}; did you mean /{near}? /help lists them")
+        elif rest:
+            return line
+        else:
+            self._output.show_note(f"unknown command /{name}; /help lists them")
+        return None
 
     def models(self) -> list[tuple[str, str]]:
         """The models that can be chosen, with what is known about them."""
-        from cantrip_acp.recipes.build.crystal_choices import list_choices
+        option = model_option(self._client.session.config_options)
+        values = values_of(option) if option is not None else []
+        return [(get_text(each, "value"), get_text(each, "description")) for each in values]
 
-        return [
-            (each.value, each.description or "") for each in list_choices(self._opening.recipe, self.entity.crystal)
-        ]
+    def _say(self, text: str) -> None:
+        self._output.show_lines(text)
+
+    def _ask(self, rest: str) -> None:
+        if self._asks:
+            self._client.call(self.toggle_ask)
+        else:
+            self._say("there is no terminal to ask at")
+
+    async def toggle_ask(self) -> None:
+        """Switch to the mode `ask`, or back, and say so. It runs in the protocol's thread."""
+        await self._client.toggle_ask()
+        self._client.show(lambda: self._say(self._client.mode_text))
+
+    def _plan(self, rest: str) -> None:
+        if self._asks:
+            self._client.set_mode("plan")
+            self._say("plan mode: nothing is changed until you approve a plan")
+        else:
+            self._say("there is no terminal to ask at")
 
     def _model(self, name: str) -> None:
-        """Show the models, or switch to another one from the next intent on."""
-        from cantrip_acp.crystals.local import discovery
-        from cantrip_acp.recipes.build.crystal_choices import crystal_for_run, name_for_run, value_of
-
-        show = self._output.renderer.show_note
-        if not name:
-            discovery.find_running()
-            now = value_of(self.entity.crystal)
-            self._output.show_line(f"model: {now}")
+        option = model_option(self._client.session.config_options)
+        if option is None:
+            self._say("this session has no choice of models")
+        elif name:
+            self._client.set_option(get_text(option, "id"), name)
+            self._say(f"model: {name}, from the next intent on")
+        else:
+            now = str(option.get("currentValue"))
+            self._say(f"model: {now}")
             for value, about in self.models():
                 if value != now:
-                    show(f"/model {value}" + (f"  {about}" if about else ""))
-            show("any PROVIDER:MODEL can be chosen; `cantrip models` lists what is known about them")
-            return
-        try:
-            value = name_for_run(self._opening.recipe, name, "/model")
-            crystal, notes = crystal_for_run(self._opening.recipe, name, "/model")
-            self._run.call(self._use, crystal, value)
-        except CantripError as problem:
-            show(str(problem), "yellow")
-            return
-        self.model = value
-        for note in notes:
-            show(note, "yellow")
-        self._output.show_line(f"model: {value}, from the next intent on")
+                    self._say(f"/model {value}" + (f"  {about}" if about else ""))
+            self._say("any PROVIDER:MODEL can be chosen; `cantrip models` lists what is known about them")
 
-    async def _use(self, crystal: Crystal, value: str) -> None:
-        from cantrip_acp.cli.session.setup import record_model
-        from cantrip_acp.crystals import http_clients
-
-        old = self.entity.crystal
-        self.entity.use_crystal(crystal)
-        record_model(self.entity, value)
-        http_clients.prepare_in_background(crystal)
-        await http_clients.release(old, self.entity)
-
-    def keep(self) -> str:
-        """Keep this conversation as a session that can be continued. Returns its id, or "" if there is nothing to keep."""
-        from cantrip_acp.loom.stores.address import is_address
-
-        entity, loom = self.entity, self.entity.loom
-        if not entity.last_turn or loom.location is None:
-            return ""
-        if self._opening.session_id:
-            return self._opening.session_id
-        first = next((start.intent for start in loom.cast_starts().values() if start.entity_id == entity.id), None)
-        self.metadata.id = f"sess_{os.urandom(12).hex()}"
-        self.metadata.crystal = self.model or None
-        self.metadata.title = " ".join((first or "").split())[:80] or None
-        self.metadata.mode = getattr(self.permissions, "mode", self.metadata.mode)
-        if not is_address(loom.location):
-            self.metadata.loom = str(Path(loom.location).resolve())
-        self._store.save(self.metadata)
-        return self.metadata.id
-
-    def _help(self) -> str:
+    def _help(self, rest: str) -> None:
         from cantrip_acp.acp.sessions.slash_commands import COMMANDS
 
         hints = {name: command.hint for name, command in COMMANDS.items()}
         hints |= {name: hint for name, (_, hint) in OF_THE_TERMINAL.items()}
         rows = [f"- `{name}{f' {hint}' if (hint := hints[name[1:]]) else ''}`: {about}" for name, about in names()]
-        return "\n".join([*rows, "", "\n\n".join(NOTES.splitlines())])
-
-    async def _fork_to_disk(self, source: Session, turn_id: str) -> str:
-        """Make a session that continues from a turn, for `cantrip repl --session`. Returns its id."""
-        from cantrip_acp.acp.sessions.factory import Recipes, SessionFactory
-
-        factory = SessionFactory(Recipes(self.metadata.started, self._opening.state_dir), self._store)
-        session_id = f"sess_{os.urandom(12).hex()}"
-        make = partial(factory.fork, session_id, self.opened, turn_id, Path(self.metadata.cwd), (), self._hosts)
-        opened = await anyio.to_thread.run_sync(make)
-        await opened.entity.close()
-        opened.release()
-        return session_id
-
-    def _remember(self, text: str) -> None:
-        """Add a fact to what later sessions know, after asking where it belongs."""
-        from cantrip_acp.acp.sessions.knowledge_commands import view_of
-        from cantrip_acp.substrate.projects import make_fact, remember
-
-        show = self._output.show_line
-        try:
-            view = view_of(cast("Session", self))
-            if not text:
-                show("write what to remember: /remember Ports begin at 4000.")
-                return
-            # What cannot be stored is refused before the user is asked.
-            make_fact(text)
-            answer = ""
-            if self._ask is not None:
-                with suppress(EOFError, KeyboardInterrupt):
-                    answer = self._ask("remember it in this project (p), in all projects (a), or not (n)? ").strip()
-            if answer[:1].lower() not in ("p", "a") or self._ask is None:
-                show("nothing was remembered; `cantrip substrate remember TEXT` needs no question")
-                return
-            everywhere = answer[:1].lower() == "a"
-            chunk, commit = remember(view.substrate, view.workspace, text, everywhere=everywhere)
-        except CantripError as problem:
-            self._output.renderer.show_note(str(problem), "yellow")
-            return
-        where = "all projects" if everywhere else "this project"
-        show(f"remembered for {where} ({chunk.id}, commit {commit.number}); the next query reads it")
+        self._output.show_answer("\n".join([*rows, "", "\n\n".join(NOTES.splitlines())]))
 
 
-class _Events:
-    """The translator of this session: events are shown as they are."""
-
-    def translate(self, event: Any) -> list[Any]:
-        return [event]
-
-
-class _NeverAsks:
-    """The permissions of an entity that may do everything without a question."""
-
-    def __init__(self) -> None:
-        self.granted: list[Any] = []
-
-    def forget(self) -> None:
-        """There is nothing to forget."""
+def _near(name: str) -> str | None:
+    """The command that is probably meant by a name that is no path."""
+    if not name.replace("-", "").isalpha() or Path(f"/{name}").exists():
+        return None
+    return next(iter(get_close_matches(name, [each[1:] for each, _ in names()], n=1, cutoff=0.75)), None)

@@ -383,7 +383,7 @@ def test_a_plan_is_returned_edited_and_approved_in_a_terminal(tmp_path: Path) ->
         terminal.wait_for("plan? ")
         assert not (tmp_path / "one.txt").exists()
         terminal.type("perhaps\r")
-        terminal.wait_for("type 1, 2, e")
+        terminal.wait_for("type 1, 2, 3, e")
         terminal.wait_for("plan? ")
         terminal.type("n shorter\r")
         terminal.wait_for("Second.")

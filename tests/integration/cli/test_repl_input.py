@@ -175,8 +175,8 @@ def test_the_model_is_shown_and_switched(folder: Path) -> None:
     ]
     assert order == sorted(order)
     assert -1 not in order
-    changes = [each.changes for each in records if isinstance(each, ConfigRecord)]
-    assert changes == [{"crystal": "scripted:hello.yaml"}, {"crystal": "scripted:other.yaml"}]
+    changes = [each.changes["crystal"] for each in records if isinstance(each, ConfigRecord)]
+    assert changes == ["scripted:hello.yaml", "scripted:other.yaml"]
 
 
 # --- /clear
@@ -194,9 +194,9 @@ def test_a_new_conversation_knows_nothing_of_the_old_one_which_is_kept(folder: P
     for loom in sorted((state / "looms").glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
         with Loom.open(loom, readonly=True) as held:
             intents.append([start.intent for start, _ in held.casts()])
-            models.append([each.changes for each in held.records() if isinstance(each, ConfigRecord)])
+            models.append([each.changes["crystal"] for each in held.records() if isinstance(each, ConfigRecord)])
     assert intents == [["Hi.", "Again."], ["Afresh."]]
-    assert models == [[{"crystal": "scripted:hello.yaml"}]] * 2
+    assert models == [["scripted:hello.yaml"]] * 2
     again = run("repl", "--session", kept, "--state-dir", state, cwd=folder, stdin="/loom\nOnce more.\n")
     assert again.status == 0, again.err
     assert "2 turns in this thread" in again.out

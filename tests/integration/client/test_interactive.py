@@ -1,5 +1,6 @@
 """The client at a terminal: prompts, Ctrl-C, Ctrl-D, permissions, colour."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -236,9 +237,10 @@ def test_model_clear_mentions_and_completion(tmp_path: Path) -> None:
         terminal.type("/contxt now\r")
         terminal.until("unknown command /contxt; did you mean /context?")
         terminal.ready()
-        terminal.type("!ls\r")
-        terminal.until("no command was run")
-        terminal.ready()
+        if shutil.which("bwrap"):
+            terminal.type("!echo ran$((1 + 1))\r")
+            terminal.until("ran2")
+            terminal.ready()
         terminal.type("/clear\r")
         terminal.until("the earlier session is kept: :load sess_")
         terminal.ready()

@@ -1,0 +1,271 @@
+"""The agent of `cantrip repl`: it runs in this process, and opens sessions as the command line says.
+
+A session is recorded where the command line says, and is in no list of sessions until it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+from msgspec.structs import replace as changed
+
+from cantrip_acp.acp.sessions.factory import OpenedSession, Recipes, SessionFactory, apply_mode
+from cantrip_acp.acp.sessions.session_store import Grant, SessionMetadata, SessionStore
+from cantrip_acp.cli.session.setup import ContextFiles
+from cantrip_acp.types.errors import CantripError, DefinitionError, LoomLocked
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.permissions.interceptor import Permissions
+    from cantrip_acp.acp.sessions.session_store import ClientPrompt, ForkedFrom
+    from cantrip_acp.acp.wire.connection import ByteReceiver
+    from cantrip_acp.acp.wire.send_queue import ByteSender
+    from cantrip_acp.cli.session.setup import OpenedRecipe
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.crystals.contract import Crystal
+    from cantrip_acp.gates.contract import GateSource, Interceptor
+    from cantrip_acp.gates.web.named_hosts import NamedHosts
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.recipes.recipe import Recipe
+
+
+class OwnAgent(SessionFactory):
+    """Opens the sessions of one command. ``asks``: whether the user can be asked for permissions."""
+
+    def __init__(self, named: str | None, state_dir: Path, hosts: NamedHosts, *, asks: bool) -> None:
+        super().__init__(Recipes(named, state_dir), SessionStore(state_dir))
+        self.state_dir = state_dir
+        self.opened: OpenedSession | None = None
+        """The session that was opened last."""
+        self.problem: CantripError | None = None
+        """Why the last one could not be opened."""
+        self.finds_servers = asks
+        self._hosts, self._asks = hosts, asks
+        self._given = ContextFiles()
+        """What the entity reads before the first intent."""
+        self._loom_file: str | None = None
+        self._listed: set[str] = set()
+
+    async def serve(self, receive: ByteReceiver, send: ByteSender) -> None:
+        """Serve ACP on two streams (`acp.client.in_process`)."""
+        from cantrip_acp.acp.server import Agent
+        from cantrip_acp.acp.wire.connection import Connection
+
+        agent = Agent(self)
+        await agent.serve(Connection(receive, send, agent.methods(), check_request=agent.check_request))
+
+    def make_crystal(self, recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
+        if value is None or effort is not None:
+            return super().make_crystal(recipe, value, effort)
+        from cantrip_acp.recipes.build.crystal_choices import crystal_for_run
+
+        # Any model, as on the command line.
+        return crystal_for_run(recipe, value, "/model")[0]
+
+    def save_metadata(self, opened: OpenedSession) -> None:
+        if opened.metadata.id in self._listed:
+            super().save_metadata(opened)
+
+    def fork(self, session_id: str, *arguments: Any, **options: Any) -> OpenedSession:
+        self._listed.add(session_id)
+        return super().fork(session_id, *arguments, **options)
+
+    def _interceptor(self, permissions: Interceptor) -> Interceptor:
+        """What decides about calls. If nobody can be asked, everything that the recipe allows is allowed, but not a request to
+        a host that nobody named."""
+        cast("Permissions", permissions).hosts = self._hosts
+        return permissions if self._asks else self._hosts
+
+    def _definition(self, cwd: Path) -> tuple[Cantrip, Recipe | None]:
+        """What a new session is made of."""
+        cantrip, recipe = self.recipes.cantrip(cwd)
+        return self.with_cache(cantrip), recipe
+
+    def _first(self, cantrip: Cantrip) -> tuple[Loom, str, str, list[Grant]]:
+        """The loom, the chosen model, the mode and the "always" answers of the first new session."""
+        raise NotImplementedError
+
+    def new(
+        self,
+        session_id: str,
+        cwd: Path,
+        directories: Sequence[Path],
+        interceptor: Interceptor,
+        sources: Sequence[GateSource] = (),
+        system_prompt: ClientPrompt | None = None,
+        forked_from: ForkedFrom | None = None,
+    ) -> OpenedSession:
+        """Begin a session. It has the model, the mode and the "always" answers of the one before, and a loom of its own unless
+        the user named one."""
+        from cantrip_acp.cli.session.setup import record_model
+        from cantrip_acp.recipes.build.build import open_loom
+
+        with self._noting_problems():
+            before = self.opened
+            base, recipe = self._definition(cwd)
+            cantrip = base.for_session(directories, self._interceptor(interceptor))
+            if before is None:
+                loom, model, mode, granted = self._first(cantrip)
+            else:
+                loom = open_loom(cantrip.loom_settings, self._loom_file, self.state_dir)
+                cantrip = cantrip.replace(crystal=before.entity.crystal)
+                model, mode, granted = (
+                    before.metadata.crystal or "",
+                    before.metadata.mode,
+                    list(before.metadata.granted),
+                )
+            entity = cantrip.invoke(loom=loom)
+            if model:
+                record_model(entity, model)
+        apply_mode(entity, mode, known=mode)
+        metadata = SessionMetadata(
+            id=session_id,
+            cwd=str(cwd),
+            entity_id=entity.id,
+            loom=loom.location or "",
+            started=self.recipes.named,
+            mode=mode,
+            crystal=model or None,
+            granted=granted,
+        )
+        context = self._given.blocks if before is None else ()
+        self.opened = OpenedSession(metadata, entity, recipe, self.store.exports, context=context)
+        return self.opened
+
+    def keep(self) -> str:
+        """Keep the present session, so that it can be continued. Returns its id, or "" if there is nothing to keep."""
+        from cantrip_acp.loom.stores.address import is_address
+
+        opened = self.opened
+        if opened is None or not opened.entity.last_turn or opened.entity.loom.location is None:
+            return ""
+        if opened.metadata.id not in self._listed:
+            loom, hosts = opened.entity.loom.location, self._hosts.patterns
+            kept = [each for each in opened.metadata.granted if each.tool != "fetch" or each.pattern not in hosts]
+            where = loom if is_address(loom) else str(Path(loom).resolve())
+            self.store.save(changed(opened.metadata, loom=where, granted=kept))
+        return opened.metadata.id
+
+    @contextmanager
+    def _noting_problems(self) -> Iterator[None]:
+        self.problem = None
+        try:
+            yield
+        except CantripError as problem:
+            self.problem = problem
+            raise
+
+
+class NewSessions(OwnAgent):
+    """Begins sessions of one recipe in one folder, the first of them with what was given on the command line."""
+
+    def __init__(
+        self,
+        opening: OpenedRecipe,
+        given: ContextFiles,
+        hosts: NamedHosts,
+        *,
+        asks: bool,
+        mode: str,
+        loom_file: str | None = None,
+    ) -> None:
+        recipe = opening.recipe
+        named = str(recipe.file) if recipe.file is not None else recipe.name
+        super().__init__(named, opening.state_dir, hosts, asks=asks)
+        self._opening, self._given, self._mode, self._loom_file = opening, given, mode, loom_file
+
+    def _definition(self, cwd: Path) -> tuple[Cantrip, Recipe | None]:
+        return self._given.to(self._opening.cantrip), self._opening.recipe
+
+    def _first(self, cantrip: Cantrip) -> tuple[Loom, str, str, list[Grant]]:
+        opening, patterns = self._opening, sorted(self._hosts.patterns)
+        return opening.loom, opening.model, self._mode, [Grant("fetch", pattern, True) for pattern in patterns]
+
+
+class EarlierSession(OwnAgent):
+    """Continues a session that an editor or a terminal began. ``recipe`` and ``model`` take the place of its own.
+
+    Raises `DefinitionError` if there is no such session.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        recipe: str | None,
+        state_dir: Path,
+        hosts: NamedHosts,
+        *,
+        asks: bool,
+        given: ContextFiles,
+        model: str | None = None,
+    ) -> None:
+        from cantrip_acp.cli.session.setup import model_for_run
+
+        found = SessionStore(state_dir).find(session_id)
+        if found is None:
+            raise DefinitionError(
+                f"there is no session {session_id[:100]!r} in {state_dir}; editors list their sessions, and `cantrip loom list` "
+                "lists the looms"
+            )
+        if not Path(found.cwd).is_dir():
+            raise DefinitionError(f"the session's folder does not exist any more: {found.cwd}")
+        super().__init__(recipe or found.recipe or found.started, state_dir, hosts, asks=asks)
+        self.metadata, self._given = found, given
+        self._other_recipe, self._model = recipe is not None, ""
+        if model is not None:
+
+            def crystal_of(recipe: Recipe) -> Crystal:
+                crystal, self._model = model_for_run(recipe, model)
+                assert crystal is not None, "a model was named"
+                return crystal
+
+            self.recipes.crystal_of = crystal_of
+
+    def load(
+        self,
+        metadata: SessionMetadata,
+        cwd: Path,
+        directories: Sequence[Path],
+        interceptor: Interceptor,
+        sources: Sequence[GateSource] = (),
+    ) -> OpenedSession:
+        from cantrip_acp.core.forking.resume import STATE_NOTES
+
+        self._listed.add(metadata.id)
+        own = (metadata.recipe, metadata.crystal, metadata.effort)
+        if self._other_recipe or self.recipes.crystal_of is not None:
+            metadata.crystal = metadata.effort = None
+        # The agent was started with it, or it was named in its place.
+        metadata.recipe = None
+        with self._noting_problems():
+            try:
+                opened = super().load(metadata, cwd, directories, self._interceptor(interceptor), sources)
+            except LoomLocked:
+                raise LoomLocked(
+                    f"session {metadata.id} is open in another process, such as an editor; close it there first"
+                ) from None
+        if opened.dropped_choice:
+            metadata.recipe = own[0]
+        else:
+            metadata.recipe, metadata.crystal, metadata.effort = own
+        self._hosts.add_from_thread(opened.entity.loom, opened.entity.last_turn)
+        if self._model:
+            from cantrip_acp.cli.session.setup import record_model
+
+            record_model(opened.entity, self._model)
+        if opened.definition_changes:
+            click.echo(
+                f"the definition of this session has changed since its last answer ({', '.join(opened.definition_changes)}): it "
+                "goes on as a fork of that answer",
+                err=True,
+            )
+            opened.definition_changes = ()
+        if opened.restored_state in STATE_NOTES and opened.restored_state != "lost":
+            # The output of the first cell says this too, but the user should know it now.
+            click.echo(f"opened again: {STATE_NOTES[opened.restored_state]}", err=True)
+        opened.context = self._given.blocks
+        self.opened = opened
+        return opened

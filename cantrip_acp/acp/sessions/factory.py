@@ -430,7 +430,11 @@ class SessionFactory:
         elif store == "memory":
             return Loom.memory(), -1
         if not is_address(store):
-            return Loom.open(self.store.loom_path(session_id), fsync=fsync), -1
+            path = self.store.loom_path(session_id)
+            if metadata is not None and metadata.loom and not path.exists() and os.path.isfile(metadata.loom):
+                # It began in a terminal, with a loom of another name.
+                path = Path(metadata.loom)
+            return Loom.open(path, fsync=fsync), -1
         lock = self.store.lock(session_id)
         try:
             return Loom.open(store, fsync=fsync), lock

@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast, get_args
 
-import msgspec
-
 from cantrip_acp.cli.render.display import (
     ChildAction,
     ChildActionKind,
@@ -61,7 +59,10 @@ def get_mapping(source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def usage_of(record: Mapping[str, Any]) -> Usage:
     """The usage that our own agent reports."""
-    return msgspec.convert({name: record[name] for name in Usage.__struct_fields__ if name in record}, Usage)
+    known = {name: record.get(name) for name in Usage.__struct_fields__}
+    return Usage(
+        **{name: value for name, value in known.items() if name in record and isinstance(value, int | float | None)}
+    )
 
 
 def get_list(source: Mapping[str, Any], key: str) -> list[Any]:

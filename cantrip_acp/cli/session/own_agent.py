@@ -251,7 +251,7 @@ class EarlierSession(OwnAgent):
             metadata.recipe = own[0]
         else:
             metadata.recipe, metadata.crystal, metadata.effort = own
-        self._hosts.add_from_thread(opened.entity.loom, opened.entity.last_turn)
+        self._hosts.add_from_thread(opened.entity.loom, opened.entity.last_turn or None)
         if self._model:
             from cantrip_acp.cli.session.setup import record_model
 

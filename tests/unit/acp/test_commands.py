@@ -23,6 +23,7 @@ NAMES = [
     "context",
     "scope",
     "remember",
+    "run",
     "cost",
     "recipe",
     "export",

@@ -33,7 +33,6 @@ LEFT_OUT = (
     "sandbox.inside",
     "demo.project",
     "__main__",
-    "crystals.embedded.model_server",
     "recipes.generate",
     "training.trainer",
     "training.adapters",

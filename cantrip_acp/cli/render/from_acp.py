@@ -59,7 +59,7 @@ def get_mapping(source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def usage_of(record: Mapping[str, Any]) -> Usage:
     """The usage that our own agent reports."""
-    known = {name: record.get(name) for name in Usage.__struct_fields__}
+    known: dict[str, Any] = {name: record.get(name) for name in Usage.__struct_fields__}
     return Usage(
         **{name: value for name, value in known.items() if name in record and isinstance(value, int | float | None)}
     )

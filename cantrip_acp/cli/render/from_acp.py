@@ -59,10 +59,8 @@ def get_mapping(source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def usage_of(record: Mapping[str, Any]) -> Usage:
     """The usage that our own agent reports."""
-    known: dict[str, Any] = {name: record.get(name) for name in Usage.__struct_fields__}
-    return Usage(
-        **{name: value for name, value in known.items() if name in record and isinstance(value, int | float | None)}
-    )
+    known: dict[str, Any] = {name: record[name] for name in Usage.__struct_fields__ if name in record}
+    return Usage(**{name: value for name, value in known.items() if not isinstance(value, str | list | dict)})
 
 
 def get_list(source: Mapping[str, Any], key: str) -> list[Any]:

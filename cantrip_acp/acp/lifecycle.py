@@ -20,7 +20,7 @@ import anyio
 from cantrip_acp.acp.server import Agent, make_agent
 from cantrip_acp.acp.wire.byte_streams import DescriptorReader, DescriptorWriter
 from cantrip_acp.acp.wire.connection import Connection
-from cantrip_acp.files.output_file import check_appendable
+from cantrip_acp.loom.output_file import check_appendable
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import OutputError
 

@@ -30,12 +30,12 @@ from cantrip_acp.evaluation.grading import Grade, Left, grade, put
 from cantrip_acp.evaluation.statistics import Cell, Comparison, Difference, cell, compare, differences
 from cantrip_acp.evaluation.suite import Suite, Task
 from cantrip_acp.files.folder import Folder
-from cantrip_acp.files.output_file import output_file
 from cantrip_acp.files.temporary import TemporaryFolder
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.gates.web.named_hosts import NamedHosts
 from cantrip_acp.git import run as git
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.output_file import output_file
 from cantrip_acp.recipes.build import crystals
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.substrate.substrate import close_shared

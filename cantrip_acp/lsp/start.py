@@ -152,7 +152,7 @@ def _parse(argv: list[str]) -> str | None:
         if name == "--log-file":
             if not equals and not rest:
                 _fail("--log-file needs a file")
-            from cantrip_acp.files.output_file import check_appendable
+            from cantrip_acp.loom.output_file import check_appendable
             from cantrip_acp.types.errors import OutputError
 
             log_file = value if equals else rest.pop(0)

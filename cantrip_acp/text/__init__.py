@@ -1,4 +1,4 @@
 """Text and data that cross a boundary: hides secrets, removes control characters, converts JSON data strictly.
 
-Imports nothing else of the package. Start with `redaction.py` (secrets) and `json_data.py` (frozen JSON data).
+Imports `types` alone. Start with `redaction.py` (secrets) and `json_data.py` (frozen JSON data).
 """

@@ -34,7 +34,15 @@ PAGES = [
     *USERS,
     *sorted((ROOT / "editors").rglob("*.md")),
     *(ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "bench/README.md")),
-    *(ROOT / name for name in ("cantrip_acp/lsp/README.md", "deploy/README.md", "vscode-extension/README.md")),
+    *(
+        ROOT / name
+        for name in (
+            "cantrip_acp/lsp/README.md",
+            "cantrip_acp/sandbox/README.md",
+            "deploy/README.md",
+            "vscode-extension/README.md",
+        )
+    ),
 ]
 BLOCK = re.compile(r"^(?P<fence>```+)(\w*)\n(.*?)^(?P=fence)$", re.MULTILINE | re.DOTALL)
 RECIPE: dict[str, Any] = {

@@ -277,8 +277,8 @@ async def _export(session: Session, rest: str, forker: MakeFork) -> str:
     loom = session.entity.loom
     if loom.location is None:
         raise UsageError("This session's record is in memory. Only a session with a record on disk can be exported.")
-    from cantrip_acp.files.output_file import output_file
     from cantrip_acp.files.paths import private
+    from cantrip_acp.loom.output_file import output_file
     from cantrip_acp.loom.stores.address import is_address
     from cantrip_acp.training.export.rows import write
     from cantrip_acp.training.export.selection import Source, ThreadSelection

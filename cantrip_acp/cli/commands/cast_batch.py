@@ -641,7 +641,7 @@ class _Report:
 
     def write(self, out: Path) -> None:
         """Write all results, also of casts that have not ended. Raises `OutputError`."""
-        from cantrip_acp.files.output_file import output_file
+        from cantrip_acp.loom.output_file import output_file
 
         text = "".join(json.dumps(self._row(index), ensure_ascii=False) + "\n" for index in range(len(self._works)))
         with output_file(out) as file:

@@ -64,7 +64,7 @@ def init(name: str, task: str | None, model: str | None, may: str | None, yes: b
     machine are suggested. Without a terminal, or with --yes, the suggested answers are used.
     """
     from cantrip_acp.crystals.embedded import weights
-    from cantrip_acp.files.output_file import output_file
+    from cantrip_acp.loom.output_file import output_file
     from cantrip_acp.recipes.parse import check
     from cantrip_acp.recipes.parse.document import parse
 

@@ -44,7 +44,7 @@ def new(name: str, force: bool, cwd: Path) -> None:
     The recipe is written to .cantrip/NAME.cantrip.yaml in the folder. NAME can also be a path (with a slash or a file ending).
     If NAME is -, the recipe is printed.
     """
-    from cantrip_acp.files.output_file import output_file
+    from cantrip_acp.loom.output_file import output_file
     from cantrip_acp.recipes.parse.document import SUFFIXES
     from cantrip_acp.recipes.recipe import is_path, stem
 
@@ -165,7 +165,7 @@ def convert(file: Path, force: bool) -> None:
 
     The YAML file is written to the same folder, with the comments. The TOML file is not changed.
     """
-    from cantrip_acp.files.output_file import output_file
+    from cantrip_acp.loom.output_file import output_file
     from cantrip_acp.recipes.convert import toml_to_yaml
 
     if file.suffix != ".toml":

@@ -140,8 +140,8 @@ def export(
     Exit status: 0 done, 1 there was no thread to write.
     """
     from cantrip_acp.files import paths
-    from cantrip_acp.files.output_file import output_file
     from cantrip_acp.loom.find_loom import open_by_name
+    from cantrip_acp.loom.output_file import output_file
     from cantrip_acp.training.export import registry
     from cantrip_acp.training.export.rows import write
     from cantrip_acp.training.export.selection import Source, ThreadSelection

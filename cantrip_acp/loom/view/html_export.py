@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from cantrip_acp.files.output_file import output_file
+from cantrip_acp.loom.output_file import output_file
 from cantrip_acp.loom.view import assets
 from cantrip_acp.loom.view.auth import POLICY
 from cantrip_acp.loom.view.reader import CHUNK, MOST_NODES, LoomReader

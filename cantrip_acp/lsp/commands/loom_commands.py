@@ -381,8 +381,8 @@ async def export(server: Server, given: CommandArguments, work: CommandRun) -> d
             loop.call_soon_threadsafe(work.report, f"{done:,} of {of:,} threads")
 
     def run() -> Report:
-        from cantrip_acp.files.output_file import output_file
         from cantrip_acp.loom.find_loom import find_turn, open_readonly
+        from cantrip_acp.loom.output_file import output_file
         from cantrip_acp.training.export.rows import write
         from cantrip_acp.training.export.selection import Source, ThreadSelection
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from cantrip_acp.files.output_file import output_file
+from cantrip_acp.loom.output_file import output_file
 from cantrip_acp.training.trainer.example import Settings
 
 _HEIGHT = 10

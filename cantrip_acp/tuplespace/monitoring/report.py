@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from cantrip_acp.files.folder import Folder
-from cantrip_acp.files.output_file import output_file
+from cantrip_acp.loom.output_file import output_file
 from cantrip_acp.loom.view import assets, write_html
 from cantrip_acp.loom.view.html_export import escaped, page
 from cantrip_acp.text.redaction import ShapeMask, shared

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.files.output_file import output_file
+from cantrip_acp.loom.output_file import output_file
 from cantrip_acp.loom.view import write_html
 from cantrip_acp.types.errors import OutputError
 from cantrip_acp.types.records import CantripRecord, CastRecord

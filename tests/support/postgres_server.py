@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from tests.support.networks import free_port
 
 PASSWORD = "s3cret%pass word"
 QUOTED = "s3cret%25pass%20word"
+_schemas = itertools.count()
 
 
 class NoServer(Exception):
@@ -45,6 +47,16 @@ class Server:
     def url(self, loom: str, *, password: str = QUOTED, database: str = "postgres") -> str:
         """The address of a loom there."""
         return f"postgresql://keeper:{password}@127.0.0.1:{self.port}/{database}?loom={loom}"
+
+    def new_schema(self) -> str:
+        """An address whose tables are in an empty schema."""
+        import psycopg
+
+        name, base = f"schema_{next(_schemas)}", self.url("x").partition("?")[0]
+        with psycopg.connect(base, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
+            connection.execute(f"CREATE SCHEMA {name}".encode())
+        return f"{base}?options=-csearch_path%3D{name}"
 
     def start(self) -> None:
         """Start it and wait until it answers."""

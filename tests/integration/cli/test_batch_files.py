@@ -239,9 +239,7 @@ def test_two_equal_batches_at_once_agree(folder: Path) -> None:
 def test_workers_end_a_batch_that_nobody_waits_for(folder: Path, kind: str, request: pytest.FixtureRequest) -> None:
     space = ["--space", "space.db"]
     if kind == "postgres":
-        from tests.integration.tuplespace.conftest import new_schema
-
-        space = ["--space", new_schema(request.getfixturevalue("postgres"))]
+        space = ["--space", request.getfixturevalue("postgres").new_schema()]
     model = Model()
     with model.wire as wire:
         (folder / "r.cantrip.yaml").write_text(WRITER.format(url=wire.url))

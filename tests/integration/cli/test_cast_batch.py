@@ -287,9 +287,7 @@ def test_a_cast_that_its_budget_stopped_goes_on_when_the_budget_is_raised(folder
 def test_workers_cast_what_is_left_to_them(folder: Path, kind: str, request: pytest.FixtureRequest) -> None:
     space = ["--space", "space.db"]
     if kind == "postgres":
-        from tests.integration.tuplespace.conftest import new_schema
-
-        space = ["--space", new_schema(request.getfixturevalue("postgres"))]
+        space = ["--space", request.getfixturevalue("postgres").new_schema()]
     batch = start(folder, *BATCH, "--samples", "4", "--lane", "greetings", *space)
     workers = [
         start(

@@ -22,7 +22,6 @@ from cantrip_acp.cli.commands.cast_batch import cast_batch
 from cantrip_acp.cli.commands.worker import worker
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple
-from tests.integration.tuplespace.conftest import new_schema
 from tests.support import command_line, postgres_server
 from tests.support.waiting import wait_for
 
@@ -130,7 +129,7 @@ def test_the_query_of_the_scaler_is_the_depth_of_the_lane() -> None:
     query = manifest("ScaledObject")["spec"]["triggers"][0]["metadata"]["query"]
     try:
         with postgres_server.running() as server:
-            address = new_schema(server)
+            address = server.new_schema()
             store = open_store(address)
             steps = [{"yool": "a.b"}]
             store.put([new_tuple("greetings", steps, map_pos={"n": number}) for number in range(5)])

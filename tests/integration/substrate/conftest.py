@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,22 +12,14 @@ from cantrip_acp.substrate.types import install
 from tests.support.fixtures.loom import postgres  # noqa: F401
 from tests.support.postgres_server import Server
 
-_schemas = itertools.count()
-
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where a new substrate may be."""
     if request.param == "sqlite":
         return f"sqlite:{tmp_path}/state/substrate.db"
-    import psycopg
-
     server: Server = request.getfixturevalue("postgres")
-    name, base = f"substrate_{next(_schemas)}", server.url("x").partition("?")[0]
-    with psycopg.connect(base, autocommit=True) as connection:
-        connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
-        connection.execute(f"CREATE SCHEMA {name}".encode())
-    return f"{base}?options=-csearch_path%3D{name}"
+    return server.new_schema()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from cantrip_acp.tuplespace.stores.base import TupleStore
 from tests.support.fixtures.loom import postgres  # noqa: F401
 from tests.support.postgres_server import Server
 
-_schemas = itertools.count()
-
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
@@ -22,18 +19,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:{tmp_path}/space.db"
     server: Server = request.getfixturevalue("postgres")
-    return new_schema(server)
-
-
-def new_schema(server: Server) -> str:
-    """An address whose tables are in an empty schema."""
-    import psycopg
-
-    name, base = f"tuples_{next(_schemas)}", server.url("x").partition("?")[0]
-    with psycopg.connect(base, autocommit=True) as connection:
-        connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
-        connection.execute(f"CREATE SCHEMA {name}".encode())
-    return f"{base}?options=-csearch_path%3D{name}"
+    return server.new_schema()
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ import pytest
 from cantrip_acp.tuplespace.catalog.build import build_catalog, runnable_agents
 from cantrip_acp.tuplespace.catalog.capabilities import parse_catalog
 from cantrip_acp.tuplespace.errors import TupleError
-from tests.integration.tuplespace.conftest import new_schema
 from tests.support import processes
 from tests.support.postgres_server import Server
 from tests.support.processes import CANTRIP
@@ -286,7 +285,7 @@ def files_of_the_page() -> dict[str, str]:
 
 def test_what_one_machine_has_tested_another_reuses(postgres: Server, tmp_path: Path) -> None:
     """The example of the documentation on two machines: two clones, two state folders, one PostgreSQL."""
-    first, space = tmp_path / "one" / "prices", new_schema(postgres)
+    first, space = tmp_path / "one" / "prices", postgres.new_schema()
     for name, text in files_of_the_page().items():
         (first / name).parent.mkdir(parents=True, exist_ok=True)
         (first / name).write_text(text)

@@ -26,7 +26,6 @@ from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import TupleStore
 from cantrip_acp.tuplespace.tuples import new_tuple
-from tests.integration.tuplespace.conftest import new_schema
 from tests.support import networks, openai_replies, processes
 from tests.support.postgres_server import Server
 from tests.support.processes import CANTRIP
@@ -355,7 +354,7 @@ def test_an_outage_ends_no_worker_and_each_tuple_ends_once(
     server: Server | None = request.getfixturevalue("postgres") if kind == "database" else None
     space, loom = "space.db", "sqlite:work.loom.db"
     if server is not None:
-        space, loom = new_schema(server), new_schema(server)
+        space, loom = server.new_schema(), server.new_schema()
     outage = Outage(kind, server)
     environment = {**os.environ, "CANTRIP_STATE_DIR": str(tmp_path / "state")}
 
@@ -405,7 +404,7 @@ def test_a_worker_that_is_killed_in_an_outage_loses_nothing(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     server: Server | None = request.getfixturevalue("postgres") if kind == "database" else None
-    space, loom = ("space.db", "sqlite:work.loom.db") if server is None else (new_schema(server), new_schema(server))
+    space, loom = ("space.db", "sqlite:work.loom.db") if server is None else (server.new_schema(), server.new_schema())
     outage = Outage(kind, server)
 
     def start(*words: str) -> Any:

@@ -33,7 +33,6 @@ from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.tuples import Pattern
 from cantrip_acp.tuplespace.worker import StepCall, StepResult, Worker
 from tests.integration.cli.test_cast_batch import RECIPE
-from tests.integration.tuplespace.conftest import new_schema
 from tests.support import openai_replies, processes
 from tests.support.processes import CANTRIP
 from tests.support.provider_server import Wire
@@ -512,7 +511,7 @@ def postgres() -> Any:
 
 
 async def test_a_worker_elsewhere_does_the_work_in_postgresql(folder: Path, postgres: Any) -> None:
-    space = ("--lane", "greetings", "--space", new_schema(postgres))
+    space = ("--lane", "greetings", "--space", postgres.new_schema())
     worker = processes.Popen(
         [*CANTRIP, "worker", "greeter.cantrip.yaml", *space], cwd=folder, stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(folder),

@@ -17,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cantrip_acp.tuplespace.monitoring.metrics import parse_address
 from cantrip_acp.tuplespace.stores import open_store
-from tests.integration.tuplespace.conftest import new_schema
 from tests.support import command_line, postgres_server
 from tests.support.waiting import wait_for
 
@@ -131,7 +130,7 @@ def test_depth_and_age_of_the_lane_are_those_of_the_whole_space(folder: Path) ->
 def test_a_store_that_is_gone_is_noticed_and_so_is_its_return(folder: Path) -> None:
     try:
         with postgres_server.running() as server:
-            space = new_schema(server)
+            space = server.new_schema()
             with worker(folder, space) as (_, url):
                 assert get(f"{url}/healthz")[0] == 200
                 server.stop(signal.SIGQUIT)

@@ -272,9 +272,7 @@ def test_a_migration_does_not_hold_up_workers_behind_a_long_reader(
 ) -> None:
     import psycopg
 
-    from tests.integration.tuplespace.conftest import new_schema
-
-    address = new_schema(request.getfixturevalue("postgres"))
+    address = request.getfixturevalue("postgres").new_schema()
     lane = ("--lane", "greetings", "--space", address)
     worker = of_older("worker", "greeter.cantrip.yaml", *lane, "--loom", "old.loom.jsonl", "--json")
     batch = of_older("cast-batch", "greeter.cantrip.yaml", intents(folder, "a", "one"), *lane)

@@ -6,7 +6,6 @@ from typing import Literal
 
 from cantrip_acp.acp.initialize import AUTH_METHOD, OTHER_WAYS
 from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, INVALID_REQUEST, RESOURCE_NOT_FOUND, RpcError
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import MissingKey
 
 
@@ -58,7 +57,7 @@ def session_not_ready(session_id: str, transition: Transition) -> RpcError:
 
 def auth_required(missing: MissingKey) -> RpcError:
     """The error for a session without a crystal. It says what is missing and what to set."""
-    text = shared().diagnostic(str(missing)).rstrip(".")
+    text = str(missing).rstrip(".")
     if isinstance(missing, SignedOut):
         return RpcError(
             AUTH_REQUIRED, f"Authentication required: {text}", {"methodId": AUTH_METHOD, "reason": "signed_out"}

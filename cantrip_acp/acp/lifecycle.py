@@ -21,7 +21,7 @@ from cantrip_acp.acp.server import Agent, make_agent
 from cantrip_acp.acp.wire.byte_streams import DescriptorReader, DescriptorWriter
 from cantrip_acp.acp.wire.connection import Connection
 from cantrip_acp.loom.output_file import check_appendable
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.logs import MASKING, logger
 from cantrip_acp.types.errors import OutputError
 
 EXIT_GRACE = 0.4
@@ -61,7 +61,12 @@ def serve_process(
 async def _start_request(agent: Agent, source: int, sink: int, leftover: bytes) -> None:
     reader = DescriptorReader(source)
     connection = Connection(
-        reader, DescriptorWriter(sink), agent.methods(), leftover=leftover, check_request=agent.check_request
+        reader,
+        DescriptorWriter(sink),
+        agent.methods(),
+        leftover=leftover,
+        check_request=agent.check_request,
+        masked=True,
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signals, connection)
@@ -73,7 +78,7 @@ async def _stop_on_signals(connection: Connection) -> None:
     numbers = [n for n in SIGNALS if n is not signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
     with anyio.open_signal_receiver(*numbers) as signals:
         async for number in signals:
-            logging.getLogger(__name__).info("stopped by %s", signal.Signals(number).name)
+            logger(__name__).info("stopped by %s", signal.Signals(number).name)
             connection.stop()
 
 
@@ -107,16 +112,10 @@ def start_log(path: str | None) -> str | None:
         except OSError as problem:
             return f"the log file {path} cannot be written: {problem.strerror or problem}; choose another --log-file"
         level = logging.INFO
-    handler.setFormatter(_RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(MASKING)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     return None
-
-
-class _RedactingFormatter(logging.Formatter):
-    """Removes secrets from every log record, tracebacks included."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return shared().diagnostic(super().format(record))
 
 
 class _NonBlockingHandler(logging.Handler):

@@ -15,7 +15,6 @@ from cantrip_acp.acp.wire.jsonrpc import invalid_params
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.endpoint import environment_address
 from cantrip_acp.recipes.build.crystal_factory import KEYS, ROUTES, Route
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import DefinitionError
 
 _KNOWN = {
@@ -69,7 +68,7 @@ class ModelProviders:
         try:
             self._routes[name] = make_route(params.api_type, params.base_url, params.headers or {})
         except DefinitionError as problem:
-            raise invalid_params(shared().diagnostic(str(problem)), problem.where or "baseUrl") from None
+            raise invalid_params(str(problem), problem.where or "baseUrl") from None
         return {}
 
     def _disable(self, params: acp.DisableProvider, request: Request) -> dict[str, object]:

@@ -5,7 +5,6 @@ A method that is not in the table gets the error -32601, and the agent does not 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -41,10 +40,10 @@ from cantrip_acp.acp.wire.jsonrpc import (
     invalid_params,
 )
 from cantrip_acp.files import paths
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import CantripError, MissingKey
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _NEED_A_KEY = frozenset({"session/new", "session/load", "session/resume", "session/fork"})
 
@@ -292,7 +291,7 @@ class Agent:
                 served_models, params.provider, params.key.strip(), params.base_url, abandon_on_cancel=True
             )
         except CannotSignIn as problem:
-            raise RpcError(INVALID_PARAMS, shared().diagnostic(str(problem))) from None
+            raise RpcError(INVALID_PARAMS, str(problem)) from None
 
     async def _sign_in(self, params: acp.SignIn, request: Request) -> dict[str, Any]:
         """``_cantrip/sign_in``: saves a key, an address and a model. The reply names the ``crystal``, and in ``overridden``
@@ -307,7 +306,7 @@ class Agent:
                 use_model, params.provider, key.reveal(), params.base_url, params.model
             )
         except CannotSignIn as problem:
-            raise RpcError(INVALID_PARAMS, shared().diagnostic(str(problem))) from None
+            raise RpcError(INVALID_PARAMS, str(problem)) from None
         except OSError as problem:
             raise RpcError(INTERNAL_ERROR, f"The key cannot be saved: {problem.strerror or problem}") from None
         await self._check_key()
@@ -351,7 +350,8 @@ async def serve(
     receive, send, finish_requests = byte_streams(reader, writer)
     agent = make_agent(recipe, state_dir, cantrips=cantrips)
     await agent.serve(
-        Connection(receive, send, agent.methods(), check_request=agent.check_request), finish_requests=finish_requests
+        Connection(receive, send, agent.methods(), check_request=agent.check_request, masked=True),
+        finish_requests=finish_requests,
     )
 
 

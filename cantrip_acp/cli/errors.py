@@ -81,12 +81,11 @@ def error_text(error: BaseException) -> str:
 
 def report_error(error: BaseException) -> int:
     """Print an error on stderr and return its exit status."""
-    from cantrip_acp.text.redaction import shared
 
     if os.environ.get("CANTRIP_DEBUG") == "1":
         import traceback
 
-        sys.stderr.write(shared().diagnostic("".join(traceback.format_exception(error))))
+        _write("".join(traceback.format_exception(error)))
     found = own_error(error)
     if isinstance(error, OSError):
         # The cause is not a bug, but for example a full disk or a folder without write permission.
@@ -94,11 +93,11 @@ def report_error(error: BaseException) -> int:
         _write(f"cantrip: {where}{error.strerror or error}\n")
         return FAILED
     if found is None:
-        text = shared().diagnostic(f"{type(error).__name__}: {error}")
+        text = f"{type(error).__name__}: {error}"
         _write(f"cantrip: a bug: {text}\nPlease report it. With CANTRIP_DEBUG=1 the traceback is shown.\n")
         return FAILED
     text = "\n".join([str(found), *getattr(found, "__notes__", ())])
-    text = shared().diagnostic("\n".join(with_excerpts(text)) if isinstance(found, DefinitionError) else text)
+    text = "\n".join(with_excerpts(text)) if isinstance(found, DefinitionError) else text
     # If the text begins with a file and a line, print nothing before them: editors and terminals can then jump there.
     has_place = isinstance(found, DefinitionError) and found.where is None and ":" in text.split(" ", 1)[0]
     _write(f"{text}\n" if has_place else f"cantrip: {text}\n")
@@ -178,9 +177,10 @@ def own_error(error: BaseException) -> CantripError | None:
 
 
 def _write(text: str) -> None:
+    from cantrip_acp.text.redaction import shared
     from cantrip_acp.text.sanitize import clean
 
-    sys.stderr.write(clean(text))
+    sys.stderr.write(clean(shared().diagnostic(text)))
     sys.stderr.flush()
 
 

@@ -96,8 +96,8 @@ class KnowledgeSource(Protocol):
         """Return a block with the source `KNOWLEDGE`. None, or the same block as before, changes nothing."""
 
 
-def record_of(block: ContextBlock, text: str, entity_id: str, cast_id: str, crystal: Crystal) -> ContextRecord:
-    """Make the record of a context block that this crystal is to read. ``text`` is the block's text with secrets masked."""
+def record_of(block: ContextBlock, entity_id: str, cast_id: str, crystal: Crystal) -> ContextRecord:
+    """Make the record of a context block that this crystal is to read."""
     attachment, unset = block.attachment, msgspec.UNSET
     unread = attachment is not None and _cannot_read(crystal, attachment)
     return ContextRecord(
@@ -106,7 +106,7 @@ def record_of(block: ContextBlock, text: str, entity_id: str, cast_id: str, crys
         cast_id,
         block.source,
         block.title,
-        text,
+        block.text,
         block.uri,
         now(),
         mime=attachment.mime if attachment is not None else unset,

@@ -6,7 +6,6 @@ the files are parts of their own (`core.lifecycle`).
 
 from __future__ import annotations
 
-import logging
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
@@ -36,7 +35,8 @@ from cantrip_acp.crystals import http_clients
 from cantrip_acp.gates.executor import GateExecutor
 from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.telemetry import tracing
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.logs import logger
+from cantrip_acp.text.redaction import as_recorded
 from cantrip_acp.types.errors import (
     CantripError,
     DefinitionError,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 _LONGEST_ID = 200
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class ForkMaker(Protocol):
@@ -87,7 +87,7 @@ class Entity(EntityState, Generic[Value]):
 
     Its fields are to be read, not set. What it is: ``id``; ``cantrip``, with the gates that its sources added, and
     ``cantrip_id`` in the loom; ``call``, ``retry`` and ``folding`` of it; ``circle``, with the wards that are in force now;
-    ``crystal``, which answers the next query; ``loom``; ``hub``, where its events go; ``redactor``; ``depth``, 0 for the root of
+    ``crystal``, which answers the next query; ``loom``; ``hub``, where its events go; ``depth``, 0 for the root of
     the tree of entities. What it did: ``context``, the messages of the next query; ``usage`` of all casts (PROD-3);
     ``sequence``, the number of the last turn, and ``last_turn``, its id; ``busy`` and ``closed``.
     """
@@ -114,7 +114,6 @@ class Entity(EntityState, Generic[Value]):
             cantrip.crystal,
             loom,
             EventHub() if parent is None or above is None else ChildHub(above.hub, parent, entity_id),
-            shared(),
             Context(cantrip.call, cantrip.circle, text_calls=by_text, recorded=RecordedCircles(loom)),
             depth=0 if above is None else above.depth + 1,
             parent=parent,
@@ -128,7 +127,6 @@ class Entity(EntityState, Generic[Value]):
         self.executor = GateExecutor(
             cantrip.circle,
             hub=self.hub,
-            redactor=self.redactor,
             interceptors=cantrip.interceptors,
             depth=self.depth,
             running=self.running_calls,
@@ -189,7 +187,7 @@ class Entity(EntityState, Generic[Value]):
             raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
         self._check_free()
         if reference is None and not self.last_cast:
-            reference = reference_of(self.loom, self.id, self.redactor.text(intent))
+            reference = reference_of(self.loom, self.id, as_recorded(intent))
         return await self._cast(intent, _trace(trace_id, trace), context, reference=reference)
 
     async def resume(self, *, trace_id: str | None = None, trace: tracing.Trace | None = None) -> CastResult[Value]:
@@ -449,7 +447,7 @@ class Entity(EntityState, Generic[Value]):
         self.executor.set_circle(circle)
         self.medium_session.wards_changed(before.wards, circle.wards)
         if self._run is not None:
-            self._run.set_wards(circle.wards)
+            self._run.limit.set_wards(circle.wards)
         children.set_wards(self, circle.wards, for_children or note)
 
     def use_crystal(self, crystal: Crystal) -> None:

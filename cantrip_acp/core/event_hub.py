@@ -18,6 +18,7 @@ import anyio
 import msgspec
 
 from cantrip_acp.text.json_data import freeze_record
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.events import ChildEvent, Event, TurnEnded
 
 if TYPE_CHECKING:
@@ -118,10 +119,13 @@ class EventHub:
         self.active = bool(self._subscriptions)
 
     async def send(self, event: Event) -> None:
-        """Send an event to every reader.
+        """Send an event to every reader, with known secrets masked.
 
         Returns when each blocking reader has room for it. Readers cannot change the event.
         """
+        await self._deliver(shared().masked(event))
+
+    async def _deliver(self, event: Event) -> None:
         if type(event) is not TurnEnded:
             # A turn is already immutable (`turn_builder`).
             event = freeze_record(event)
@@ -182,9 +186,9 @@ class ChildHub(EventHub):
         self.waits(waiting)
         self._above.wait(waiting)
 
-    async def send(self, event: Event) -> None:
+    async def _deliver(self, event: Event) -> None:
         if self._subscriptions:
-            await super().send(event)
+            await super()._deliver(event)
         if not self._above.active:
             return
         call, me = self._call, self._entity_id
@@ -202,6 +206,6 @@ class ChildHub(EventHub):
             )
         self.waits(True)
         try:
-            await self._above.send(marked)
+            await self._above._deliver(marked)
         finally:
             self.waits(False)

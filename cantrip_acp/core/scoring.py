@@ -9,7 +9,6 @@ record without a reward says so, and the cast continues.
 from __future__ import annotations
 
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,15 +20,16 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.loom.query.thread import Endings, Thread
+from cantrip_acp.text.logs import logger
+from cantrip_acp.text.redaction import beginning
 from cantrip_acp.types.errors import DefinitionError, describe, interrupts
 from cantrip_acp.types.records import RewardRecord, now
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.text.redaction import Redactor
     from cantrip_acp.types.records import Turn
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _NOTE = 2_000
 
@@ -77,13 +77,10 @@ class Scorer:
 class Scoring:
     """The scoring of one cast. After one timeout the scorer is not called again in that cast."""
 
-    def __init__(
-        self, scorer: Scorer | None, loom: Loom, redactor: Redactor, intent: str, reference: Any = None
-    ) -> None:
+    def __init__(self, scorer: Scorer | None, loom: Loom, intent: str, reference: Any = None) -> None:
         self._scorer = scorer
         self._about = {"intent": intent, "reference": reference}
         self._loom = loom
-        self._redactor = redactor
         self._last: str | None = None
 
     async def turn(self, turn: Turn) -> None:
@@ -121,11 +118,10 @@ class Scoring:
             if interrupts(error):
                 raise
             note = describe(error)
-        redactor = self._redactor
         if reward is None:
-            note = redactor.diagnostic(note or "")
+            note = note or ""
             log.warning("scorer %s gave %s no reward: %s", scorer.name, turn_id, note)
-        note = None if note is None else redactor.text(note)[:_NOTE]
+        note = None if note is None else beginning(note, _NOTE)
         graded = True if grade else msgspec.UNSET
         self._loom.append(RewardRecord(turn_id, reward, scorer.name, note, now(), "shaped", grade=graded))
 

@@ -17,10 +17,9 @@ from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.casting.sampled_tokens import TokenLog
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
 from cantrip_acp.core.running_calls import RunningCalls
-from cantrip_acp.text.codecs import convert
 from cantrip_acp.text.json_data import freeze
-from cantrip_acp.types.messages import ToolDefinition
-from cantrip_acp.types.records import SentQuery
+from cantrip_acp.types.messages import RequestParameters, ToolCall
+from cantrip_acp.types.records import SentQuery, Turn, VoidedAttempt
 from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
@@ -41,9 +40,8 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.telemetry.tracing import Trace
-    from cantrip_acp.text.redaction import Redactor
-    from cantrip_acp.types.messages import RequestParameters, ToolCall
-    from cantrip_acp.types.records import Location, Turn, VoidedAttempt
+    from cantrip_acp.types.events import Event
+    from cantrip_acp.types.records import Location
 
 WardsOf: TypeAlias = "Callable[[Circle], Wards | None]"
 """Wards that depend on the gates of a circle."""
@@ -135,8 +133,6 @@ class EntityState:
     loom: Loom
     hub: EventHub
     """Where the events of this entity and its children go."""
-    redactor: Redactor
-    """Masks known secrets in everything that is recorded or reported."""
     context: Context
     """The messages of the next query."""
     depth: int = 0
@@ -230,13 +226,9 @@ class EntityState:
 
     def describe_query(self, query: Query) -> SentQuery:
         """What the record of the next turn says about a query."""
-        mask, tools, own = self.redactor.text if self.redactor.active else None, query.tools, self.cantrip.circle.tools
-        if mask is not None and tools != own:
-            plain = msgspec.to_builtins(tools)
-            masked = self.redactor.data(plain)
-            tools = tools if masked == plain else convert(masked, tuple[ToolDefinition, ...])
-        digest = self.query_digest.digest(query.messages, tools, query.params, mask)
-        if tools == own:
+        tools = query.tools
+        digest = self.query_digest.digest(query.messages, tools, query.params)
+        if tools == self.cantrip.circle.tools:
             return SentQuery(digest)
         return SentQuery(digest, self.tools_in_turns.get(self.query_digest.tools_hash(tools)) or freeze(tools))
 
@@ -308,6 +300,11 @@ class CastState:
 
     def __post_init__(self) -> None:
         self.ids = {"entity_id": self.entity.id, "cast_id": self.id, "depth": self.entity.depth}
+
+    async def report(self, event: Callable[..., Event], **about: Any) -> None:
+        """Send an event of this cast, if anybody reads events. ``about`` are its fields beside `ids`."""
+        if self.entity.hub.active:
+            await self.entity.hub.send(event(**about, **self.ids))
 
     @property
     def tokens(self) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 import os
 import threading
 import weakref
@@ -20,6 +19,7 @@ import anyio.to_thread
 
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.event_stream import Api, EventReader
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import MalformedResponse
 
 LONGEST_EVENT = 16 * 1024 * 1024
@@ -119,7 +119,7 @@ def _watch(response: Any, api: Api) -> None:
     response.aiter_bytes = watched
 
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 CLOSING_S = 2.0
 """The most seconds to wait for connections to close."""

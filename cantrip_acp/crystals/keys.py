@@ -8,7 +8,6 @@ and only if the package ``keyring`` is installed. A key has the service ``cantri
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import stat
@@ -21,9 +20,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from cantrip_acp.files.paths import config_dir
+from cantrip_acp.text.logs import logger
 from cantrip_acp.text.redaction import MASK, looks_secret, shared
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 SERVICE = "cantrip"
 KEYRING = "the system's keyring"

@@ -6,7 +6,6 @@ in the loom before the parent's. A child's failure becomes an error that the par
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from cantrip_acp.core.state import ParentLink
 from cantrip_acp.delegation.child_cantrip import CheckedChild, cantrip_of, check_request, crystal_of
 from cantrip_acp.delegation.request import Request
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import CantripError, ChildRefused, GateError, LoomError
 from cantrip_acp.types.events import ChildRejected
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.state import ChildEntity, EntityState
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 EVENT = "cantrip.ward.child_rejected"
 _CHECKS_PER_STEP = 16
@@ -187,7 +187,7 @@ async def cast_child(parent: EntityState, child: ChildEntity, intent: str, turn:
         # Nothing may go on that is not recorded.
         raise
     except CantripError as error:
-        raise GateError(f"the child failed: {parent.redactor.diagnostic(str(error))}") from None
+        raise GateError(f"the child failed: {error}") from None
 
 
 async def report_refusal(refused: ChildRefused, turn: TurnBuilder, call_id: str) -> None:
@@ -204,7 +204,6 @@ async def report_refusal(refused: ChildRefused, turn: TurnBuilder, call_id: str)
         },
     )
     if turn.listening:
-        reason = turn.entity.redactor.diagnostic(str(refused))
         await turn.emit(
             ChildRejected(
                 entity_id=entity_id,
@@ -212,7 +211,7 @@ async def report_refusal(refused: ChildRefused, turn: TurnBuilder, call_id: str)
                 depth=depth,
                 call_id=call_id,
                 ward=refused.ward,
-                reason=reason,
+                reason=str(refused),
                 index=refused.index,
             )
         )

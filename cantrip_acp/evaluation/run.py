@@ -39,7 +39,7 @@ from cantrip_acp.loom.output_file import output_file
 from cantrip_acp.recipes.build import crystals
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.substrate.substrate import close_shared
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.redaction import beginning, shared
 from cantrip_acp.types.errors import CantripError, DefinitionError, LoomError
 from cantrip_acp.types.records import now
 from cantrip_acp.types.usage import NO_USAGE, Usage
@@ -276,7 +276,7 @@ class Runner:
             judged = Left(workspace, cast.answer, loom, leaf, base, verifier)
             result = await (grade(task, judged) if task.foreign is None else _scored(task, judged, state))
         if leaf is not None and result.error is None:
-            note = "; ".join(map(shared().text, result.wrong))[:2_000] or None
+            note = beginning("; ".join(result.wrong), 2_000) or None
             loom.annotate_reward(
                 leaf, result.score, by=f"eval:{self.plan.suite.name}", note=note, kind="shaped", grade=True
             )
@@ -303,8 +303,7 @@ class Runner:
             "turn": leaf,
             "ended": now(),
         }
-        masked: Record = shared().data(record)
-        return masked
+        return shared().masked(record)
 
     def _keep(self, task: Task, crystal: str, number: int, workspace: Path, loom: Loom, cast: _Cast) -> None:
         """The files as they were left, and the entity's words as a script that plays them again."""

@@ -31,6 +31,8 @@ from cantrip_acp.telemetry import genai_spans, tracing
 from cantrip_acp.text.json_data import NotJson, encodable, freeze, plain, thaw
 from cantrip_acp.text.json_fit import fit, has_float
 from cantrip_acp.text.json_schema import Schema
+from cantrip_acp.text.logs import logger
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.types import events
 from cantrip_acp.types.errors import GateError, GateFault, describe, interrupts, own_frame
 from cantrip_acp.types.file_changes import changes_of
@@ -43,9 +45,8 @@ if TYPE_CHECKING:
     from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.core.state import FileCheckpoints
     from cantrip_acp.gates.contract import CircleView, GateRegistrar, GateSession, ProgramCall
-    from cantrip_acp.text.redaction import Redactor
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _decode = msgspec.json.Decoder().decode
 _SHOWN_ERRORS = 5
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
@@ -62,7 +63,6 @@ class GateExecutor:
         circle: Circle,
         *,
         hub: EventHub,
-        redactor: Redactor,
         interceptors: Sequence[Interceptor] = (),
         depth: int = 0,
         running: RunningCalls | None = None,
@@ -80,7 +80,6 @@ class GateExecutor:
         """What of the gate sources, such as MCP servers, cannot be used, and why."""
         self._sessions: dict[str, GateSession] = {}
         self._hub = hub
-        self._redactor = redactor
         self._depth = depth
         self._validators: dict[str, tuple[Gate, Any]] = {}
         # An interceptor that is ``innermost`` answers only calls that all others let through.
@@ -170,7 +169,6 @@ class GateExecutor:
             with genai_spans.execute_tool(
                 record.gate,
                 trace,
-                self._redactor,
                 call_id=record.tool_call_id or called.call_id,
                 args=kept,
                 entity_id=context.entity_id,
@@ -182,19 +180,19 @@ class GateExecutor:
                     reply = GateReply(STOPPED_BY_USER, is_error=True, annotations={"stopped": True})
                 if span is not None:
                     span.ended(reply.result, "gate_error" if reply.is_error else None)
-        title = self._redactor.text(reply.title) if reply.title else None
-        locations = self._mask_locations(reply.locations)
-        changes = changes_of(reply.diffs, called.args, self._redactor.text) if reply.diffs else ()
-        unset = msgspec.UNSET
+        # Here, because a secret that is divided between what a change keeps and what it adds cannot be seen in the record.
+        reply = shared().masked(reply)
+        changes = changes_of(reply.diffs, called.args) if reply.diffs else ()
+        title, unset = reply.title or None, msgspec.UNSET
         record = msgspec.structs.replace(
             record,
-            result=self._mask_data(reply.result),
+            result=reply.result,
             is_error=reply.is_error,
-            annotations=self._mask_data(reply.annotations) if reply.annotations else unset,
+            annotations=reply.annotations or unset,
             title=record.title if title is None else unset if title == record.gate else title,
-            locations=locations or record.locations,
+            locations=reply.locations or record.locations,
             diffs=changes or unset,
-            attachments=self._mask_attachments(reply.attachments) or unset,
+            attachments=reply.attachments or unset,
         )
         if hub.active:
             finished = events.GateFinished(
@@ -204,20 +202,17 @@ class GateExecutor:
                 call_id=called.call_id,
                 record=record,
                 title=title,
-                locations=locations,
-                diffs=self._mask_diffs(reply.diffs),
+                locations=reply.locations,
+                diffs=reply.diffs,
             )
             await hub.send(finished)
             if reply.plan is not None and not reply.is_error:
-                await hub.send(self._plan_event(reply.plan, context))
+                await hub.send(
+                    events.PlanChanged(
+                        entity_id=context.entity_id, cast_id=context.cast_id, depth=self._depth, entries=reply.plan
+                    )
+                )
         return record
-
-    def _plan_event(self, plan: tuple[events.PlanEntry, ...], context: GateContext) -> events.PlanChanged:
-        mask = self._redactor.text
-        entries = tuple(msgspec.structs.replace(entry, content=mask(entry.content)) for entry in plan)
-        return events.PlanChanged(
-            entity_id=context.entity_id, cast_id=context.cast_id, depth=self._depth, entries=entries
-        )
 
     def set_circle(self, circle: Circle) -> None:
         """Use the gates and wards of this circle for later calls. Gates that the entity added stay."""
@@ -345,7 +340,7 @@ class GateExecutor:
         if place is None:
             return
         file, line, function = place
-        what = self._redactor.diagnostic(f"gate {gate.name} failed: {describe(error)}")
+        what = shared().diagnostic(f"gate {gate.name} failed: {describe(error)}")
         text = f"{what} ({file}:{line}, in {function})"
         if text not in self.faults and len(self.faults) < _MOST_FAULTS:
             self.faults.append(text)
@@ -354,13 +349,9 @@ class GateExecutor:
                 warnings.warn_explicit(what, GateFault, file, line)
 
     def _log_failure(self, what: str) -> None:
-        """Write the traceback of the current exception to the debug log, with secrets masked."""
+        """Write the traceback of the current exception to the debug log."""
         if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("%s\n%s", what, self._redactor.diagnostic(traceback.format_exc()))
-
-    def _mask_data(self, value: Any) -> Any:
-        """Return JSON data with known secrets masked, frozen."""
-        return freeze(self._redactor.data(value)) if self._redactor.active else value
+            _log.debug("%s\n%s", what, traceback.format_exc())
 
     def _recorded_args(self, gate: Gate | None, args: Any) -> Any:
         """Return the arguments for loom and events, as JSON data."""
@@ -373,23 +364,6 @@ class GateExecutor:
         except Exception as error:  # noqa: BLE001
             self._log_failure("arguments could not be recorded")
             return f"[arguments that cannot be recorded: {type(error).__name__}]"
-
-    def _mask_diffs(self, diffs: tuple[events.Diff, ...]) -> tuple[events.Diff, ...]:
-        """Diffs with known secrets masked, for readers."""
-        if not self._redactor.active:
-            return diffs
-        mask = self._redactor.text
-        return tuple(
-            events.Diff(d.path, None if d.old_text is None else mask(d.old_text), mask(d.new_text)) for d in diffs
-        )
-
-    def _mask_attachments(self, attachments: tuple[Attachment, ...]) -> tuple[Attachment, ...]:
-        """Attachments with secrets masked in title and URI, for readers; their data is unchanged."""
-        mask = self._redactor.text
-        return tuple(
-            msgspec.structs.replace(a, title=mask(a.title), uri=None if a.uri is None else mask(a.uri))
-            for a in attachments
-        )
 
     def _added(self, name: str) -> Gate | None:
         """Find a gate that the entity added and that no ward removes."""
@@ -474,18 +448,12 @@ class GateExecutor:
             depth=self._depth,
             call_id=context.call_id,
             gate=name,
-            args=self._mask_data(kept),
+            args=kept,
             kind=gate.kind if gate is not None else "other",
-            title=self._redactor.text(title),
-            locations=self._mask_locations(locations),
+            title=title,
+            locations=locations,
             via=via,
         )
-
-    def _mask_locations(self, locations: tuple[events.Location, ...]) -> tuple[events.Location, ...]:
-        """Locations with known secrets masked, for readers."""
-        if not locations or not self._redactor.active:
-            return locations
-        return tuple(events.Location(self._redactor.text(place.path), place.line) for place in locations)
 
 
 def _running_record(

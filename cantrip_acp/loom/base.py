@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 from typing import cast as typed
 from weakref import WeakValueDictionary
 
@@ -24,7 +24,7 @@ from cantrip_acp.loom.records.turn_parts import joined
 from cantrip_acp.loom.stores.contract import Store, readable
 from cantrip_acp.loom.stores.memory import MemoryStore
 from cantrip_acp.text.json_data import freeze_record
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.redaction import as_recorded, shared
 from cantrip_acp.types.errors import EntityExists, LoomAppendOnly, LoomError, TurnNotFound
 from cantrip_acp.types.records import (
     CantripRecord,
@@ -43,6 +43,8 @@ from cantrip_acp.types.records import (
     new_id,
     now,
 )
+
+_Written = TypeVar("_Written", bound=Record | LaterRecord)
 
 _open_entities: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """The entities of this process, in all looms, by their ids. An id names one at a time (D-008.3)."""
@@ -94,7 +96,7 @@ class BaseLoom:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What could not be read when the loom was opened, and since."""
-        return tuple(map(masked, self._store.problems))
+        return told(self._store.problems)
 
     def __len__(self) -> int:
         return len(self._tree.turns)
@@ -118,17 +120,21 @@ class BaseLoom:
 
     # Writing
 
-    def append(self, record: Record | LaterRecord, body: bytes | None = None) -> None:
-        """Add one record; when this returns it is in the store (LOOM-1). ``body`` is the record's JSON as another loom
-        gave it (`stored`); it may have fields that this version does not know.
+    def append(self, record: _Written, body: bytes | None = None) -> _Written:
+        """Add one record; when this returns it is in the store (LOOM-1). Returns it as it was written: with known secrets
+        masked. ``body`` is the record's JSON as another loom gave it (`stored`), which masked it; it may have fields that this
+        version does not know.
 
         Raises `LoomError` for a turn whose id is taken or whose parent is unknown and for a reward that is no finite
         number, `TurnNotFound` for a reward of an unknown turn, `LoomWriteError` where the store fails.
         """
+        if body is None:
+            record = as_recorded(record)
         with self._in_step:
             self._append(record, body)
         for observer in self._observers:
             observer(self, record)
+        return record
 
     def _append(self, record: Record | LaterRecord, body: bytes | None) -> None:
         if self._tree.header is None and not isinstance(record, LoomHeader):
@@ -236,16 +242,14 @@ class BaseLoom:
     ) -> None:
         """Give a turn a reward. The last one counts, and all of them are kept (LOOM-3).
 
-        ``kind``, ``group`` and ``grade`` are as in `RewardRecord`; secrets in ``by`` and ``note`` are masked.
+        ``kind``, ``group`` and ``grade`` are as in `RewardRecord`.
         Raises `TurnNotFound`, and `LoomError` for a value that is not a finite number.
         """
         self._check_reward(turn_id, reward)
         about: dict[str, Any] = {"grade": True} if grade else {}
         if group is not None:
             about["group"] = group
-        mask = shared().text
-        note = None if note is None else mask(note)
-        self.append(RewardRecord(turn_id, float(reward), mask(by), note, now(), kind, **about))
+        self.append(RewardRecord(turn_id, float(reward), by, note, now(), kind, **about))
 
     def _check_reward(self, turn_id: str, reward: Any) -> None:
         self._known_place(turn_id)
@@ -598,6 +602,6 @@ class BaseLoom:
         return turn if reward is None else msgspec.structs.replace(turn, reward=reward)
 
 
-def masked(problem: Problem) -> Problem:
-    """The problem with secrets masked: a decoder's message repeats parts of the damaged record."""
-    return msgspec.structs.replace(problem, message=shared().diagnostic(problem.message))
+def told(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Problems for people: a decoder's message repeats parts of the damaged record, so secrets in it are masked."""
+    return tuple(map(shared().masked, problems))

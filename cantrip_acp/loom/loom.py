@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from cantrip_acp.loom.base import BaseLoom, masked
+from cantrip_acp.loom.base import BaseLoom, told
 from cantrip_acp.loom.query.thread import Endings, Thread
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.stores.contract import Store
@@ -56,7 +56,7 @@ class Loom(BaseLoom):
         known = list(self._store.problems)
         places = {each.offset for each in known} - {None}
         damaged = [each for each in self._store.damaged() if each.offset not in places]
-        return list(map(masked, [*known, *damaged, *missing_records(self)]))
+        return list(told([*known, *damaged, *missing_records(self)]))
 
     def copy_to(self, store: Store) -> Self:
         """Copy every record to another store and return that loom; ids and order stay. ``store`` was just opened, and

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ import msgspec
 from cantrip_acp.loom.base import BaseLoom
 from cantrip_acp.loom.query.thread import PROCESS_ENDED
 from cantrip_acp.loom.records.turn_parts import together
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import LoomError
 from cantrip_acp.types.records import (
     CastRecord,
@@ -35,7 +35,7 @@ from cantrip_acp.types.records import (
 )
 from cantrip_acp.types.usage import NO_USAGE, Usage
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 ENDED = "interrupted: the process ended before this call had; it may have had its effect"
 """The error that replaces the result of each call."""

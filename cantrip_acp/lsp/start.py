@@ -15,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import BinaryIO
 
+from cantrip_acp.text.logs import MASKING, logger
 from cantrip_acp.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server.language_server import Server
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 USAGE = """\
 Usage: cantrip lsp [OPTIONS]
@@ -71,6 +72,8 @@ def main(argv: list[str] | None = None) -> int:
         filename=log_file,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(MASKING)
     # pygls logs whole messages, and a recipe may contain secrets.
     logging.getLogger("pygls").setLevel(logging.WARNING if log_file else logging.CRITICAL)
     from pygls.io_ import StdoutWriter

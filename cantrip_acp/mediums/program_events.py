@@ -48,7 +48,7 @@ class ProgramEvents:
                 events.CommandStarted(
                     **self._ids,
                     call_id=self._call.id,
-                    command=self._redactor.text(command),
+                    command=command,
                     tool=self._tool,
                     cwd=str(circle.workspace) if circle.workspace is not None else None,
                 )
@@ -58,9 +58,8 @@ class ProgramEvents:
         if stream in (UNFINISHED, UNFINISHED_PART):
             # A secret could begin in an unfinished part.
             if self._turn.listening and (stream == UNFINISHED or not self._redactor.active):
-                line = self._redactor.styled(text)
                 event = events.CommandProgress(
-                    **self._ids, call_id=self._call.id, line=line.text, styles=line.changes or msgspec.UNSET
+                    **self._ids, call_id=self._call.id, line=text.text, styles=text.changes or msgspec.UNSET
                 )
                 await self._turn.emit(event)
             return
@@ -79,7 +78,7 @@ class ProgramEvents:
 
     def _ordered_text(self, stream: str, text: Styled) -> Styled:
         """The text as readers see it. Its place in the order is kept."""
-        text = self._redactor.styled(text)
+        text = self._redactor.masked(text)
         length = len(text.text) if stream == "stdout" else -len(text.text)
         if self._order and self._order[-1] * length > 0:
             self._order[-1] += length
@@ -122,9 +121,10 @@ class ProgramEvents:
             await self._emit(stream, text)
         for stream, rest in self._pending.items():
             await self._send(stream, rest)
+        # The order counts characters of what readers saw.
+        output = self._redactor.masked(output)
         ordered = self.ordered(output)
         await self._send("stdout", Styled(events.value_line(output)))
         if self._turn.listening:
-            masked = output.masked(self._redactor) if self._redactor.active else output
-            await self._turn.emit(events.CommandFinished.of(masked, self._tool, call_id=self._call.id, **self._ids))
+            await self._turn.emit(events.CommandFinished.of(output, self._tool, call_id=self._call.id, **self._ids))
         return ordered

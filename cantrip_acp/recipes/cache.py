@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from cantrip_acp.files.paths import private
+from cantrip_acp.text.logs import logger
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 SHIPPED = Path(__file__).with_name("compiled.json")
 SCHEMA = Path(__file__).with_name("cantrip.schema.json")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import logging
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,12 +32,13 @@ from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, encode_
 from cantrip_acp.substrate.projects import Project, create, session_id
 from cantrip_acp.substrate.substrate import Substrate, shared_substrate
 from cantrip_acp.substrate.types import install, of_type
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.records import NOTE, STEERING, CantripRecord, CastRecord, ContextRecord, Turn, UtteranceRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.substrate.view import SessionView
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 _BATCH = 200
 """How many records one commit holds at most."""
 _LINGER_S = 1.0

@@ -20,15 +20,12 @@ not touch what is already there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from cantrip_acp.substrate.boundary import Boundary, Reach
 from cantrip_acp.substrate.chunks import (
     PROCESS,
     Change,
     Chunk,
     CommitRefused,
-    NewChunk,
     NewPlacement,
     Removal,
     breach,
@@ -166,7 +163,7 @@ class Writer:
         """Add the versions and records that are new, then check the rules. Returns how many there are."""
         view, changed = self._view, 0
         versions: list[str] = []
-        for chunk in _redacted(change.chunks):
+        for chunk in shared().masked(change.chunks):
             before, body = self._chunk(chunk.id), encode_body(chunk.body)
             if (
                 before is not None
@@ -371,12 +368,6 @@ class Writer:
                 raise CommitRefused(
                     "schema", f"{problem}, by the schema of {archetype.name!r}", chunk=chunk_id, scope=archetype.id
                 )
-
-
-def _redacted(chunks: Sequence[NewChunk]) -> Iterable[NewChunk]:
-    redactor = shared()
-    for chunk in chunks:
-        yield NewChunk(chunk.id, redactor.text(chunk.name), chunk.spec, redactor.data(chunk.body))
 
 
 def _not_writable(chunk_id: str) -> str:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.messages import Message, ToolCall
+from cantrip_acp.types.usage import Usage
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.call import Call
     from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Query, Response
     from cantrip_acp.telemetry.tracing import Trace
-    from cantrip_acp.text.redaction import Redactor
-    from cantrip_acp.types.messages import Message, ToolCall
-    from cantrip_acp.types.usage import Usage
 
 _PROVIDERS = {"google": "gcp.gemini"}
 """Provider names of the conventions that differ from ours."""
@@ -44,9 +44,6 @@ class SpannedEntity(Protocol):
 
     @property
     def crystal(self) -> Crystal: ...
-
-    @property
-    def redactor(self) -> Redactor: ...
 
 
 def _common(entity: SpannedEntity, trace: Trace, operation: str) -> dict[str, Any]:
@@ -101,9 +98,8 @@ def _set(span: Any, attributes: Mapping[str, Any]) -> None:
 class AgentSpan:
     """The span of a cast."""
 
-    def __init__(self, span: Any, redactor: Redactor) -> None:
+    def __init__(self, span: Any) -> None:
         self._span = span
-        self._redactor = redactor
 
     def ended(self, reason: str, usage: Usage, result: Any) -> None:
         """Record the reason for the end of the cast, the usage and the result."""
@@ -111,7 +107,7 @@ class AgentSpan:
         if tracing.content_wanted() and isinstance(result, str):
             message = {
                 "role": "assistant",
-                "parts": [{"type": "text", "content": self._redactor.text(result)}],
+                "parts": [{"type": "text", "content": result}],
                 "finish_reason": "stop",
             }
             self._span.set_attribute("gen_ai.output.messages", _json([message]))
@@ -131,20 +127,18 @@ def invoke_agent(entity: SpannedEntity, trace: Trace, cast_id: str, intent: str)
         **{f"cantrip.{k}": v for k, v in trace.attributes.items()},
     }
     if tracing.content_wanted():
-        words = {"type": "text", "content": entity.redactor.text(intent)}
+        words = {"type": "text", "content": intent}
         attributes["gen_ai.input.messages"] = _json([{"role": "user", "parts": [words]}])
-    redact = entity.redactor.diagnostic
-    with tracing.span(f"invoke_agent {name}" if name else "invoke_agent", trace, attributes, redact=redact) as span:
-        yield AgentSpan(span, entity.redactor)
+    with tracing.span(f"invoke_agent {name}" if name else "invoke_agent", trace, attributes) as span:
+        yield AgentSpan(span)
 
 
 class ChatSpan:
     """The span of a query. Its ``emit`` replaces the query's own and records the time of the first piece."""
 
-    def __init__(self, span: Any, emit: Emit, redactor: Redactor) -> None:
+    def __init__(self, span: Any, emit: Emit) -> None:
         self._span = span
         self._emit = emit
-        self._redactor = redactor
         self._started_at = time.monotonic()
         self._first = True
 
@@ -171,7 +165,7 @@ class ChatSpan:
         if tracing.content_wanted():
             parts = _parts(response.content, response.thinking, response.tool_calls)
             message = {"role": "assistant", "parts": parts, "finish_reason": finish}
-            self._span.set_attribute("gen_ai.output.messages", _json(self._redactor.data([message])))
+            self._span.set_attribute("gen_ai.output.messages", _json([message]))
 
 
 _NOBODY: AbstractContextManager[None] = nullcontext()
@@ -187,39 +181,38 @@ def chat(entity: SpannedEntity, trace: Trace, query: Query, emit: Emit) -> Abstr
 def _chat(entity: SpannedEntity, trace: Trace, query: Query, emit: Emit) -> Iterator[ChatSpan]:
     attributes = {**_common(entity, trace, "chat"), **_request_attributes(entity), "gen_ai.request.stream": True}
     if tracing.content_wanted():
-        attributes |= _content(query, entity.redactor)
+        attributes |= _content(query)
     name = f"chat {entity.crystal.model}"
-    with tracing.span(name, trace, attributes, client=True, redact=entity.redactor.diagnostic) as span:
-        yield ChatSpan(span, emit, entity.redactor)
+    with tracing.span(name, trace, attributes, client=True) as span:
+        yield ChatSpan(span, emit)
 
 
 class ToolSpan:
     """The span of a gate call, or of a program of the medium."""
 
-    def __init__(self, span: Any, redactor: Redactor) -> None:
+    def __init__(self, span: Any) -> None:
         self._span = span
-        self._redactor = redactor
 
     def ended(self, result: Any, failure: str | None) -> None:
         """Record the result. ``failure`` is the kind of failure, None if there was none."""
         if failure is not None:
             tracing.failed(self._span, failure)
         if tracing.content_wanted():
-            self._span.set_attribute("gen_ai.tool.call.result", _json(self._redactor.data(result)))
+            self._span.set_attribute("gen_ai.tool.call.result", _json(result))
 
 
 def execute_tool(
-    name: str, trace: Trace, redactor: Redactor, *, call_id: str, args: Any, entity_id: str, description: str = ""
+    name: str, trace: Trace, *, call_id: str, args: Any, entity_id: str, description: str = ""
 ) -> AbstractContextManager[ToolSpan | None]:
     """The span of one call; ``args`` are included only if content is wanted. None if nobody collects spans."""
     if not tracing.collecting():
         return _NOBODY
-    return _execute_tool(name, trace, redactor, call_id, args, entity_id, description)
+    return _execute_tool(name, trace, call_id, args, entity_id, description)
 
 
 @contextmanager
 def _execute_tool(
-    name: str, trace: Trace, redactor: Redactor, call_id: str, args: Any, entity_id: str, description: str
+    name: str, trace: Trace, call_id: str, args: Any, entity_id: str, description: str
 ) -> Iterator[ToolSpan]:
     attributes = {
         "gen_ai.operation.name": "execute_tool",
@@ -231,9 +224,9 @@ def _execute_tool(
         "cantrip.entity.id": entity_id,
     }
     if tracing.content_wanted():
-        attributes["gen_ai.tool.call.arguments"] = _json(redactor.data(args))
-    with tracing.span(f"execute_tool {name}", trace, attributes, redact=redactor.diagnostic) as span:
-        yield ToolSpan(span, redactor)
+        attributes["gen_ai.tool.call.arguments"] = _json(args)
+    with tracing.span(f"execute_tool {name}", trace, attributes) as span:
+        yield ToolSpan(span)
 
 
 def _finish(response: Response) -> str:
@@ -241,7 +234,7 @@ def _finish(response: Response) -> str:
     return _FINISHES.get(reason, reason)
 
 
-def _content(query: Query, redactor: Redactor) -> dict[str, Any]:
+def _content(query: Query) -> dict[str, Any]:
     """The query's messages in the conventions' form: system instructions separately, the rest in order."""
     first = next((i for i, m in enumerate(query.messages) if m.role != "system"), len(query.messages))
     system = [{"type": "text", "content": m.content or ""} for m in query.messages[:first]]
@@ -255,7 +248,7 @@ def _content(query: Query, redactor: Redactor) -> dict[str, Any]:
         "gen_ai.input.messages": rest,
         "gen_ai.tool.definitions": tools,
     }
-    return {key: _json(redactor.data(value)) for key, value in found.items() if value}
+    return {key: _json(value) for key, value in found.items() if value}
 
 
 def message_data(message: Message) -> dict[str, Any]:
@@ -290,6 +283,8 @@ def _arguments(text: str) -> Any:
 
 
 def _json(value: Any) -> str:
+    # Here, because in a text of JSON a secret may have escapes.
+    value = shared().masked(value)
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, UnicodeError):

@@ -7,12 +7,11 @@ the embedding program has already imported it.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -20,9 +19,9 @@ from typing import Any
 from msgspec import Struct
 
 from cantrip_acp.files.installation import install_command
+from cantrip_acp.text.logs import logger
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.version import __version__
-
-Redact = Callable[[str], str]
 
 _TRACE_ID = re.compile(r"[0-9a-f]{32}\Z")
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
@@ -142,7 +141,7 @@ def _configure_exporter(trace: Any) -> None:
 
         exporter = _exporter()
     except ImportError as missing:
-        logging.getLogger(__name__).warning(
+        logger(__name__).warning(
             "OTEL_* asks for traces, but %s is not installed: %s", missing.name, install_command("otel")
         )
         return
@@ -184,15 +183,35 @@ def _exporter() -> Any:
     return OTLPSpanExporter()
 
 
+def _clean(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return shared().masked({name: value for name, value in attributes.items() if value is not None})
+
+
+class MaskedSpan:
+    """A span of OpenTelemetry whose attributes have known secrets masked."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Any) -> None:
+        self._span = span
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        self.set_attributes({name: value})
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        self._span.set_attributes(_clean(attributes))
+
+    def set_status(self, status: Any) -> None:
+        self._span.set_status(status)
+
+
 @contextmanager
-def span(
-    name: str, trace: Trace, attributes: Mapping[str, Any], *, client: bool = False, redact: Redact = str
-) -> Iterator[Any]:
+def span(name: str, trace: Trace, attributes: Mapping[str, Any], *, client: bool = False) -> Iterator[Any]:
     """A span of the cast's trace, current while the block runs; None if nobody collects spans.
 
     Spans nest by OpenTelemetry's own context; the outermost span's parent is the trace's caller. ``client``: it is a
-    call of something remote. An exception becomes ``error.type`` and a status passed through ``redact``, without a
-    traceback.
+    call of something remote. An exception becomes ``error.type`` and a status, without a traceback. Known secrets are
+    masked in all of it.
     """
     if not collecting():
         yield None
@@ -212,15 +231,15 @@ def span(
             trace_state=otel.TraceState.from_header([trace.tracestate]) if trace.tracestate else None,
         )
         parent = otel.set_span_in_context(otel.NonRecordingSpan(remote), otel_context.get_current())
-    clean = {k: v for k, v in attributes.items() if v is not None}
+    clean = _clean(attributes)
     kind = otel.SpanKind.CLIENT if client else otel.SpanKind.INTERNAL
     with _tracer.start_as_current_span(
         name, context=parent, kind=kind, attributes=clean, record_exception=False, set_status_on_exception=False
     ) as current:
         try:
-            yield current
+            yield MaskedSpan(current)
         except Exception as error:
-            failed(current, error_type(error), redact(str(error)))
+            failed(current, error_type(error), str(error))
             raise
         except BaseException:
             # Cancelled from outside: not a failure of this operation. The cast records the reason.
@@ -233,7 +252,7 @@ def failed(current: Any, kind: str, words: str = "") -> None:
     from opentelemetry.trace import Status, StatusCode
 
     current.set_attribute("error.type", kind)
-    current.set_status(Status(StatusCode.ERROR, words[:1000] or None))
+    current.set_status(Status(StatusCode.ERROR, shared().diagnostic(words)[:1000] or None))
 
 
 def traceparent(trace: Trace) -> str:
@@ -266,7 +285,7 @@ def note(name: str, attributes: Mapping[str, Any]) -> None:
     if collecting():
         from opentelemetry import trace as otel
 
-        otel.get_current_span().add_event(name, dict(attributes))
+        otel.get_current_span().add_event(name, _clean(attributes))
 
 
 def error_type(error: BaseException) -> str:

@@ -7,12 +7,18 @@ protocol messages) and exports also lose everything that looks like a secret (`S
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
+import types
+import typing
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from typing import cast as typed
+
+import msgspec
 
 if TYPE_CHECKING:
     from cantrip_acp.types.styled import Styled
@@ -192,13 +198,15 @@ _DATA_URL = re.compile(r"data:[\w/+.\-]{0,100};base64,[A-Za-z0-9+/=\s]*")
 
 
 class ShapeMask:
-    """Replaces everything that looks like a secret in JSON data, for data that leave this machine.
+    """Replaces known secrets and everything that looks like one in JSON data, for data that leave this machine.
 
     While this object exists, one secret always has the same replacement (``[redacted-github-token-1]``), so that a
     text that is quoted later stays the same text. ``found`` counts the replacements.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, raw: bool = False) -> None:
+        """``raw``: what only looks like a secret stays."""
+        self.raw = raw
         self.found = 0
         self._masks: dict[str, str] = {}
         self._numbers: Counter[str] = Counter()
@@ -212,13 +220,17 @@ class ShapeMask:
         return text if _DATA_URL.fullmatch(text) else without_shapes(text, self._mask)
 
     def data(self, value: Any) -> Any:
-        """JSON data with everything that looks like a secret replaced in every text, keys included."""
+        """JSON data with known secrets, and everything that looks like one, replaced in every text, keys included."""
+        known = shared().masked(value)
+        return known if self.raw else self._without_shapes(known)
+
+    def _without_shapes(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.text(value) if len(value) >= _SHORTEST else value
         if isinstance(value, dict):
-            return {self.data(k): self.data(v) for k, v in value.items()}
+            return {self._without_shapes(k): self._without_shapes(v) for k, v in value.items()}
         if isinstance(value, list | tuple):
-            return [self.data(v) for v in value]
+            return [self._without_shapes(v) for v in value]
         return value
 
     def _mask(self, kind: str, secret: str) -> str:
@@ -233,15 +245,50 @@ class ShapeMask:
         raise TypeError("a ShapeMask contains secrets and cannot be pickled")
 
 
-class Redactor:
-    """Replaces known secret values in text and JSON data. Its repr shows none of them."""
+_SHORT = 512
+"""Bytes up to which one search for all secrets is faster than one for each."""
+_NO_TEXT = frozenset({int, float, bool, bytes, type(None), msgspec.UnsetType})
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+_V = TypeVar("_V")
 
-    __slots__ = ("_firsts", "_longest", "_pattern", "_values", "active")
+
+@cache
+def _fields(kind: Any) -> tuple[str, ...]:
+    """The fields of a Struct or a dataclass that may hold words; none of another class."""
+    names = getattr(kind, "__struct_fields__", None) or tuple(getattr(kind, "__dataclass_fields__", ()))
+    try:
+        hints = typing.get_type_hints(kind)
+    except NameError:
+        return names
+    return tuple(name for name in names if _may_hold_words(hints.get(name)))
+
+
+def _may_hold_words(hint: Any) -> bool:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(map(_may_hold_words, typing.get_args(hint)))
+    return hint not in _NO_TEXT and typing.get_origin(hint) is not typing.Literal
+
+
+def _replaced(record: _V, changes: dict[str, Any]) -> _V:
+    change: Any = msgspec.structs.replace if isinstance(record, msgspec.Struct) else dataclasses.replace
+    return typed("_V", change(record, **changes))
+
+
+class Redactor:
+    """Replaces known secret values in text and in whatever holds text. Its repr shows none of them.
+
+    The doors use `masked`: what is written, sent or shown passes one of them, and nothing behind a door masks.
+    """
+
+    __slots__ = ("_encoded", "_firsts", "_longest", "_pattern", "_search", "_values", "active")
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._firsts: re.Pattern[str] | None = None
+        self._encoded: tuple[bytes, ...] = ()
+        """The secrets as they are in a text of JSON."""
+        self._search: Callable[[bytes | bytearray, int], object] | None = None
         self._longest = 0
         self.active = False
         """Whether any secret is registered."""
@@ -260,6 +307,8 @@ class Redactor:
             longest_first = sorted(self._values, key=len, reverse=True)
             self._pattern = re.compile("|".join(re.escape(v) for v in longest_first))
             self._firsts = re.compile("[" + "".join(re.escape(c) for c in sorted({v[0] for v in longest_first})) + "]")
+            self._encoded = tuple(_encode(v.encode("utf-8", "replace").decode())[1:-1] for v in longest_first)
+            self._search = re.compile(b"|".join(map(re.escape, self._encoded))).search
             self._longest = len(longest_first[0])
             self.active = True
 
@@ -300,17 +349,75 @@ class Redactor:
                     end = whole.end()
         return end
 
-    def data(self, value: Any) -> Any:
-        """JSON data with known secrets masked in every text, keys included."""
+    def masked(self, value: _V) -> _V:
+        """The value with known secrets masked in every text in it: a text, JSON data with its keys, a tuple, a `Styled`, a
+        dataclass or a Struct. The same object if it holds none; what cannot hold text stays as it is.
+
+        A class says of its fields what no type tells, in attributes of the class:
+
+        - ``diagnostics``: texts that also lose what looks like a secret, such as the error of a provider.
+        - ``styled_fields``: fields with a text, each with the field that has its changes of style.
+        - ``sealed``: fields that are no use if they are changed (signed by a provider), with what takes the place of one that
+          holds a secret.
+        - ``untouched``: fields with data that are no words, such as an image.
+        """
+        for name in getattr(value, "diagnostics", ()):
+            said = getattr(value, name)
+            if said and (clean := self._diagnosed(said)) != said:
+                value = _replaced(value, {name: clean})
+        return self._walked(value) if self.active and self.holds(value) else value
+
+    def holds(self, value: Any) -> bool:
+        """Whether a known secret is in a value. One look at its JSON, so it may say yes where an escape looks like one."""
         if self._pattern is None:
-            return value
+            return False
         if isinstance(value, str):
+            return self._pattern.search(value) is not None
+        try:
+            return self.holds_encoded(_encode(value))
+        except (TypeError, ValueError, RecursionError):
+            # Half of a surrogate pair, or keys that JSON does not have.
+            return True
+
+    def holds_encoded(self, data: bytes | bytearray, start: int = 0) -> bool:
+        """Whether a known secret is in a text of JSON, from ``start`` on."""
+        if len(data) - start < _SHORT and self._search is not None:
+            return self._search(data, start) is not None
+        return any(data.find(each, start) >= 0 for each in self._encoded)
+
+    def _walked(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is str:
             return self.text(value)
-        if isinstance(value, dict):
-            return {self.data(k): self.data(v) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.data(v) for v in value]
-        return value
+        if isinstance(value, Mapping):
+            found = {self._walked(key): self._walked(each) for key, each in value.items()}
+            return kind(found) if isinstance(value, dict) else found
+        if isinstance(value, tuple):
+            if hasattr(value, "changes"):
+                return self.styled(typed("Styled", value))
+            return (getattr(kind, "_make", kind))(map(self._walked, value))
+        if isinstance(value, list | set | frozenset):
+            return kind(map(self._walked, value))
+        changes: dict[str, Any] = {}
+        for name, styles in getattr(kind, "styled_fields", {}).items():
+            text, styling = getattr(value, name), getattr(value, styles)
+            if styling and text:
+                from cantrip_acp.types.styled import Styled
+
+                clean = self.styled(Styled(text, styling))
+                changes |= {name: clean.text, styles: self._walked(clean.changes) or msgspec.UNSET}
+        untouched, sealed = getattr(kind, "untouched", ()), getattr(kind, "sealed", {})
+        for name in _fields(typed("Any", kind)):
+            old = getattr(value, name)
+            if name in changes or name in untouched or type(old) in _NO_TEXT:
+                continue
+            new = self._walked(old)
+            if new is not old and new != old:
+                changes[name] = sealed.get(name, new)
+        return _replaced(value, changes) if changes else value
+
+    def _diagnosed(self, said: Any) -> Any:
+        return self.diagnostic(said) if isinstance(said, str) else tuple(map(self.diagnostic, said))
 
     def diagnostic(self, text: str) -> str:
         """The text with known secrets masked, and everything that looks like one. For logs and errors."""
@@ -323,16 +430,27 @@ class Redactor:
         raise TypeError("a Redactor contains secrets and cannot be pickled")
 
 
+def as_recorded(value: _V) -> _V:
+    """The value as a loom has it: with known secrets masked. What is compared with records, hashed beside them or told to a
+    model as they tell it is made with this."""
+    return shared().masked(value)
+
+
+def beginning(text: str, most: int) -> str:
+    """The first characters of a text. Secrets are masked before it is cut, because half a secret cannot be recognized."""
+    return shared().masked(text)[:most]
+
+
 class Pieces:
-    """Masks known secrets in a text that comes in pieces, wherever it is cut.
+    """Cuts a text that comes in pieces so that no known secret is divided: each piece can be masked alone.
 
     Text that may begin a secret is held back.
     """
 
     __slots__ = ("_pending", "_redactor")
 
-    def __init__(self, redactor: Redactor) -> None:
-        self._redactor = redactor
+    def __init__(self, redactor: Redactor | None = None) -> None:
+        self._redactor = redactor or shared()
         self._pending = ""
 
     def feed(self, piece: str) -> str:
@@ -340,12 +458,12 @@ class Pieces:
         text = self._pending + piece
         end = self._redactor.settled(text)
         self._pending = text[end:]
-        return self._redactor.text(text[:end])
+        return text[:end]
 
     def end(self) -> str:
         """The text that was held back. Call it after the last piece."""
         text, self._pending = self._pending, ""
-        return self._redactor.text(text)
+        return text
 
 
 _shared: Redactor | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import logging
 import math
 import time
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import anyio
 import msgspec
 
+from cantrip_acp.text.logs import logger
 from cantrip_acp.tuplespace.authority import refusal
 from cantrip_acp.tuplespace.canonical import storable
 from cantrip_acp.tuplespace.errors import SpaceError, TupleError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _FREE = {"usd": 0.0, "tokens_in": 0, "tokens_out": 0}
 
 

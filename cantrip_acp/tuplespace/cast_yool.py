@@ -13,7 +13,7 @@ from cantrip_acp.core.definition.circle import check_reference
 from cantrip_acp.files import disk_limit
 from cantrip_acp.files.disk_limit import DiskLimit
 from cantrip_acp.gates.web.named_hosts import NamedHosts
-from cantrip_acp.text.redaction import ShapeMask, shared
+from cantrip_acp.text.redaction import ShapeMask
 from cantrip_acp.tuplespace.errors import LeaseLost
 from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult, is_of_the_machine
 from cantrip_acp.types.errors import (
@@ -95,30 +95,28 @@ class CastYool:
                     return _step_result(entity, ended)
                 return _step_result(entity, (await self._cast(call, entity, intent)).record())
         except (LoomDamaged, LoomAppendOnly, TurnNotFound) as error:
-            raise StepFailed(shared().diagnostic(str(error))) from None
+            raise StepFailed(str(error)) from None
         except LoomError as error:
             # Without its record the cast does not count, and the next one would fail too.
-            raise StepFailed(shared().diagnostic(str(error)), outage=True) from None
+            raise StepFailed(str(error), outage=True) from None
         except _QuotaExceeded as exceeded:
             return StepResult(exit=75, error=str(exceeded), cost=_cost(entity.usage))
         except (ContextLimitError, ScriptExhausted) as error:
             # Every attempt would fail in the same way.
-            return StepResult(exit=1, error=shared().diagnostic(str(error)))
+            return StepResult(exit=1, error=str(error))
         except CrystalError as error:
             certain = error.unreachable or (error.may_retry() and error.status in _OVERLOADED)
             # A wrong key, or a model or an address that does not exist.
             mistake = error.status in (401, 404)
-            raise StepFailed(
-                shared().diagnostic(str(error)), outage=certain, perhaps=error.may_retry(), mistake=mistake
-            ) from None
+            raise StepFailed(str(error), outage=certain, perhaps=error.may_retry(), mistake=mistake) from None
         except SandboxMissing as error:
             # A full disk ends, but a machine without a sandbox stays one.
-            told, passes = shared().diagnostic(str(error)), is_of_the_machine(error)
+            told, passes = str(error), is_of_the_machine(error)
             raise StepFailed(told, outage=True, mistake=not passes) from error
         except CantripError as error:
             if is_of_the_machine(error):
-                raise StepFailed(shared().diagnostic(str(error)), outage=True) from None
-            return StepResult(exit=1, error=shared().diagnostic(str(error)))
+                raise StepFailed(str(error), outage=True) from None
+            return StepResult(exit=1, error=str(error))
 
     async def _entity(self, call: StepCall, cantrip: Cantrip) -> tuple[Entity, dict[str, Any] | None]:
         """The entity for a tuple, and the result of its cast if an earlier attempt had it but could not store it.
@@ -220,7 +218,7 @@ def _cost(usage: Usage) -> dict[str, Any]:
 
 def _step_result(entity: Entity, ended: Mapping[str, Any]) -> StepResult:
     """The result of a cast, with the cost of all its attempts."""
-    record, cost = ShapeMask().data(shared().data(dict(ended))), _cost(entity.usage)
+    record, cost = ShapeMask().data(dict(ended)), _cost(entity.usage)
     if ended["terminated"]:
         return StepResult(result=record, cost=cost)
     return StepResult(exit=1, result=record, error=f"the cast was cut off: {ended['reason']}", cost=cost)

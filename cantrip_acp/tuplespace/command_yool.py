@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -303,13 +303,13 @@ class CommandYool:
             text, variables = self._template.fill(call.args)
             for name in self._command.env:
                 if (value := os.environ.get(name)) is not None:
-                    if shared().text(value) != value:
+                    if shared().holds(value):
                         raise TupleError(
                             f"the value of the variable {name} is a secret, and no secret enters a sandbox"
                         )
                     variables[name] = value
         except TupleError as error:
-            return StepResult(exit=64, error=shared().diagnostic(str(error)))
+            return StepResult(exit=64, error=str(error))
         try:
             await ensure_checked()
             sandbox = await anyio.to_thread.run_sync(self._sandbox, call)
@@ -318,12 +318,12 @@ class CommandYool:
                 outcome = await sandbox.run(text, environment={**_GIVEN, **variables})
         except SandboxMissing as error:
             # A full disk ends, but a machine without a sandbox stays one.
-            told, passes = shared().diagnostic(str(error)), is_of_the_machine(error)
+            told, passes = str(error), is_of_the_machine(error)
             raise StepFailed(told, outage=True, mistake=not passes) from error
         except SandboxError as error:
             if is_of_the_machine(error):
-                raise StepFailed(shared().diagnostic(str(error)), outage=True) from None
-            return StepResult(exit=1, error=shared().diagnostic(str(error)))
+                raise StepFailed(str(error), outage=True) from None
+            return StepResult(exit=1, error=str(error))
         return _result(outcome)
 
     def _sandbox(self, call: StepCall) -> Sandbox:
@@ -341,10 +341,8 @@ class CommandYool:
 
 
 def _result(outcome: Outcome) -> StepResult:
-    """The output without secrets, and for a failure its last lines."""
-    mask: Callable[[str], str] = shared().text
-    shapes = ShapeMask()
-    said = {name: shapes.text(mask(getattr(outcome, name))) for name in ("stdout", "stderr")}
+    """The output, and for a failure its last lines."""
+    said = ShapeMask().data({"stdout": outcome.stdout, "stderr": outcome.stderr})
     result: dict[str, Any] = {"exit_code": outcome.exit_code, **said}
     if outcome.truncated:
         result["truncated"] = True

@@ -10,7 +10,6 @@ import datetime
 import hashlib
 import hmac
 import json
-import logging
 import os
 import secrets
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ import anyio.to_thread
 
 from cantrip_acp.gates.contract import GateInvocation, GateReply, Proceed
 from cantrip_acp.text.json_data import thaw
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.logs import logger
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.receipts import is_genuine, make_receipt, user_key
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.files.digests import FileDigests
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 MAX_BYTES = 1 << 20
 """The largest receipt that is kept."""
 KEPT_DAYS = 30
@@ -165,8 +164,8 @@ class GateCache:
         if self._input(invocation) != before:
             return
         body = {
-            "reply": shared().data(thaw(reply.result)),
-            "title": shared().text(reply.title) if reply.title else None,
+            "reply": thaw(reply.result),
+            "title": reply.title or None,
             "locations": [[each.path, each.line] for each in reply.locations],
         }
         try:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.canonical import content_id
 
 COST = ("usd", "tokens_in", "tokens_out", "wall_ms")
@@ -32,9 +33,9 @@ def make_receipt(
 ) -> dict[str, Any]:
     """Make a receipt. Its id is the hash of everything else in it, so that a changed receipt is noticed.
 
-    ``exit`` is 0 for success. ``steps`` are the ids of the receipts that this one sums up. ``result`` is JSON data without
-    secrets. ``input_hash`` is the hash of everything on which the result depends, if that is known. ``reused`` is the id of the
-    receipt whose result this one repeats.
+    ``exit`` is 0 for success. ``steps`` are the ids of the receipts that this one sums up. ``result`` is JSON data. Known secrets
+    are masked. ``input_hash`` is the hash of everything on which the result depends, if that is known. ``reused`` is the id of
+    the receipt whose result this one repeats.
     """
     receipt: dict[str, Any] = {
         "yool": yool,
@@ -48,13 +49,14 @@ def make_receipt(
     if result is not None:
         receipt["result"] = result
     if error is not None:
-        receipt["error"] = error
+        receipt["error"] = shared().diagnostic(error)
     if steps:
         receipt["steps"] = list(steps)
     if input_hash is not None:
         receipt["input_hash"] = input_hash
     if reused is not None:
         receipt["reused"] = reused
+    receipt = shared().masked(receipt)
     return {"id": content_id(receipt), **receipt}
 
 

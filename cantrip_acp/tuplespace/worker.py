@@ -6,7 +6,6 @@ An outage (of the store, of a model, of a disk) ends no worker: it waits, tries 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.text.logs import logger
 from cantrip_acp.tuplespace.attempt import Attempt
 from cantrip_acp.tuplespace.canonical import storable
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull
@@ -46,7 +46,7 @@ _OUTAGE_S = 3600.0
 """How long an outage may last before attempts during it count."""
 _SIGNS = 2
 """After so many signs of life that could not be given, while the store works otherwise, a worker says that nobody sees it."""
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _T = TypeVar("_T")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import msgspec
 
@@ -147,6 +147,8 @@ class CommandOutput(Event, frozen=True, kw_only=True, tag="command_output"):
     colours: pairs of a character's number in ``data`` and the style that begins there, as in `Output`.
     """
 
+    styled_fields: ClassVar = {"data": "styles"}
+
     call_id: str
     stream: Literal["stdout", "stderr"]
     data: str
@@ -163,6 +165,8 @@ class CommandProgress(Event, frozen=True, kw_only=True, tag="command_progress"):
 
     It is not part of the output: when the line is complete, `CommandOutput` has its last state. ``styles`` are its colours.
     """
+
+    styled_fields: ClassVar = {"line": "styles"}
 
     call_id: str
     line: str
@@ -181,6 +185,8 @@ class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
     has of an output that was too long: its beginning and its end, with the size of the gap. `CommandOutput` had more of
     its beginning, and samples of the rest. ``styles`` are the colours of ``output``.
     """
+
+    styled_fields: ClassVar = {"output": "styles"}
 
     call_id: str
     exit_code: int | None
@@ -267,6 +273,8 @@ class Voided(Event, frozen=True, kw_only=True, tag="void"):
     is asked again.
     """
 
+    diagnostics: ClassVar = ("error",)
+
     message_id: str
     attempt: int
     error: str
@@ -274,6 +282,8 @@ class Voided(Event, frozen=True, kw_only=True, tag="void"):
 
 class RetryScheduled(Event, frozen=True, kw_only=True, tag="retry"):
     """A query failed and will be repeated. The pieces of ``message_id`` are void (D-006)."""
+
+    diagnostics: ClassVar = ("error",)
 
     message_id: str
     attempt: int
@@ -289,6 +299,8 @@ class RetryScheduled(Event, frozen=True, kw_only=True, tag="retry"):
 
 class Noticed(Event, frozen=True, kw_only=True, tag="notice"):
     """A message for the user about something that stops nothing, such as a server that could not be reached."""
+
+    diagnostics: ClassVar = ("text",)
 
     text: str
 
@@ -335,6 +347,8 @@ class ChildRejected(Event, frozen=True, kw_only=True, tag="child_rejected"):
     is its place in a batch, None outside of one or where the fault is not in one place.
     """
 
+    diagnostics: ClassVar = ("reason",)
+
     call_id: str
     ward: str
     reason: str
@@ -349,6 +363,8 @@ class TurnEnded(Event, frozen=True, kw_only=True, tag="turn"):
 
 class CastEnded(Event, frozen=True, kw_only=True, tag="result"):
     """The last event of a cast. ``warnings`` are those of its `CastResult`."""
+
+    diagnostics: ClassVar = ("error", "warnings")
 
     result: Any
     terminated: bool

@@ -18,13 +18,12 @@ _AROUND = 3
 """Lines before and after an excerpt."""
 
 
-def changes_of(diffs: Iterable[Diff], args: Any, mask: Callable[[str], str]) -> tuple[FileChange, ...]:
-    """Diffs in stored form; ``args`` are the call's recorded arguments. Secrets are masked."""
+def changes_of(diffs: Iterable[Diff], args: Any) -> tuple[FileChange, ...]:
+    """Diffs in stored form; ``args`` are the call's recorded arguments."""
     changes: list[FileChange] = []
     room = LIMIT
     for diff in diffs:
-        old = None if diff.old_text is None else mask(diff.old_text)
-        change = _change(mask(diff.path), old, mask(diff.new_text), args, room)
+        change = _change(diff.path, diff.old_text, diff.new_text, args, room)
         room -= len(change.old_text or "") + len(change.new_text)
         changes.append(change)
     return tuple(changes)

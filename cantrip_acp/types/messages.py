@@ -4,7 +4,7 @@ back beside text and calls: the tokens as they were sampled."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -25,6 +25,8 @@ class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     If the model does not accept this ``kind``, it gets a text note instead (`catalog.types.attachment_note`).
     """
+
+    untouched: ClassVar = ("data",)
 
     kind: Literal["image", "audio", "document"]
     mime: str

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 
@@ -51,6 +51,9 @@ class Utterance(msgspec.Struct, frozen=True, gc=False):
     none. ``text_calls`` is true if the crystal wrote its calls in ``content``, which keeps them; the key is absent
     otherwise.
     """
+
+    sealed: ClassVar = {"provider": msgspec.UNSET}
+    """Without it the crystal gets its words back as plain text."""
 
     content: str | None = None
     thinking: str | None = None
@@ -134,14 +137,6 @@ class GateRecord(msgspec.Struct, frozen=True, gc=False):
     attachments: tuple[Attachment, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
-class Masking(Protocol):
-    """What masks secrets (`text.redaction.Redactor`)."""
-
-    def text(self, text: str, /) -> str: ...
-
-    def styled(self, text: Styled, /) -> Styled: ...
-
-
 class Output(msgspec.Struct, frozen=True, kw_only=True):
     """The output of a command or a code cell.
 
@@ -158,6 +153,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
       character's number and the style that begins there. A style is parameters of SGR (``1;31``), empty for ordinary text.
     - ``annotations``, if there are any: as in `GateRecord`.
     """
+
+    styled_fields: ClassVar = {"stdout": "stdout_styles", "stderr": "stderr_styles"}
 
     stdout: str = ""
     stderr: str = ""
@@ -187,19 +184,6 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     def streams(self) -> tuple[Styled, Styled]:
         """Standard output and standard error with their colours."""
         return Styled(self.stdout, self.stdout_styles or ()), Styled(self.stderr, self.stderr_styles or ())
-
-    def masked(self, redactor: Masking) -> Self:
-        """A copy with every known secret masked."""
-        stdout, stderr = (redactor.styled(each) for each in self.streams)
-        return msgspec.structs.replace(
-            self,
-            stdout=stdout.text,
-            stderr=stderr.text,
-            stdout_styles=stdout.changes or msgspec.UNSET,
-            stderr_styles=stderr.changes or msgspec.UNSET,
-            value=redactor.text(self.value) if isinstance(self.value, str) else self.value,
-            error=redactor.text(self.error) if self.error is not None else None,
-        )
 
     @property
     def failed(self) -> bool:
@@ -469,6 +453,8 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     - ``warnings``, if there are some: wards that could not be enforced and MCP servers that could not be reached, and why.
     """
 
+    diagnostics: ClassVar = ("error", "warnings")
+
     id: str
     event: Literal["start", "end"]
     entity_id: str
@@ -503,6 +489,8 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
 
 class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"):
     """Context that was pinned or added for the crystal, beside call, capabilities, intent and turns."""
+
+    untouched: ClassVar = ("data",)
 
     id: str
     entity_id: str
@@ -624,6 +612,8 @@ class FilesRecord(msgspec.Struct, frozen=True, tag_field="type", tag="files"):
     Records of earlier versions name a commit in the user's repository instead (``repository``, ``commit``, ``tree``,
     ``head``).
     """
+
+    diagnostics: ClassVar = ("error",)
 
     id: str
     turn_id: str

@@ -16,7 +16,6 @@ put right if the client saved the text in another form.
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -40,6 +39,7 @@ from cantrip_acp.gates.files.edit_file import Replacement, replace_exactly
 from cantrip_acp.gates.files.file_content import UTF8, Encoding, image_type, valid_unicode
 from cantrip_acp.gates.known_texts import digest
 from cantrip_acp.gates.search import search
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation
     from cantrip_acp.types.records import Diff
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 READ_SECONDS = 20.0
 WRITE_SECONDS = 60.0

@@ -6,7 +6,6 @@ counts as no answer. If the client has no forms, the gate `ask_user` asks in the
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.interaction.ask_user import question_text, title
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types import events
 from cantrip_acp.types.errors import GateError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.mcp.declaration import ServerQuestion
 
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 METHOD = "elicitation/create"
 MAX_ANSWER = 100_000

@@ -7,7 +7,6 @@ the client.
 
 from __future__ import annotations
 
-import logging
 import stat
 from collections.abc import Mapping
 from functools import partial
@@ -23,6 +22,7 @@ from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.files.file_content import valid_unicode
 from cantrip_acp.gates.interaction.client_terminal import SECONDS
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateContext
     from cantrip_acp.types.records import Diff
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 OUTPUT_BYTES = 100_000
 """The largest number of bytes of a command's output. Of a longer output only the end is kept."""

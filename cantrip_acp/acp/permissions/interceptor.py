@@ -12,7 +12,6 @@ A new mode or another answer may also decide a question that is still open. Then
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.session_store import Grant
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.web.named_hosts import NamedHosts
+from cantrip_acp.text.logs import logger
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import GateError, describe
 from cantrip_acp.types.records import Diff, Location
@@ -34,7 +34,7 @@ from cantrip_acp.types.records import Diff, Location
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateInvocation, Proceed, ProgramCall
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 Decide = Callable[[], "GateReply | bool | None"]
@@ -417,7 +417,7 @@ def _preview_of(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
         return preview.title or gate.name, tuple(preview.locations)
     except Exception as error:  # noqa: BLE001
         # When the gate runs, it reports what is wrong with the arguments.
-        log.debug("no preview of %s: %s", gate.name, shared().diagnostic(describe(error)))
+        log.debug("no preview of %s: %s", gate.name, describe(error))
         return gate.name, ()
 
 

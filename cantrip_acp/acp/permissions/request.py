@@ -6,7 +6,6 @@ stream first, and the request is sent when that event arrives. A client that nev
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from cantrip_acp.acp.render.formatting import (
 )
 from cantrip_acp.acp.wire.connection import Disconnected
 from cantrip_acp.acp.wire.jsonrpc import RpcError
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types import events
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.render.event_translator import title_of_child_call
 from cantrip_acp.acp.wire.connection import Connection
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 METHOD = "session/request_permission"
 WITH_REASON = "reject_with_reason"
@@ -52,13 +51,8 @@ async def ask_client(
     A rejection may have a reason: the client sends it as ``_meta.cantrip.reason`` of the outcome, or, if it shows ``forms``,
     the user chooses to write one in a form.
 
-    Masks secrets in the file changes. The caller has masked them in the other fields.
     """
-    redact = shared()
-    content: list[acp.ToolContent] = [
-        acp.Diff(d.path, None if d.old_text is None else redact.text(d.old_text), redact.text(d.new_text))
-        for d in question.diffs
-    ]
+    content: list[acp.ToolContent] = [acp.Diff(d.path, d.old_text, d.new_text) for d in question.diffs]
     if question.text:
         language = "python" if question.tool == "python" else "sh"
         content.append(text_content(code_block(truncate_end(escape_invisible(question.text)), language)))
@@ -73,8 +67,8 @@ async def ask_client(
         locations=file_locations(question.locations),
         raw_input=question.raw_input,
     )
-    pattern = headline(escape_invisible(redact.text(question.pattern_text)))
-    allowing = headline(escape_invisible(redact.text(question.allowing_text)))
+    pattern = headline(escape_invisible(question.pattern_text))
+    allowing = headline(escape_invisible(question.allowing_text))
     with_reason = [acp.PermissionOption(WITH_REASON, "Reject, with a reason…", "reject_once")] if forms else []
     if question.edits:
         options = [
@@ -106,7 +100,7 @@ async def ask_client(
         reason = await ask_with_form(connection, form) or ""
     offered = {"unasked", *(option.option_id for option in options)} - {WITH_REASON}
     answer = outcome.option_id if outcome.option_id in offered else "reject_once"
-    return Decision(answer, redact.text(reason))  # type: ignore[arg-type]
+    return Decision(answer, reason)  # type: ignore[arg-type]
 
 
 _INVISIBLE = re.compile(

@@ -22,7 +22,6 @@ from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcErr
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.contract import takes
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import CantripError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.types.records import ConfigRecord, ForkRecord, new_id, now
 
@@ -156,7 +155,7 @@ class SessionOptions:
         except MissingKey as missing:
             raise auth_required(missing) from None
         except CantripError as problem:
-            raise invalid_params(shared().diagnostic(str(problem)), "value") from None
+            raise invalid_params(str(problem), "value") from None
 
     def set_mode(self, session: Session, mode: str) -> None:
         """Set the mode at once, also for a running prompt. The entity is told with its next query.
@@ -416,7 +415,7 @@ class SessionOptions:
 
 
 def _not_saved(problem: LoomError) -> RpcError:
-    text = shared().diagnostic(str(problem))
+    text = str(problem)
     return RpcError(INTERNAL_ERROR, f"The change cannot be recorded: {text}", {"details": text})
 
 

@@ -27,7 +27,6 @@ from cantrip_acp.acp.sessions.session import Session
 from cantrip_acp.acp.sessions.session_store import ClientPrompt, Grant, NoSession
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.telemetry import tracing
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import CantripError, LoomLocked, MissingKey, UntrustedRecipe
 from cantrip_acp.types.records import ConfigRecord, new_id, now
 
@@ -224,7 +223,7 @@ class ConnectionContext:
             words = str(problem)
             if isinstance(problem, OSError) and problem.errno in _DISK_FULL:
                 words += ". Free some disk space, or choose another folder with --state-dir"
-            text = shared().diagnostic(words)
+            text = words
             raise RpcError(
                 INTERNAL_ERROR,
                 f"The session cannot be opened: {text}",

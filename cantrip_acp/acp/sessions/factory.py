@@ -7,7 +7,6 @@ It reads files, so its methods run in a thread. It also makes gate sources from 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -36,6 +35,7 @@ from cantrip_acp.gates.contract import GateSource
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.copied_path import records_on_path
 from cantrip_acp.loom.stores.address import display_address, is_address
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.types.records import ConfigRecord, ForkRecord, new_id, now
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from cantrip_acp.recipes.recipe import Recipe
 
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 CantripFactory = Callable[[Path], "Cantrip"]
 """Makes the cantrip of a session for its folder. Runs in a thread. Raises `MissingKey` if no crystal is available."""

@@ -108,16 +108,15 @@ async def _ask_about_conflicts(session: Session, plan: Plan) -> str | None:
     from cantrip_acp.acp import protocol as acp
     from cantrip_acp.acp.render.formatting import text_content
     from cantrip_acp.checkpoints.restore import UNSURE
-    from cantrip_acp.text.redaction import shared
 
-    workspace, mask = session.entity.circle.workspace, shared().text
+    workspace = session.entity.circle.workspace
     rows = [f"- `{_shown(path)}`: {why}" for path, why in plan.conflicts.items()]
     more = [f"- and {len(rows) - _MOST_NAMED} more"] if len(rows) > _MOST_NAMED else []
     content: list[acp.ToolContent] = [text_content("\n".join(rows[:_MOST_NAMED] + more))]
     for path, step in list(plan.over.items())[:_MOST_DIFFS]:
         texts = await _checkpoints(session).contents(step)
         if not any(b"\0" in each or len(each) > _LONGEST_DIFF for each in texts):
-            old, new = (mask(each.decode("utf-8", "replace")) for each in texts)
+            old, new = (each.decode("utf-8", "replace") for each in texts)
             content.append(acp.Diff(os.path.join(str(workspace), _readable(path)), old, new))
     count, unsure = len(rows), all(why == UNSURE for why in plan.conflicts.values())
     these = "this file" if count == 1 else f"these {count} files"
@@ -516,11 +515,10 @@ async def _go_through(session: Session, history: FileHistory) -> str:
 async def _ask_about_hunk(session: Session, review: FileReview, number: int, hunks: Sequence[Hunk]) -> str | None:
     from cantrip_acp.acp import protocol as acp
     from cantrip_acp.acp.render.formatting import code_block, text_content
-    from cantrip_acp.text.redaction import shared
 
     many = len(hunks) > 1
     text = "\n".join((hunks[number - 1].header, *hunks[number - 1].lines)) if hunks else ""
-    content: list[acp.ToolContent] = [text_content(code_block(shared().text(text), "diff"))] if text else []
+    content: list[acp.ToolContent] = [text_content(code_block(text, "diff"))] if text else []
     options = [
         acp.PermissionOption("skip", "Skip", "allow_once"),
         acp.PermissionOption("keep", "Keep", "allow_once"),

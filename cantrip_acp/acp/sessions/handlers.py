@@ -5,7 +5,6 @@ Code that reads files runs in a thread. If a request is cancelled while a sessio
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -32,7 +31,7 @@ from cantrip_acp.acp.wire.connection import Request
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.files.paths import own
 from cantrip_acp.telemetry import tracing
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import CantripError, IntentRequired, LoomLocked, TurnNotFound, UntrustedRecipe
 from cantrip_acp.types.records import new_id, now
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateSource
     from cantrip_acp.gates.mcp.connection import Connection as McpConnection
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _UNNAMED = tracing.Trace("")
 
@@ -95,7 +94,7 @@ class Sessions:
             session = await ask_until_key_is_set(self.context.connection, self.context.client, request, begin)
         except UntrustedRecipe as problem:
             self._open_sessions.untrusted[session_id] = UntrustedSession(session_id, params, trace)
-            about = {"untrusted": shared().diagnostic(str(problem))}
+            about = {"untrusted": str(problem)}
             return acp.SessionState(session_id=session_id, modes=modes.state(modes.FALLBACK), meta={"cantrip": about})
         self.context.after_reply(session, request)
         return self.context.state(session, session_id=session_id)
@@ -221,7 +220,7 @@ class Sessions:
             return await file_commands.restore_to_turn(source, turn_id, dry_run=not restore, ask=False)
         except (CantripError, OSError) as problem:
             if restore:
-                raise invalid_params(shared().diagnostic(str(problem)), "_meta.cantrip.restoreFiles") from None
+                raise invalid_params(str(problem), "_meta.cantrip.restoreFiles") from None
             return None
 
     async def _continuation_point(self, source: Session, turn_id: str | None) -> Point:
@@ -382,7 +381,7 @@ class Sessions:
             crystal = opened.entity.crystal
             session.user_notes.append(
                 f"The model that was chosen in this session is no longer available: "
-                f"{shared().diagnostic(opened.dropped_choice)}. The session now uses {crystal.name}:{crystal.model}, the "
+                f"{opened.dropped_choice}. The session now uses {crystal.name}:{crystal.model}, the "
                 "model of the recipe."
             )
         return session
@@ -442,7 +441,7 @@ class Sessions:
         """``session/set_title`` (unstable): sets the title of any session in the list, also of one that is not open."""
         from cantrip_acp.acp.sessions.title import chosen_title
 
-        title = chosen_title(shared().text(params.title))
+        title = chosen_title(params.title)
         if not title:
             raise invalid_params("a title needs a readable character", "title")
         session = self._open_sessions.sessions.get(params.session_id)
@@ -455,7 +454,7 @@ class Sessions:
         except LoomLocked as problem:
             raise RpcError(INVALID_REQUEST, f"The session is in use: {problem}", {"reason": "session_in_use"}) from None
         except (CantripError, OSError) as problem:
-            text = shared().diagnostic(str(problem))
+            text = str(problem)
             raise RpcError(INTERNAL_ERROR, f"The title cannot be saved: {text}", {"details": text}) from None
         return acp.StoredTitle(title)
 
@@ -531,7 +530,7 @@ class Sessions:
                     for tool in about["tools"]:
                         tool["usable"] = tool["gate"] in gates
                 about |= {**server.record(), "origin": "client" if source.from_client else "recipe"}
-                found.append((shared().data(about), connection))
+                found.append((about, connection))
         return found
 
     # --- files -------------------------------------------------------------------------------------------------------
@@ -551,7 +550,7 @@ class Sessions:
         try:
             found: dict[str, Any] = await work[name](session, params)
         except CantripError as problem:
-            raise RpcError(INVALID_REQUEST, shared().diagnostic(str(problem)), {"reason": "files"}) from None
+            raise RpcError(INVALID_REQUEST, str(problem), {"reason": "files"}) from None
         return found
 
     # --- prompts -------------------------------------------------------------------------------------------------------

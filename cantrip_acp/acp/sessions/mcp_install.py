@@ -42,7 +42,7 @@ async def ask_and_install(
         server.hide(shared())
     names = ", ".join(server.name for server in missing)
     title = escape_invisible(f"Install the MCP server{'s' if len(missing) > 1 else ''} {names}")
-    lines = [escape_invisible(shared().text(install.describe(server))) for server in missing]
+    lines = [escape_invisible(install.describe(server)) for server in missing]
     call = acp.PermissionToolCall(
         tool_call_id=new_id("install"),
         title=title,

@@ -18,7 +18,6 @@ from cantrip_acp.acp.permissions.request import escape_invisible, outcome_of
 from cantrip_acp.acp.render.formatting import text_content, truncate_end
 from cantrip_acp.acp.sessions import modes
 from cantrip_acp.core.context_block import WARDS, ContextBlock
-from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,7 +158,7 @@ async def _decide(connection: Connection, request: acp.RequestPermission, plan: 
         comments = outcome.note("reason")
         if outcome.option_id == _COMMENT and not comments:
             comments = await _form(connection, request.session_id, "What should be different in the plan?", "Comments")
-        return PlanDecision(plan, comments=shared().text(comments))
+        return PlanDecision(plan, comments=comments)
 
 
 async def _form(connection: Connection, session_id: str, message: str, title: str, text: str = "") -> str:

@@ -18,7 +18,6 @@ import msgspec
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError, invalid_params
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import EntityIdle
 from cantrip_acp.types.records import new_id
 
@@ -77,7 +76,7 @@ class _Waiting:
     def text(self) -> str:
         from cantrip_acp.acp.sessions.prompt_content import read_prompt
 
-        return shared().text(read_prompt(self.params.prompt)[0])
+        return read_prompt(self.params.prompt)[0]
 
     async def reply(self) -> acp.PromptResult:
         """Wait for the turn of this prompt, and run it."""

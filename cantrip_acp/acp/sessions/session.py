@@ -7,7 +7,6 @@ A prompt is a cast. All its updates are sent before its reply. A session runs on
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,7 +28,8 @@ from cantrip_acp.acp.sessions.prompt_queue import PromptQueue
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params
 from cantrip_acp.crystals.http_clients import prepare_in_background
 from cantrip_acp.telemetry import tracing
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.logs import logger
+from cantrip_acp.text.redaction import beginning
 from cantrip_acp.types.errors import CantripError, EntityIdle, IntentRequired
 from cantrip_acp.types.events import CastStarted, Steered
 from cantrip_acp.types.records import new_id, now
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 _USUAL_THRESHOLD = (700, 10, 10)
 """Python's own threshold of the garbage collector."""
 
@@ -207,7 +207,7 @@ class Session:
                 return acp.PromptResult("cancelled")
             # The client may send a failed intent again, so send the notes for the entity again too.
             self.entity_notes = self.entity_notes or self._sent_notes
-            text = shared().diagnostic(str(problem))
+            text = str(problem)
             raise RpcError(
                 INTERNAL_ERROR,
                 f"The prompt failed: {text}",
@@ -260,7 +260,7 @@ class Session:
                     self.connection,
                     self.id,
                     call_id,
-                    shared().text(plan),
+                    plan,
                     self.send_now,
                     forms=self.client.forms and not self.client.answer_notes,
                 )
@@ -275,7 +275,7 @@ class Session:
         if decision.mode is not None:
             self.set_mode(self, decision.mode)
         if decision.intent is not None and self.client.turns:
-            said = shared().text(shown_intent(decision.intent, plan))
+            said = shown_intent(decision.intent, plan)
             self.send_now(acp.UserMessageChunk(acp.TextContent(said), f"{call_id}:intent"))
         return decision.intent
 
@@ -298,7 +298,7 @@ class Session:
         """Tell the user of messages that the entity never got, because the prompt was cancelled or failed."""
         self._forget_delivered()
         for each in self._steering:
-            text = shared().text(" ".join(each.intent.split()))[:500]
+            text = beginning(" ".join(each.intent.split()), 500)
             self.send_now(notice(f"This message did not reach the agent before the prompt ended: {text}", self.client))
         self._steering.clear()
 
@@ -474,7 +474,7 @@ class Session:
 
         title = None
         if not self.metadata.title_chosen:
-            title = better_title(self.metadata.title, shared().text(intent))
+            title = better_title(self.metadata.title, intent)
         if title is not None:
             self.metadata.title = title
             self.send_now(acp.SessionInfoChanged(title, now()))
@@ -497,7 +497,7 @@ class Session:
     def _tell_unread(self, link: Link, why: str) -> None:
         """Tell the user of a link that the entity does not get. Not as a message, in which it would be noise."""
         if self.client.notices:
-            self.send_now(acp.Notice("warning", "Not attached", shared().text(f"{link.name}: {why}")))
+            self.send_now(acp.Notice("warning", "Not attached", f"{link.name}: {why}"))
 
     def _servers_to_install(self) -> list[McpServer]:
         """The MCP servers that must be installed before the entity connects to them. None after it has connected."""
@@ -539,13 +539,6 @@ class Session:
 
     async def ask(self, question: Question) -> Decision:
         """Ask the user for a permission, after all earlier updates were sent (`permissions.request`)."""
-        mask = self.entity.redactor
-        question = msgspec.structs.replace(
-            question,
-            title=mask.text(question.title),
-            text=mask.text(question.text),
-            raw_input=mask.data(question.raw_input),
-        )
         asked = PermissionAsked(
             entity_id=question.entity_id, cast_id=question.cast_id, question=question, reached=anyio.Event()
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
-import logging
 import os
 import re
 import stat
@@ -28,11 +27,11 @@ from cantrip_acp.files import paths
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.text import codecs
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import CantripError, DefinitionError, LoomLocked
 from cantrip_acp.types.records import CastRecord, ConfigRecord, new_id, now
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 PAGE = 50
 """The number of sessions in one answer to ``session/list``."""
@@ -226,7 +225,7 @@ class SessionStore:
         except FileNotFoundError:
             return None
         except (CantripError, OSError, ValueError, RecursionError) as problem:
-            metadata, damage = None, [shared().diagnostic(str(problem))]
+            metadata, damage = None, [str(problem)]
         if metadata is None or metadata.title is None:
             self._empty_looms[session_id] = stamp
             if damage:

@@ -19,7 +19,6 @@ from cantrip_acp.acp.sessions import file_commands, knowledge_commands, modes
 from cantrip_acp.acp.sessions.prompt_queue import parse_queue_command, queue_text
 from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.loom.query.history import casts_of, crystal_turns
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import CantripError
 from cantrip_acp.types.records import ConfigRecord, new_id, now
 
@@ -92,7 +91,7 @@ async def run_command(session: Session, command: Command, rest: str, forker: Mak
     try:
         return await command.run(session, rest, forker)
     except (UsageError, CantripError) as problem:
-        return shared().diagnostic(str(problem))
+        return str(problem)
     except RpcError as problem:
         return problem.message
 
@@ -219,8 +218,7 @@ async def _wards(session: Session, rest: str, forker: MakeFork) -> str:
     wards = session.entity.circle.wards.declared()
     rows = "\n".join(f"| `{name}` | {_value(value)} |" for name, value in wards.items())
     answers = "".join(
-        f"\n- {'allowed' if each.allowed else 'refused'}: `{each.tool}` {_quoted(shared().text(each.pattern))}"
-        for each in granted
+        f"\n- {'allowed' if each.allowed else 'refused'}: `{each.tool}` {_quoted(each.pattern)}" for each in granted
     )
     remembered = (
         f'\n\nYour "always" answers in this session (`/wards forget` deletes them):\n{answers}' if answers else ""

@@ -32,7 +32,6 @@ class TurnWithoutEntity:
         from cantrip_acp.core.event_hub import EventHub
         from cantrip_acp.gates.executor import GateExecutor
         from cantrip_acp.telemetry import tracing
-        from cantrip_acp.text.redaction import shared
 
         self.wards: Wards = circle.wards
         self.entity_id = "e_shell"
@@ -44,7 +43,7 @@ class TurnWithoutEntity:
         self.answers: list[Any] = []
         self._trace = tracing.trace_from(None)
         self.trace_id = self._trace.trace_id
-        self._executor = GateExecutor(circle, hub=EventHub(), redactor=shared())
+        self._executor = GateExecutor(circle, hub=EventHub())
         self._calls = 0
 
     @property
@@ -101,7 +100,6 @@ async def run_command(session: Session, command: str) -> str:
     from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.mediums.bash import BashMedium
-    from cantrip_acp.text.redaction import shared
     from cantrip_acp.types.messages import ToolCall
     from cantrip_acp.types.records import new_id
 
@@ -122,6 +120,6 @@ async def run_command(session: Session, command: str) -> str:
     if turn.partial is not None:
         output = msgspec.structs.replace(turn.partial[0], error=_STOPPED)
         await turn.partial[1].end(output)
-    text = shared().text(f"$ {command}\n{medium.observe(output)}")
+    text = f"$ {command}\n{medium.observe(output)}"
     session.next_context.append(ContextBlock(text, title="a command that the user ran in the sandbox", source="user"))
     return "" if turn.begun else _STOPPED

@@ -14,7 +14,6 @@ Errors that the other side gets (ACP, Errors). None of them ends the connection,
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
@@ -47,10 +46,11 @@ from cantrip_acp.acp.wire.jsonrpc import (
 )
 from cantrip_acp.acp.wire.send_queue import HIGH_WATER, ByteSender, SendQueue
 from cantrip_acp.text import codecs
+from cantrip_acp.text.logs import logger
 
 __all__ = ["Connection", "Disconnected", "Method", "Request", "RpcError"]
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 MAX_IN_FLIGHT = 1024
 """The largest number of open requests of the other side."""
@@ -63,6 +63,9 @@ GRACE = 0.5
 
 FLUSH_SECONDS = 0.2
 """Seconds to write the last replies after the end of the connection."""
+
+_ACTS = ("fs/", "terminal/", "mcp/")
+"""Requests that do something in the client. What is written into a file there is what the entity wrote."""
 
 LINES_AT_ONCE = 64
 """Lines that are handled in a row before other tasks may run."""
@@ -143,8 +146,10 @@ class Connection:
         leftover: bytes = b"",
         max_line: int = MAX_LINE,
         check_request: Callable[[str], None] | None = None,
+        masked: bool = False,
     ) -> None:
-        """``leftover`` holds bytes that were already read from the input. ``check_request`` gets the method of each
+        """``masked``: known secrets are masked in what is sent, except in requests that act (`_ACTS`).
+        ``leftover`` holds bytes that were already read from the input. ``check_request`` gets the method of each
         request, and raises `RpcError` if the request is not allowed now."""
         self._receive = receive
         self._methods = methods
@@ -153,6 +158,7 @@ class Connection:
         self._max_line = max_line
         self._check_request = check_request
         self._send_queue = SendQueue(send)
+        self._masked = masked
         self._requests: set[Request] = set()
         self._request_done = anyio.Event()
         self._pending: dict[int, _Pending] = {}
@@ -179,13 +185,13 @@ class Connection:
     async def notify(self, method: str, params: Any) -> None:
         """Send a notification. Waits while the other side is slow."""
         queue = self._send_queue
-        queue.put(Notification(method, params))
+        queue.put(Notification(method, params), masked=self._masked)
         if queue.waiting > HIGH_WATER:
             await queue.wait_for_space()
 
     def notify_now(self, method: str, params: Any) -> None:
         """Send a notification without waiting for a slow reader."""
-        self._send_queue.put(Notification(method, params))
+        self._send_queue.put(Notification(method, params), masked=self._masked)
 
     async def request(self, method: str, params: Any, result: Any = Any) -> Any:
         """Send a request, and return the answer as the type ``result``.
@@ -198,7 +204,8 @@ class Connection:
         self._last_id += 1
         number = self._last_id
         pending = self._pending[number] = _Pending()
-        self._send_queue.put(OutgoingRequest(number, method, params))
+        reports = self._masked and not method.startswith(_ACTS)
+        self._send_queue.put(OutgoingRequest(number, method, params), masked=reports)
         try:
             await pending.done.wait()
         except BaseException:
@@ -458,7 +465,7 @@ class Connection:
 
     def _send_result(self, request: Request, result: Any) -> None:
         if request.id is not None:
-            self._send_queue.put(Reply(request.id.raw, {} if result is None else result))
+            self._send_queue.put(Reply(request.id.raw, {} if result is None else result), masked=self._masked)
         for send in request.after:
             send()
 

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from cantrip_acp.text import codecs
+from cantrip_acp.text.redaction import shared
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -50,7 +51,11 @@ class ErrorObject(msgspec.Struct, omit_defaults=True):
     @classmethod
     def of(cls, error: RpcError) -> ErrorObject:
         """The error in the form that is sent. A message of several lines is also sent whole, as ``details`` of the data."""
+        clean = shared().diagnostic
+        error = RpcError(error.code, clean(error.message), error.data)
         message, data = one_line(error.message), error.data
+        if isinstance(data, dict):
+            data = {k: clean(v) if isinstance(v, str) else v for k, v in data.items()}
         if len(error.message.strip().splitlines()) > 1 and isinstance(data, dict | None):
             known = data or {}
             if not any(isinstance(each, str) and one_line(each) in message and "\n" in each for each in known.values()):

@@ -12,6 +12,8 @@ from typing import Any, Protocol, cast
 import anyio
 import msgspec
 
+from cantrip_acp.text.redaction import shared
+
 HIGH_WATER = 64 * 1024
 """Queued bytes at which senders start to wait."""
 
@@ -43,17 +45,20 @@ class SendQueue:
         """The number of bytes that are queued or being written."""
         return len(self._buffer) + self._writing
 
-    def put(self, message: Any) -> None:
-        """Queue one message: a struct or plain data."""
+    def put(self, message: Any, *, masked: bool = False) -> None:
+        """Queue one message: a struct or plain data. If it is to be ``masked``, known secrets in it are."""
         if self.broken:
             return
         buffer = self._buffer
         start = len(buffer)
         try:
             self._encoder.encode_into(message, buffer, start)
+            if masked and shared().holds_encoded(buffer, start):
+                self._encoder.encode_into(shared().masked(message), buffer, start)
         except (UnicodeEncodeError, OverflowError, ValueError, TypeError):
             # Text of a model may hold lone surrogates, and data may hold integers beyond 64 bits.
             del buffer[start:]
+            message = shared().masked(message) if masked else message
             buffer += json.dumps(_json_compatible(msgspec.to_builtins(message, enc_hook=repr, str_keys=True))).encode()
         buffer += b"\n"
         if not start:

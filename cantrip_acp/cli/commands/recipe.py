@@ -326,9 +326,11 @@ def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str,
 def _runs(server: Mapping[str, Any]) -> str:
     """The command of an MCP server, or its address without a password and a query."""
     if server.get("command"):
-        return shared().diagnostic(shlex.join([server["command"], *server.get("args", ())]))
-    parts = urlsplit(server["url"])
-    return shared().diagnostic(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))
+        said = shlex.join([server["command"], *server.get("args", ())])
+    else:
+        parts = urlsplit(server["url"])
+        said = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return shared().diagnostic(said)
 
 
 def _loom(found: Recipe) -> dict[str, Any]:

@@ -37,7 +37,6 @@ from cantrip_acp.cli.session.setup import (
     state_option,
 )
 from cantrip_acp.files.installation import install_command
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import CantripError
 
 if TYPE_CHECKING:
@@ -255,7 +254,7 @@ class _Talk:
         for text in queue.before(typed) if queue is not None else typed:
             words = text.strip()
             if words and (line is not None or (not self._terminal and not words.startswith("/"))):
-                output.show_prompt(shared().text(words))
+                output.show_prompt(words)
             if words in ("/quit", "/exit") or (self._terminal and words in ("quit", "exit")):
                 break
             if words == "/clear":

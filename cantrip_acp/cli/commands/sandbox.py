@@ -309,9 +309,8 @@ async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, st
     from cantrip_acp.mediums.bash import BashMedium, BashSession
     from cantrip_acp.sandbox import Running
     from cantrip_acp.telemetry import tracing
-    from cantrip_acp.text.redaction import shared
 
-    executor = GateExecutor(circle, hub=EventHub(), redactor=shared())
+    executor = GateExecutor(circle, hub=EventHub())
     trace = tracing.trace_from(None)
     running: list[Running] = []
     answers: list[str] = []

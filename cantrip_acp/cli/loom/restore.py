@@ -111,7 +111,6 @@ def restore_files(
     from cantrip_acp.checkpoints.restore import finish_restores, make_plan, run_plan
     from cantrip_acp.checkpoints.store import Store
     from cantrip_acp.core.lifecycle.checkpoints import chain_key, files_record, state_of, target_of_turn
-    from cantrip_acp.text.redaction import shared
 
     def action(step: Step) -> str:
         return "delete" if step.then is None else "merge" if step.merged else "write"
@@ -133,8 +132,8 @@ def restore_files(
             left.update(outcome.skipped)
             if outcome.checkpoint is not None:
                 entity = loom.places[last_turn].entity_id
-                ref, mask = str(kept.ref), shared().text
-                loom.append(files_record(outcome.checkpoint, last_turn, entity, ref, workspace, mask, turn_id))
+                ref = str(kept.ref)
+                loom.append(files_record(outcome.checkpoint, last_turn, entity, ref, workspace, turn_id))
     restored = {path: action(step) for path, step in sorted(done.items())}
     return Restored(workspace, dry_run, restored, dict(plan.conflicts), left)
 

@@ -16,7 +16,6 @@ from cantrip_acp.cli.render.renderer import Renderer
 from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.crystals.human import working_clock
 from cantrip_acp.gates.contract import as_text
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
 from cantrip_acp.types import events
 from cantrip_acp.types.errors import GateFault
@@ -71,7 +70,7 @@ class CastText:
 
     def show_intent(self, words: str) -> None:
         """Show the user's intent at the beginning of a cast."""
-        self.renderer.show_prompt(shared().text(words))
+        self.renderer.show_prompt(words)
         self.begin()
 
     def begin(self) -> None:

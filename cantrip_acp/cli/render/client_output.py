@@ -16,7 +16,6 @@ from cantrip_acp.cli.render.renderer import Renderer
 from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.cli.session.questions import option_name
 from cantrip_acp.crystals.human import working_clock
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
 
 _MOST_JUNK = 3
@@ -154,7 +153,7 @@ class ClientText:
     def show_lines(self, text: str) -> None:
         """Show a remark about what the user typed."""
         for line in text.splitlines():
-            self.renderer.show_note(clean_line(shared().text(line), 300))
+            self.renderer.show_note(clean_line(line, 300))
         self.screen.flush()
 
     def show_answer(self, text: str) -> None:

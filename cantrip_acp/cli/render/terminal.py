@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, Final, TextIO, cast
 
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import Cleaner, StyledCleaner, clean
 from cantrip_acp.types.styled import Styled, join
 
@@ -110,7 +111,7 @@ class Screen:
         terminal itself wraps, so that a path or a command can be copied in one piece.
         """
         if self._console is None:
-            text = "".join(clean(part[0] if isinstance(part, tuple) else part) for part in parts)
+            text = "".join(_shown(part[0] if isinstance(part, tuple) else part) for part in parts)
             self.raw(f"{' ' * indent}{text}\n")
             self.flush()
             return
@@ -119,7 +120,7 @@ class Screen:
         out = Text()
         for part in parts:
             text, style = part if isinstance(part, tuple) else (part, "")
-            out.append(clean(text), style)
+            out.append(_shown(text), style)
         first = " " * indent
         if self.width is None or whole:
             self._console.print(Text(first) + out, soft_wrap=True)
@@ -134,6 +135,7 @@ class Screen:
     def line_with_bar(self, text: str | Styled, style: str = "", *, indent: int = 2) -> None:
         """Write one line of output behind a bar. On a terminal, a long line is cut into pieces, and each has the bar."""
         styled = text if isinstance(text, Styled) else Styled(text)
+        styled = shared().masked(styled)
         if (cleaned := clean(styled.text)) != styled.text:
             styled = Styled(cleaned)
         if self._console is None:
@@ -180,7 +182,7 @@ class Screen:
         indent = len(mark) + 1
         options = self._console.options.update(width=max((self.width or 80) - indent, 20))
         rendered = self._console.render_lines(
-            LeftMarkdown(text, code_theme="ansi_dark", hyperlinks=False), options, pad=False
+            LeftMarkdown(shared().masked(text), code_theme="ansi_dark", hyperlinks=False), options, pad=False
         )
         while rendered and not "".join(segment.text for segment in rendered[0]).strip():
             rendered.pop(0)
@@ -255,6 +257,11 @@ class _LiveTerminal(io.TextIOBase):
         # A terminal that has become narrower has wrapped the lines.
         rows, self._shown = sum(max(-(-width // columns), 1) for width in shown), []
         return "" if not rows else "\r\x1b[J" if rows == 1 else f"\r\x1b[{rows - 1}A\x1b[J"
+
+
+def _shown(text: str) -> str:
+    """A text as a person may see it."""
+    return clean(shared().masked(text))
 
 
 def _without_tabs(styled: Styled) -> Styled:

@@ -55,7 +55,7 @@ class OwnAgent(SessionFactory):
         from cantrip_acp.acp.wire.connection import Connection
 
         agent = Agent(self)
-        await agent.serve(Connection(receive, send, agent.methods(), check_request=agent.check_request))
+        await agent.serve(Connection(receive, send, agent.methods(), check_request=agent.check_request, masked=True))
 
     def make_crystal(self, recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
         if value is None or effort is not None:

@@ -19,6 +19,8 @@ import click
 from cantrip_acp.cli.render.from_acp import get_text
 from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.text.sanitize import clean_line
+from cantrip_acp.types.errors import CrystalError, GateError
+from cantrip_acp.types.events import QUESTION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -246,24 +248,23 @@ class TerminalQuestions:
     def _show(self, question: Question) -> None:
         from cantrip_acp.acp.permissions.request import escape_invisible
         from cantrip_acp.cli.render.renderer import relative_path, unified_diff
-        from cantrip_acp.text.redaction import shared
 
-        screen, redact = self._screen, shared().text
+        screen = self._screen
         screen.end_message()
-        title = escape_invisible(redact(" ".join(question.title.split())))
+        title = escape_invisible(" ".join(question.title.split()))
         screen.blank()
         screen.line(("? ", "bold yellow"), (f"{question.tool}: ", "bold"), title if not question.text else "")
-        lines = escape_invisible(redact(question.text)).splitlines() if question.text else []
+        lines = escape_invisible(question.text).splitlines() if question.text else []
         for line in lines[:_MOST_LINES]:
             screen.line_with_bar(line, indent=4)
         if len(lines) > _MOST_LINES:
             screen.line((f"… {len(lines) - _MOST_LINES:,} more lines …", "dim italic"), indent=4)
         for diff in question.diffs:
-            old = None if diff.old_text is None else escape_invisible(redact(diff.old_text))
-            path, new = relative_path(diff.path, self._folder), escape_invisible(redact(diff.new_text))
+            old = None if diff.old_text is None else escape_invisible(diff.old_text)
+            path, new = relative_path(diff.path, self._folder), escape_invisible(diff.new_text)
             for line, style in unified_diff(path, old, new, limit=_MOST_LINES):
                 screen.line_with_bar(line, style, indent=4)
-        always = escape_invisible(redact(question.allowing_text))
+        always = escape_invisible(question.allowing_text)
         green, red = "bold green", "bold red"
         allowing: list[str | tuple[str, str]]
         if question.edits:
@@ -295,12 +296,9 @@ class TerminalAnswers:
         from cantrip_acp.cli.session.questions import Questions
         from cantrip_acp.gates.contract import GateReply
         from cantrip_acp.gates.interaction.ask_user import title
-        from cantrip_acp.text.redaction import shared
-        from cantrip_acp.types.errors import CrystalError, GateError
-        from cantrip_acp.types.events import QUESTION
 
         def shown(text: str) -> str:
-            return escape_invisible(shared().text(text))
+            return escape_invisible(text)
 
         question = args["question"]
         schema = form_schema("Answer", [(choice, shown(choice)) for choice in args.get("choices", ())])

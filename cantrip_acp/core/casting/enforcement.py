@@ -53,7 +53,7 @@ def known_at_start(entity: EntityState) -> list[str]:
 
 
 def at_end(entity: EntityState, cast: CastState) -> tuple[str, ...]:
-    """The wards of a cast that could not be enforced, or not exactly, and why. Known secrets are masked."""
+    """The wards of a cast that could not be enforced, or not exactly, and why."""
     wards, usage = entity.circle.wards, cast.usage
     found = []
     if wards.max_cost_usd is not None and usage.queries_without_cost:
@@ -68,7 +68,7 @@ def at_end(entity: EntityState, cast: CastState) -> tuple[str, ...]:
             f"max_total_tokens cannot be enforced exactly: the usage of {_count_text(usage.queries_without_usage)} was not "
             f"reported in full; it was estimated at {cast.estimated:,} tokens."
         )
-    return tuple(entity.redactor.text(each) for each in found)
+    return tuple(found)
 
 
 def _count_text(queries: int) -> str:

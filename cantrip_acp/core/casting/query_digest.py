@@ -7,7 +7,7 @@ for each message, so that a long session hashes each message only once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import msgspec
 
 from cantrip_acp.loom.stores.rows import mend
 from cantrip_acp.text.json_data import plain
+from cantrip_acp.text.redaction import as_recorded
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.call import Call
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
 _PART_BYTES = 16
 _BYTES = 12
 """Of the digest of a query: 96 bits, 24 hex digits."""
-
-_MASKED = frozenset({"context", "knowledge", "intent", "steering", "fold"})
-"""The kinds of messages whose text may have a secret that the loom has masked. All others come from the loom's records."""
-
-Mask = Callable[[str], str]
 
 
 class QueryDigest:
@@ -44,27 +40,25 @@ class QueryDigest:
         self._tools: tuple[tuple[ToolDefinition, ...], bytes] = ((), b"")
         self._parameters: tuple[Call | None, bytes] = (None, b"")
 
-    def digest(
-        self, messages: Sequence[Message], tools: tuple[ToolDefinition, ...], call: Call, mask: Mask | None = None
-    ) -> str:
-        """The digest of a query in hex digits. ``mask`` masks secrets as the loom does."""
-        self._read(messages, mask)
+    def digest(self, messages: Sequence[Message], tools: tuple[ToolDefinition, ...], call: Call) -> str:
+        """The digest of a query in hex digits."""
+        self._read(messages)
         hasher = self._hasher.copy()
         hasher.update(self.tools_hash(tools))
         hasher.update(self._parameters_hash(call))
         found: str = hasher.hexdigest()
         return found
 
-    def _read(self, messages: Sequence[Message], mask: Mask | None) -> None:
+    def _read(self, messages: Sequence[Message]) -> None:
         known, count = self._known, len(self._known)
         if count > len(messages) or not all(map(is_, known, messages)):
             # A fold, a cut or new knowledge replaced messages; the others keep their hash.
             before = dict(zip(map(id, known), self._parts, strict=True))
-            self._parts = [before.get(id(each)) or _message_hash(each, mask) for each in messages]
+            self._parts = [before.get(id(each)) or _hash(each) for each in messages]
             self._hasher = _hasher()
             self._hasher.update(b"".join(self._parts))
         else:
-            new = [_message_hash(each, mask) for each in messages[count:]]
+            new = [_hash(each) for each in messages[count:]]
             self._parts += new
             self._hasher.update(b"".join(new))
             known += messages[count:]
@@ -87,18 +81,12 @@ class QueryDigest:
         return found
 
 
-def _message_hash(message: Message, mask: Mask | None) -> bytes:
-    if mask is not None and message.kind in _MASKED and message.content:
-        masked = mask(message.content)
-        message = msgspec.structs.replace(message, content=masked) if masked != message.content else message
-    return _hash(message)
-
-
 def _hash(data: Any) -> bytes:
+    # As the loom's records have it, of which readers make the same query.
+    data = as_recorded(data)
     try:
         encoded = msgspec.json.encode(data, order="deterministic")
     except UnicodeEncodeError:
-        # As records have it.
         encoded = msgspec.json.encode(mend(msgspec.to_builtins(data)), order="deterministic")
     return hashlib.blake2b(encoded, digest_size=_PART_BYTES).digest()
 

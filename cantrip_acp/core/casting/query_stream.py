@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from cantrip_acp.crystals.contract import Response
-from cantrip_acp.text.redaction import Pieces
+from cantrip_acp.text.redaction import Pieces, beginning
 from cantrip_acp.types import events
-from cantrip_acp.types.messages import ToolCall
+from cantrip_acp.types.errors import CrystalError
 from cantrip_acp.types.records import Rejection, Utterance, VoidedAttempt, new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.core.state import CastState, EntityState
     from cantrip_acp.crystals.contract import Delta
-    from cantrip_acp.text.redaction import Redactor
-    from cantrip_acp.types.errors import CrystalError
 
 VOID_LIMIT = 4000
 """Characters that a loom keeps of a void attempt's text, and of its thinking."""
-
-
-def with_masked_names(response: Response, redactor: Redactor) -> Response:
-    """The response, with secrets masked in the names and ids of its calls. No gate has such a name, so nothing is lost."""
-    calls = response.tool_calls
-    if not redactor.active or not calls:
-        return response
-    masked = tuple(ToolCall(redactor.text(c.id), redactor.text(c.gate), c.args) for c in calls)
-    return response if masked == calls else msgspec.structs.replace(response, tool_calls=masked)
 
 
 class QueryStream:
@@ -44,7 +31,7 @@ class QueryStream:
         self._kind = "text"
         self._streamed: dict[str, list[str]] = {}
         # A secret may be split over several pieces.
-        self._masked = Pieces(entity.redactor)
+        self._masked = Pieces()
 
     async def emit(self, delta: Delta) -> None:
         if not delta.text:
@@ -58,9 +45,8 @@ class QueryStream:
         await self._send(self._masked.feed(delta.text))
 
     def streamed(self) -> Utterance:
-        """The text and the thinking received so far, with secrets masked."""
-        mask = self._entity.redactor.text
-        said = {kind: mask("".join(pieces)) for kind, pieces in self._streamed.items()}
+        """The text and the thinking received so far."""
+        said = {kind: "".join(pieces) for kind, pieces in self._streamed.items()}
         return Utterance(said.get("text"), said.get("thought"))
 
     async def finish(self) -> None:
@@ -75,18 +61,17 @@ class QueryStream:
     async def void(self, error: CrystalError) -> str:
         """Record what was streamed of this attempt, or its rejected answer, as void, and report it to readers.
 
-        Returns the error's text with secrets masked.
+        Returns the error's text.
         """
-        said = self.streamed()
+        said, message = self.streamed(), str(error)
         self._masked.end()
         self._streamed = {}
-        message = self._entity.redactor.diagnostic(str(error))
         shown = bool(said.content or said.thinking)
         if isinstance(error.answer, Response):
-            self._cast.voided.append(self._rejected(error, error.answer, message[:VOID_LIMIT]))
+            self._cast.voided.append(self._rejected(error, error.answer, beginning(message, VOID_LIMIT)))
         elif shown:
-            content, thinking = (text and text[:VOID_LIMIT] for text in (said.content, said.thinking))
-            self._cast.voided.append(VoidedAttempt(self.attempt, message[:VOID_LIMIT], content, thinking))
+            content, thinking = (text and beginning(text, VOID_LIMIT) for text in (said.content, said.thinking))
+            self._cast.voided.append(VoidedAttempt(self.attempt, beginning(message, VOID_LIMIT), content, thinking))
         if shown:
             if self._entity.hub.active:
                 await self._entity.hub.send(
@@ -97,23 +82,20 @@ class QueryStream:
     def _rejected(self, error: CrystalError, answer: Response, message: str) -> VoidedAttempt:
         """The record of a whole answer that is not used."""
         entity = self._entity
-        content, thinking = (text and entity.redactor.text(text) for text in (answer.content, answer.thinking))
         sampled = answer.sampled
         if sampled is not None:
             context = entity.context
-            masked = (content, thinking) != (answer.content, answer.thinking)
-            sampled = entity.token_log.reduce_rejected(
-                sampled, context.messages, context.folded, entity.redactor, masked=masked
-            )
-        said = bool(answer.content and answer.content.strip())
-        why: Rejection = "malformed" if answer.tool_calls else "no_call" if said else "empty"
+            said = (answer.content, answer.thinking)
+            sampled = entity.token_log.reduce_rejected(sampled, context.messages, context.folded, said=said)
+        spoke = bool(answer.content and answer.content.strip())
+        why: Rejection = "malformed" if answer.tool_calls else "no_call" if spoke else "empty"
         if why == "empty" and answer.stop_reason == "length":
             why = "cut"
         return VoidedAttempt(
             self.attempt,
             message,
-            content,
-            thinking,
+            answer.content,
+            answer.thinking,
             rejected=why,
             stop_reason=answer.stop_reason,
             usage=answer.usage.counted(),

@@ -7,15 +7,15 @@ the square of the number of turns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cantrip_acp.crystals.logprobs import common_prefix_length
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.messages import SampledTokens
 
 if TYPE_CHECKING:
-    from cantrip_acp.text.redaction import Redactor
     from cantrip_acp.types.messages import Message
 
 
@@ -31,11 +31,11 @@ class TokenLog:
         """Whether a rejected answer of the present query holds a secret. The prompt of the next attempt may contain it."""
 
     def reduce_rejected(
-        self, sampled: SampledTokens, messages: Sequence[Message], folded: int, redactor: Redactor, *, masked: bool
+        self, sampled: SampledTokens, messages: Sequence[Message], folded: int, *, said: Any
     ) -> SampledTokens | None:
         """The tokens to store of an answer that was rejected. They are reduced like those of the turn that follows."""
-        masked = masked or _tokens_hold_secret(sampled, redactor)
-        secret = self._holds_secret(messages, folded, redactor) or self._hidden
+        masked = _hold_secret(sampled, said)
+        secret = self._holds_secret(messages, folded) or self._hidden
         self._hidden = self._hidden or masked
         if masked:
             return None
@@ -45,17 +45,17 @@ class TokenLog:
         return msgspec.structs.replace(sampled, prompt_ids=sampled.prompt_ids[shared:], prompt_from=shared)
 
     def reduce(
-        self, sampled: SampledTokens, messages: Sequence[Message], folded: int, redactor: Redactor, *, masked: bool
+        self, sampled: SampledTokens, messages: Sequence[Message], folded: int, *, said: Any
     ) -> SampledTokens | None:
         """The tokens to store in the turn's record.
 
         ``messages`` are those of its query; ``folded`` is the number of turns that a summary replaced. Tokens can be
-        decoded to text. So if words were ``masked``, or if the response's tokens hold a secret that no word shows, the
-        response's tokens are not stored, and if a message holds a secret, the prompt's tokens are not stored.
+        decoded to text. So if what was ``said`` or the tokens themselves hold a secret, the response's tokens are not
+        stored, and if a message holds a secret, the prompt's tokens are not stored.
         """
-        masked = masked or _tokens_hold_secret(sampled, redactor)
+        masked = _hold_secret(sampled, said)
         whole = sampled.prompt_ids + sampled.ids
-        secret = self._holds_secret(messages, folded, redactor) or self._hidden
+        secret = self._holds_secret(messages, folded) or self._hidden
         self._hidden = False
         if masked:
             self._sequence = ()
@@ -67,20 +67,16 @@ class TokenLog:
         self._sequence = whole
         return msgspec.structs.replace(sampled, prompt_ids=sampled.prompt_ids[shared:], prompt_from=shared)
 
-    def _holds_secret(self, messages: Sequence[Message], folded: int, redactor: Redactor) -> bool:
+    def _holds_secret(self, messages: Sequence[Message], folded: int) -> bool:
         """Whether any message has a secret. Only new messages are checked."""
         if folded != self._folded or len(messages) < self._checked:
             self._checked, self._folded, self._secret = 0, folded, False
-        if redactor.active and not self._secret:
-            for message in messages[self._checked :]:
-                texts = [message.content, message.thinking, *(call.args for call in message.tool_calls)]
-                if any(text and redactor.text(text) != text for text in texts):
-                    self._secret = True
-                    break
+        if not self._secret:
+            self._secret = any(map(shared().holds, messages[self._checked :]))
         self._checked = len(messages)
         return self._secret
 
 
-def _tokens_hold_secret(sampled: SampledTokens, redactor: Redactor) -> bool:
-    """Whether the text of the tokens has a secret. It may have more than the answer: a call without a name, for example."""
-    return redactor.active and redactor.text(sampled.text) != sampled.text
+def _hold_secret(sampled: SampledTokens, said: Any) -> bool:
+    """Whether a response has a secret. Its tokens may have more than the answer: a call without a name, for example."""
+    return shared().holds(said) or shared().holds(sampled.text)

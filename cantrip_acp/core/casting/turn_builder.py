@@ -162,7 +162,7 @@ class TurnBuilder:
         self._delegated = False
         """Whether the loom has the turn that the running children hang on."""
         self._group: _Group | None = None
-        self._utterance_cache: tuple[Utterance, bool] | None = None
+        self._utterance_cache: Utterance | None = None
 
     @property
     def wards(self) -> Wards:
@@ -359,7 +359,7 @@ class TurnBuilder:
         ids = (self.id, parent_id, entity.cantrip_id, entity.id, self.cast.id, sequence)
         if self.parts:
             return UtteranceRecord(*ids, _NOTHING, gates, program, self.parts[0].id, model=response.model)
-        said = self._utterance()[0]
+        said = self._utterance()
         return UtteranceRecord(
             *ids,
             said,
@@ -375,8 +375,8 @@ class TurnBuilder:
             query=self.cast.sent,
         )
 
-    def _utterance(self) -> tuple[Utterance, bool]:
-        """The utterance as the loom stores it, and whether a secret was masked in it."""
+    def _utterance(self) -> Utterance:
+        """What the entity said, for the loom."""
         if self._utterance_cache is not None:
             return self._utterance_cache
         response = self.response
@@ -388,17 +388,8 @@ class TurnBuilder:
         provider = freeze(response.provider) if response.provider is not None else msgspec.UNSET
         by_text = True if response.text_calls and response.tool_calls else msgspec.UNSET
         calls = tuple(response.tool_calls)
-        utterance = Utterance(response.content, response.thinking, calls, code, provider, by_text)
-        masked = False
-        if self.entity.redactor.active:
-            said, utterance = utterance, _redacted(utterance, self.entity.redactor.text)
-            masked = said != utterance
-            if provider is not msgspec.UNSET and self.entity.redactor.data(provider) != provider:
-                # Signed data cannot be masked and stay valid. Without them the crystal gets its words back as plain
-                # text.
-                utterance = msgspec.structs.replace(utterance, provider=msgspec.UNSET)
-        self._utterance_cache = utterance, masked
-        return self._utterance_cache
+        said = self._utterance_cache = Utterance(response.content, response.thinking, calls, code, provider, by_text)
+        return said
 
     def _request(self) -> RequestParameters | None:
         """The parameters as they were sent. If the crystal does not report them, those of the call."""
@@ -443,9 +434,6 @@ class TurnBuilder:
         """The turn's record for the loom."""
         if self.parts:
             return self._close_continuation(reason=reason, parent_id=parent_id, sequence=sequence)
-        utterance, masked = self._utterance()
-        redactor = self.entity.redactor
-        outputs = [o.masked(redactor) for o in self.outputs] if redactor.active else self.outputs
         return Turn(
             id=self.id,
             parent_id=parent_id,
@@ -453,10 +441,10 @@ class TurnBuilder:
             entity_id=self.entity.id,
             cast_id=self.cast.id,
             sequence=sequence,
-            utterance=utterance,
-            observation=_observation(self.results, outputs),
+            utterance=self._utterance(),
+            observation=_observation(self.results, self.outputs),
             gate_calls=tuple(self.gate_calls),
-            metadata=self._metadata(self._sampled_record(masked=masked)),
+            metadata=self._metadata(self._sampled_record()),
             terminated=reason in TERMINATIONS,
             truncated=reason is not None and reason not in TERMINATIONS,
             reason=reason,
@@ -464,8 +452,6 @@ class TurnBuilder:
 
     def _close_continuation(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
         """The record of what an utterance did after a delegation. Its text and usage are in the first part."""
-        redactor = self.entity.redactor
-        outputs = [o.masked(redactor) for o in self.outputs] if redactor.active else self.outputs
         return Turn(
             id=self.id,
             parent_id=parent_id,
@@ -474,7 +460,7 @@ class TurnBuilder:
             cast_id=self.cast.id,
             sequence=sequence,
             continues=self.parts[0].id,
-            observation=_observation(self.results, outputs),
+            observation=_observation(self.results, self.outputs),
             gate_calls=tuple(self.gate_calls),
             metadata=TurnMetadata(
                 duration_ms=max((time.perf_counter() - self.started) * 1000, 0.001),
@@ -487,28 +473,15 @@ class TurnBuilder:
             reason=reason,
         )
 
-    def _sampled_record(self, *, masked: bool) -> SampledTokens | msgspec.UnsetType:
+    def _sampled_record(self) -> SampledTokens | msgspec.UnsetType:
         """The response's tokens as the record stores them; usually absent."""
         if self.response.sampled is None:
             return msgspec.UNSET
-        entity = self.entity
-        context = entity.context
-        kept = entity.token_log.reduce(
-            self.response.sampled, context.messages, context.folded, entity.redactor, masked=masked
+        context = self.entity.context
+        kept = self.entity.token_log.reduce(
+            self.response.sampled, context.messages, context.folded, said=self._utterance()
         )
         return freeze_record(kept) if kept is not None else msgspec.UNSET
-
-
-def _redacted(said: Utterance, redact: Callable[[str], str]) -> Utterance:
-    """A copy with every secret masked. Gate records need no masking: the executor has masked them."""
-    changes: dict[str, Any] = {}
-    for name in said.__struct_fields__:
-        value = getattr(said, name)
-        if isinstance(value, str):
-            changes[name] = redact(value)
-        elif name == "tool_calls":
-            changes[name] = tuple(ToolCall(c.id, c.gate, redact(c.args)) for c in value)
-    return msgspec.structs.replace(said, **changes)
 
 
 def _observation(results: Sequence[GateRecord], outputs: Sequence[Output]) -> Observation:

@@ -6,7 +6,6 @@ the messages as too long.
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from cantrip_acp.crystals.contract import Delta, Query, Response, input_limit
 from cantrip_acp.crystals.retry import metered
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.json_data import freeze_record
+from cantrip_acp.text.logs import logger
 from cantrip_acp.text.redaction import Pieces
 from cantrip_acp.types import events
 from cantrip_acp.types.errors import ContextLimitError, CrystalError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.state import EntityState
     from cantrip_acp.loom.loom import Loom
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 VARIABLE = "folded_turns"
 """The variable with the folded turns in a code circle. Each turn is as the loom has it."""
@@ -120,7 +120,7 @@ async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_par
     )
     summary = None if answered is None else answered.content
     variable = VARIABLE if getattr(entity.circle.medium, "remembers_folds", False) else None
-    shown = entity.redactor.text(context.fold(keep, summary, variable))
+    shown = context.fold(keep, summary, variable)
     entity.requests.folded()
     loom = entity.loom
     loom.append(
@@ -166,12 +166,11 @@ def _sample(entity: EntityState, answered: Response | None, messages: Sequence[M
     """What a fold's record says about the query of its summary: its tokens, if the summarizer reports them, and its text."""
     if answered is None or answered.sampled is None:
         return {}
-    mask = entity.redactor.text
-    answer = mask(answered.content or "")
+    answer = answered.content or ""
     # The query has a sequence of its own: it continues no turn.
-    kept = TokenLog().reduce(answered.sampled, messages, 0, entity.redactor, masked=answer != (answered.content or ""))
+    kept = TokenLog().reduce(answered.sampled, messages, 0, said=answer)
     return {
-        "summary": SummaryQuery(mask(messages[-1].content or ""), answer),
+        "summary": SummaryQuery(messages[-1].content or "", answer),
         "stop_reason": msgspec.UNSET if answered.stop_reason is None else answered.stop_reason,
         "request": msgspec.UNSET if answered.request is None else answered.request,
         "sampled": msgspec.UNSET if kept is None else freeze_record(kept),
@@ -215,7 +214,7 @@ async def _summary(
         response = await metered(crystal, query, stream.emit, used.append)
         await stream.finish()
     except CrystalError as error:
-        _log.warning("the summarizer failed, a digest by rule stands in: %s", entity.redactor.diagnostic(str(error)))
+        _log.warning("the summarizer failed, a digest by rule stands in: %s", error)
         return None, [], sum(used, NO_USAGE)
     else:
         used.append(response.usage.counted())
@@ -238,7 +237,7 @@ class _SummaryStream:
         self._cast = cast
         self._turn_id = turn_id
         # A secret may be split over several pieces.
-        self._masked = Pieces(entity.redactor)
+        self._masked = Pieces()
 
     async def emit(self, delta: Delta) -> None:
         if delta.kind == "text" and self._entity.hub.active:

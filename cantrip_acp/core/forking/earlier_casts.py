@@ -16,7 +16,7 @@ from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.telemetry.tracing import trace_from
 from cantrip_acp.text.json_data import plain
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.redaction import as_recorded
 from cantrip_acp.types.errors import DefinitionError, LoomError
 from cantrip_acp.types.usage import NO_USAGE, Usage
 
@@ -200,7 +200,7 @@ class EarlierCasts:
                 known.setdefault(_key(own.intent, own.reference), []).append(casts)
         found: list[list[CastRecord]] = []
         for intent, reference in self._casts:
-            wanted = _key(shared().text(intent), UNSET if reference is None else shared().data(reference))
+            wanted = _key(*as_recorded((intent, UNSET if reference is None else reference)))
             found.append(known[wanted].pop(0) if known.get(wanted) else [])
         return found
 

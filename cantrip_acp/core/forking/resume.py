@@ -181,7 +181,7 @@ def _make_restore(entity: Entity, parts: Sequence[CastPart], last: str, kept: Ke
             except (SandboxError, LoomError) as failure:
                 # Run nothing instead: the variables are lost, and the entity and the user are told.
                 await entity.medium_session.discard()
-                problem = entity.redactor.diagnostic(str(failure.__cause__ or failure))
+                problem = str(failure.__cause__ or failure)
                 note = f"{STATE_NOTES['lost']} ({problem})"
         more = f" (but: {'; '.join(missing[:5])})" if missing else ""
         await entity.session()

@@ -186,7 +186,7 @@ class Checkpoints:
                     except (CheckpointError, OSError) as error:
                         # A session that is being closed has stopped it itself.
                         if not self._closed:
-                            self._fail(self._entity.redactor.diagnostic(str(error)))
+                            self._fail(str(error))
         return None
 
     def _unchanged(self) -> bool:
@@ -414,8 +414,7 @@ class Checkpoints:
         assert header is not None, "a cast has begun"
         ref = file_snapshots.ref_of(header.id, self._entity.id)
         workspace = os.path.realpath(str(self._entity.circle.workspace))
-        mask = self._entity.redactor.text
-        self._entity.loom.append(files_record(made, turn_id, entity_id, ref, workspace, mask, restored))
+        self._entity.loom.append(files_record(made, turn_id, entity_id, ref, workspace, restored))
 
     # --- restoring
 
@@ -570,7 +569,6 @@ def files_record(
     entity_id: str,
     ref: str,
     workspace: str,
-    mask: Callable[[str], str] = lambda text: text,
     restored: str | None = None,
 ) -> FilesRecord:
     """The loom's record of a checkpoint. ``restored`` is the turn whose files were restored ("" if none), for a restore."""
@@ -580,13 +578,12 @@ def files_record(
         if after is not None and not after.kept
     ]
     more = [f"and {len(left) - _NAMED} more"] if len(left) > _NAMED else []
-    missing = tuple(mask(line) for line in (*left[:_NAMED], *more))
     return FilesRecord(
         new_id("w"),
         turn_id,
         entity_id,
         ref=ref,
-        missing=missing,
+        missing=(*left[:_NAMED], *more),
         timestamp=now(),
         checkpoint=made.id,
         workspace=workspace,

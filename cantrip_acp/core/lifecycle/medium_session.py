@@ -157,14 +157,13 @@ class SessionKeeper:
 
         Returns what it does not contain, and why. A snapshot that could not be opened again is not offered.
         """
-        redactor = self._entity.redactor
         missing: dict[str, str] = {}
         try:
             snapshot = await session.snapshot(began.set)
             record = snapshot.record()
-            missing = {name: redactor.diagnostic(why) for name, why in snapshot.missing}
+            missing = dict(snapshot.missing)
         except SandboxError as error:
-            record = {"error": redactor.diagnostic(str(error))}
+            record = {"error": str(error)}
             missing = {"all variables": record["error"]}
         except asyncio.CancelledError:
             record = {"error": "the cast was stopped before the state could be kept"}

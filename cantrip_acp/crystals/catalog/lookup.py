@@ -16,7 +16,6 @@ the fields of `ModelInfo`. Each field overrides the same field of the shipped ta
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
@@ -30,9 +29,10 @@ from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.local.presets import LOCAL, PRESETS
 from cantrip_acp.files.paths import config_dir
 from cantrip_acp.text import codecs
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import DefinitionError
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 SHIPPED = Path(__file__).with_name("models.json")
 FILE = "models.toml"

@@ -6,7 +6,6 @@ Options: ``tools`` (native | text | auto), ``effort``, ``logprobs``, ``token_pro
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -22,6 +21,7 @@ from cantrip_acp.crystals.openai import chat_messages
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import public_address
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.types.messages import SampledTokens
 from cantrip_acp.types.usage import UNKNOWN_USAGE, Usage
@@ -31,7 +31,7 @@ _CUT_FROM = 1000
 _CLEARLY_MORE = 1.25
 
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class LocalCrystal(ChatCrystal):

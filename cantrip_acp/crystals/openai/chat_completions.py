@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from cantrip_acp.crystals.openai.tool_names import make_tool_calls, original_nam
 from cantrip_acp.crystals.refused_media import named_part
 from cantrip_acp.crystals.text_tools import RESULT, StreamedTextFilter, render_as_text, think_tags
 from cantrip_acp.crystals.tool_schemas import ToolSchemas
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import CrystalError, DefinitionError
 from cantrip_acp.types.messages import Message, RequestParameters
 from cantrip_acp.types.usage import UNKNOWN_USAGE, Usage
@@ -45,7 +45,7 @@ _LEFT_OVER = re.compile(
 )
 _KIMI = re.compile(r"kimi", re.IGNORECASE)
 """Matches the names of models that take only ids of calls of their own form."""
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ from cantrip_acp.gates.mcp.declaration import QUESTIONS, McpServer, ServerQuesti
 from cantrip_acp.gates.mcp.user_process import UserProcess
 from cantrip_acp.gates.sandbox_options import sandbox_options
 from cantrip_acp.sandbox import Sandbox, Service, clean, ensure_checked, interpreter, machine
+from cantrip_acp.text.logs import logger
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import CantripError, GateError, SandboxError
 from cantrip_acp.types.records import new_id
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView
     from cantrip_acp.types.styled import Styled
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 # The SDK logs failures with tracebacks and data. Callers already get these failures as errors.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
 # httpx2 logs each request with its whole URL, which may contain secrets.
@@ -56,8 +57,8 @@ class McpError(CantripError):
     """A server cannot be reached, or has ended. The text names the server. ``brief`` is the reason in a few words, without it."""
 
     def __init__(self, text: str, *, brief: str = "") -> None:
-        super().__init__(text)
-        self.brief = brief
+        super().__init__(shared().diagnostic(text))
+        self.brief = shared().diagnostic(brief)
 
 
 _STDERR_LOOKS = 40
@@ -115,7 +116,7 @@ class Connection:
             if quiet >= (_STDERR_QUIET if last != before else 10):
                 break
         new = last.removeprefix(before) if len(last) >= len(before) else last
-        return shared().diagnostic(_without_boxes(new).strip()[-2000:])
+        return _without_boxes(new).strip()[-2000:]
 
     async def restart(self) -> None:
         """End the server, if it runs, and start it again. Then it may end a few times again. Raises `McpError`."""
@@ -231,7 +232,7 @@ class Connection:
         return mcp_types.ListRootsResult(roots=roots)
 
     async def _on_log_message(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
-        log.debug("MCP server %s: %s", self.server.name, shared().diagnostic(str(params.data)[:1000]))
+        log.debug("MCP server %s: %s", self.server.name, str(params.data)[:1000])
 
     async def _on_question(
         self, context: object, params: mcp_types.ElicitRequestParams
@@ -410,8 +411,9 @@ class Connection:
         return "; ".join(parts) or ("it said nothing" if error is None else "it ended")
 
     def _error(self, why: str) -> McpError:
-        self.last_error = shared().diagnostic(f"MCP server {self.server.name!r} {why}")
-        return McpError(self.last_error, brief=shared().diagnostic(why.partition(";")[0][:_BRIEF]))
+        error = McpError(f"MCP server {self.server.name!r} {why}", brief=why.partition(";")[0][:_BRIEF])
+        self.last_error = str(error)
+        return error
 
 
 async def install_server(
@@ -440,9 +442,7 @@ async def install_server(
     if outcome.exit_code != 0:
         why = outcome.ended_because or f"exit status {outcome.exit_code}"
         words = clean("".join(output)).strip()[-1000:]
-        raise McpError(
-            shared().diagnostic(f"MCP server {server.name!r} cannot be installed: {why}; its last output: {words}")
-        )
+        raise McpError(f"MCP server {server.name!r} cannot be installed: {why}; its last output: {words}")
     install.mark_installed(server)
     tell(f"installed MCP server {server.name!r}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -18,9 +17,10 @@ from mcp.shared.message import SessionMessage
 from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.gates.mcp.user_process import UserProcess
 from cantrip_acp.sandbox import Service, clean
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import SandboxError
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 LARGEST = 16 * 1024 * 1024
 """The most bytes of one message from a server."""

@@ -7,7 +7,7 @@ loom.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, ClassVar
 from typing import cast as typed
 
 import msgspec
@@ -23,6 +23,8 @@ class Problem(msgspec.Struct, frozen=True):
 
     ``set_aside`` names the file that now holds the bytes, if they were moved there.
     """
+
+    diagnostics: ClassVar = ("message",)
 
     message: str
     line: int | None = None

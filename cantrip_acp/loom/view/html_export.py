@@ -21,7 +21,7 @@ from cantrip_acp.loom.output_file import output_file
 from cantrip_acp.loom.view import assets
 from cantrip_acp.loom.view.auth import POLICY
 from cantrip_acp.loom.view.reader import CHUNK, MOST_NODES, LoomReader
-from cantrip_acp.text.redaction import ShapeMask, shared
+from cantrip_acp.text.redaction import ShapeMask
 from cantrip_acp.types.errors import LoomError
 
 BLOCK = 100
@@ -52,11 +52,11 @@ def write_html(where: Path | str, target: Path, beside: Path | str | None = None
 
 
 def _write(reading: LoomReader, file: TextIO, raw: bool) -> None:
-    known, shapes = shared(), ShapeMask()
+    shapes = ShapeMask(raw=raw)
 
     def block(name: str, data: Any) -> None:
-        shown = known.data(msgspec.to_builtins(data, enc_hook=str))
-        _raw(file, name, msgspec.json.encode(shown if raw else shapes.data(shown)).decode())
+        shown = shapes.data(msgspec.to_builtins(data, enc_hook=str))
+        _raw(file, name, msgspec.json.encode(shown).decode())
 
     with page(file, assets.text("view.css"), assets.script()):
         _blocks(reading, file, block)

@@ -194,12 +194,10 @@ def summary(ended: CastOutcome, *, whole: bool = False) -> str:
     import json
 
     from cantrip_acp.lsp.commands.progress import money
-    from cantrip_acp.text.redaction import shared
 
     record = ended.record
     result = record["result"]
     words = result if isinstance(result, str) else "" if result is None else json.dumps(result, default=str)
-    words = shared().text(words)
     if not whole:
         words = " ".join(words.split())
         words = words if len(words) <= 60 else f"{words[:59]}…"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -19,13 +18,14 @@ from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 from cantrip_acp.lsp.commands.arguments import CommandArguments
 from cantrip_acp.lsp.commands.registry import COMMANDS
 from cantrip_acp.recipes.models.field_types import nearest
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import CantripError
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.commands.registry import Command
     from cantrip_acp.lsp.server.language_server import Server
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 EVERY_S = 0.05
 """Seconds between two reports."""

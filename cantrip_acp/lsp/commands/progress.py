@@ -42,8 +42,6 @@ class CastProgress:
 
     def line(self) -> str:
         """The progress in one line."""
-        from cantrip_acp.text.redaction import shared
-
         parts = [f"turn {self.turns + 1}"]
         tokens = (self._usage.get("prompt_tokens") or 0) + (self._usage.get("completion_tokens") or 0)
         if tokens:
@@ -52,7 +50,7 @@ class CastProgress:
             parts.append(money(self._usage["cost"]))
         if self._children:
             parts.append(f"{len(self._children)} children at work")
-        words = " ".join(shared().text(self._words).split())
+        words = " ".join(self._words.split())
         if words:
             parts.append(words if len(words) <= WORDS else f"…{words[-WORDS:]}")
         return " · ".join(parts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -16,12 +15,13 @@ from lsprotocol import types
 from pygls.uris import from_fs_path, to_fs_path
 
 from cantrip_acp.lsp.looms.document import LoomDocument
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import LoomError
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.view import View
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 LOOK_S = 0.25
 """Seconds between two looks for changes; four times as long if nothing has changed for `LIVELY_S` seconds."""

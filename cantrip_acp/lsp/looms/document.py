@@ -16,13 +16,13 @@ from typing import Any
 import msgspec
 from lsprotocol import types
 
+from cantrip_acp.loom.base import told
 from cantrip_acp.loom.query.completed_turns import CompletedStore
 from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.stores.jsonl import JsonlStore
 from cantrip_acp.loom.view.index import Index
 from cantrip_acp.lsp.recipes import lint
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
 from cantrip_acp.types.errors import LoomChanged, LoomError
 from cantrip_acp.types.records import CastRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn, Utterance
@@ -242,7 +242,7 @@ class LoomDocument:
         if line is not None:
             found = [each for each in found if each.line == line + 1]
         found.sort(key=lambda problem: problem.line or 0)
-        return [msgspec.structs.replace(each, message=shared().diagnostic(each.message)) for each in found[:most]]
+        return list(told(found[:most]))
 
     def line_at(self, position: int) -> int:
         """The line of the record at a position."""

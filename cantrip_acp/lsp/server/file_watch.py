@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
 from cantrip_acp.recipes.parse.document import SUFFIXES
+from cantrip_acp.text.logs import logger
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server.language_server import Server
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 SOON_S = 0.3
 """Seconds from a change of the open documents until the watched folders are updated."""

@@ -8,7 +8,6 @@ import asyncio
 import gc
 import inspect
 import json
-import logging
 import os
 import threading
 import time
@@ -30,6 +29,7 @@ from cantrip_acp.lsp.commands.casts import RecipeCasts
 from cantrip_acp.lsp.commands.trust import TrustManager
 from cantrip_acp.lsp.server import document_kinds as kinds
 from cantrip_acp.lsp.server.documents import Documents, OpenDocument
+from cantrip_acp.text.logs import logger
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cantrip_acp.recipes.build.python_files import Files
 
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 SOON_S = 0.004
 

@@ -8,7 +8,6 @@ sub-agents are runs inside its run, down to `DEEPEST_AGENTS`.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shlex
 import socket
@@ -42,6 +41,7 @@ from cantrip_acp.substrate.engine.socket_server import serve_process
 from cantrip_acp.substrate.projects import Project, folders_of
 from cantrip_acp.substrate.substrate import EVERYTHING, Substrate, at_most_once, new_id
 from cantrip_acp.substrate.types import AGENT, of_type
+from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import CantripError
 
 DEEPEST_AGENTS = 3
@@ -52,7 +52,7 @@ MOST_RUNS = 32
 """How many programs of one engine run at the same time."""
 RUNNING = "engine:running"
 """The scope of the processes that run now. What is there although its engine ended was lost."""
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _LONGEST_RESULT = 100_000
 _LONGEST_INPUT = 100_000
 _LOOK_S = 0.2

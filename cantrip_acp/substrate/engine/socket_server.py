@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import logging
 import os
 import socket
 import stat
@@ -38,6 +37,7 @@ from cantrip_acp.substrate.chunks import (
     refuse_secrets,
 )
 from cantrip_acp.substrate.substrate import Substrate
+from cantrip_acp.text.logs import logger
 
 LONGEST_LINE = 4_000_000
 """Maximum size of a message, in bytes."""
@@ -48,7 +48,7 @@ _XUCRED = struct.calcsize("2Ih16I")
 """The size of a `struct xucred` of macOS."""
 _LOOK_S = 1.0
 """How often a client that waits is looked at."""
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _CLIENT = """\
 #!/usr/bin/env python3
 import json, socket, sys

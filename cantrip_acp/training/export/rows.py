@@ -229,12 +229,12 @@ def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) 
     Secrets that this process knows are always masked. Text that looks like a secret is masked too, unless ``raw`` is
     true. Tokens cannot be masked: a row (in ``art``, a trajectory) with tokens and such a text is left out.
     """
-    known, shapes = shared(), ShapeMask()
+    shapes = ShapeMask()
     source.masked = not raw
     with ExitStack() as opened:
         archive = opened.enter_context(ZipFile(out, "w", ZIP_DEFLATED)) if getattr(format_, "archive", False) else None
         for row in format_.rows(source):
-            shown: Any = known.data(row)
+            shown: Any = shared().masked(row)
             if not raw:
                 shown = _without_shapes(shown, shapes, source)
             if shown is None:

@@ -5,26 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.text import codecs
-from cantrip_acp.text.redaction import Redactor, shared
+from cantrip_acp.text.redaction import as_recorded
 from cantrip_acp.training.importing.json_lines import Report, stable
 from cantrip_acp.types.records import CastRecord, ContextRecord, RewardRecord, Turn, UtteranceRecord
 
-_R = TypeVar("_R", Turn, CastRecord, ContextRecord, UtteranceRecord)
-
 
 class RecordWriter:
-    """Adds records to one loom. Secrets that this process knows are masked, as in all recorded data."""
+    """Adds records to one loom."""
 
-    def __init__(self, loom: Loom, redactor: Redactor | None = None) -> None:
+    def __init__(self, loom: Loom) -> None:
         self.loom = loom
         self.report = Report()
-        self._redactor = redactor if redactor is not None else shared()
         self._casts = set(loom.cast_starts())
         self._cantrips: dict[str, tuple[Any, Any, Any]] = {}
         self._roots: dict[str, Turn] = {}
@@ -32,10 +26,10 @@ class RecordWriter:
 
     def cantrip(self, call: Mapping[str, Any], circle: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
         """The id of a call and a circle. They are written before their first new turn."""
-        masked = self._redactor.data([dict(call), dict(circle)])
-        text = json.dumps(masked, sort_keys=True, ensure_ascii=True, default=str)
+        call, circle = as_recorded((dict(call), dict(circle)))
+        text = json.dumps([call, circle], sort_keys=True, ensure_ascii=True, default=str)
         cantrip_id = f"cantrip_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        self._cantrips[cantrip_id] = (masked[0], masked[1], self._redactor.data(dict(shown)))
+        self._cantrips[cantrip_id] = (call, circle, dict(shown))
         return cantrip_id
 
     def root(self, cantrip_id: str, entity_id: str, spawner: str | None = None) -> str:
@@ -55,10 +49,9 @@ class RecordWriter:
 
     def turn(self, turn: Turn) -> bool:
         """Add a turn. Returns False if it is already there. Raises `LoomError` if its parent is missing."""
-        masked = self._masked(turn)
         if turn.id in self.loom:
             self.report.known += 1
-            if not _alike(self.loom.turn(turn.id), masked):
+            if not _alike(self.loom.turn(turn.id), as_recorded(turn)):
                 self.report.note("turns that are there already with another content; those stay as they are")
             return False
         known = self._cantrips.pop(turn.cantrip_id, None)
@@ -71,22 +64,22 @@ class RecordWriter:
         for record in self._waiting.pop(turn.cast_id or "", ()):
             if isinstance(record, UtteranceRecord):
                 if record.cast_id == added:
-                    self.loom.append(self._masked(record))
+                    self.loom.append(record)
             elif isinstance(record, ContextRecord):
-                self.loom.append(self._masked(record))
+                self.loom.append(record)
             elif record.id not in self._casts:
                 self._casts.add(record.id)
                 added = record.id
-                self.loom.append(self._masked(record))
+                self.loom.append(record)
                 self.report.casts += 1
-        self.loom.append(masked)
+        self.loom.append(turn)
         self.report.turns += 1
         return True
 
     def end(self, end: CastRecord) -> None:
         """Write the end of a cast whose start is in the loom and that has no end."""
         if end.id in self._casts and self.loom.cast_end(end.id) is None:
-            self.loom.append(self._masked(end))
+            self.loom.append(end)
 
     def reward(self, turn_id: str, reward: float, by: str, note: str | None) -> None:
         """Give a turn a reward, unless it already has exactly this one."""
@@ -94,9 +87,6 @@ class RecordWriter:
         if not any(r.reward == reward and r.by == by and r.note == note for r in given):
             self.loom.append(RewardRecord(turn_id, reward, by, note, ""))
             self.report.rewards += 1
-
-    def _masked(self, record: _R) -> _R:
-        return codecs.convert(self._redactor.data(msgspec.to_builtins(record)), type(record))
 
 
 def _alike(one: Turn, other: Turn) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ import msgspec
 
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.json_schema import Schema
+from cantrip_acp.text.logs import logger
 from cantrip_acp.tuplespace.authority import refusal
 from cantrip_acp.tuplespace.batch import cast_yool
 from cantrip_acp.tuplespace.canonical import content_id
@@ -28,7 +28,7 @@ from cantrip_acp.tuplespace.space import run_in_thread
 from cantrip_acp.tuplespace.stores.base import StoredReceipt, StoredTuple, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _LOOK_S = 2.0
 """How often to look at a tuple, also if the store reports no change."""

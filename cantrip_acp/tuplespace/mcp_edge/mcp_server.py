@@ -26,6 +26,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from cantrip_acp.text.logs import logger
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.mcp_edge.answers import Answers, ToolError
 from cantrip_acp.tuplespace.mcp_edge.tools import TOOLS
@@ -172,9 +173,7 @@ class _Lines:
             for line in whole:
                 yield line.decode(errors="replace")
             if len(pending) > _LONGEST_LINE:
-                logging.getLogger(__name__).error(
-                    "stdin has a line of more than %d bytes; the server ends", _LONGEST_LINE
-                )
+                logger(__name__).error("stdin has a line of more than %d bytes; the server ends", _LONGEST_LINE)
                 return
 
 

@@ -20,7 +20,7 @@ from cantrip_acp.files.folder import Folder
 from cantrip_acp.loom.output_file import output_file
 from cantrip_acp.loom.view import assets, write_html
 from cantrip_acp.loom.view.html_export import escaped, page
-from cantrip_acp.text.redaction import ShapeMask, shared
+from cantrip_acp.text.redaction import ShapeMask
 from cantrip_acp.tuplespace.retention import read_result
 from cantrip_acp.tuplespace.stores.base import BATCH_LANE
 from cantrip_acp.tuplespace.tuples import Pattern, parse_time, tuple_id
@@ -68,7 +68,7 @@ def write_report(
         file = io.TextIOWrapper(out, encoding="utf-8", write_through=True)
 
         def block(name: str, data: Any) -> None:
-            text = msgspec.json.encode(mask.data(shared().data(data))).decode()
+            text = msgspec.json.encode(mask.data(data)).decode()
             file.write(f'<script type="application/json" id="data-{name}">{escaped(text)}</script>\n')
 
         with page(file, style, script):

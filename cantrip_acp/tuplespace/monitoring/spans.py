@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.telemetry import tracing
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace import authority
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def emitting(name: str, attributes: Mapping[str, Any]) -> Iterator[dict[str, str
     """
     outside = {key: os.environ[key.upper()] for key in ("traceparent", "tracestate") if os.environ.get(key.upper())}
     trace = tracing.trace_from(outside)
-    with tracing.span(name, trace, attributes, redact=shared().diagnostic) as span:
+    with tracing.span(name, trace, attributes) as span:
         yield tracing.current_metadata() if span is not None else outside
 
 
@@ -47,7 +46,7 @@ def attempt(claim: Claim, trace: Trace | None, worker: str) -> Iterator[Any]:
         return
     name = f"tuple {claim.work.lane}"
     attributes = {**_common(claim), "cantrip.worker": worker, "cantrip.tuple.steps": len(claim.work.payload)}
-    with tracing.span(name, trace, attributes, redact=shared().diagnostic) as span:
+    with tracing.span(name, trace, attributes) as span:
         yield span
 
 
@@ -59,7 +58,7 @@ def step(claim: Claim, trace: Trace | None, index: int) -> Iterator[Any]:
         return
     yool = claim.work.payload[index].yool
     attributes = {**_common(claim), "cantrip.yool": yool, "cantrip.step": index}
-    with tracing.span(f"step {yool}", trace, attributes, redact=shared().diagnostic) as span:
+    with tracing.span(f"step {yool}", trace, attributes) as span:
         yield span
 
 
@@ -75,7 +74,7 @@ def ended(span: Any, *, exit: int, error: str | None, cost: Mapping[str, Any] | 
     }
     span.set_attributes({name: value for name, value in known.items() if value is not None})
     if exit:
-        tracing.failed(span, f"exit {exit}", shared().diagnostic(error or ""))
+        tracing.failed(span, f"exit {exit}", error or "")
 
 
 def _common(claim: Claim) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.budget import ALARM_LANE
 from cantrip_acp.tuplespace.guardrails import GC_LANE
 from cantrip_acp.tuplespace.stores.base import BATCH_LANE, Failures, Holder, Need, WorkerEntry
@@ -188,10 +187,5 @@ def _grouped(failures: list[Failures]) -> list[Failures]:
     for each in failures:
         key = (each.lane, same_reason(each.reason))
         first = found.get(key)
-        reason = shared().diagnostic(each.reason)
-        found[key] = (
-            msgspec.structs.replace(each, reason=reason)
-            if first is None
-            else msgspec.structs.replace(first, count=first.count + each.count)
-        )
+        found[key] = each if first is None else msgspec.structs.replace(first, count=first.count + each.count)
     return sorted(found.values(), key=lambda each: -each.count)

@@ -22,7 +22,7 @@ memory = InMemorySpanExporter()
 provider = TracerProvider(); provider.add_span_processor(SimpleSpanProcessor(memory)); trace.set_tracer_provider(provider)
 import anyio
 from cantrip_acp import *
-from cantrip_acp.crystals.contract import Attachment
+from cantrip_acp.types.messages import Attachment
 from cantrip_acp.core.context import ContextBlock
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.telemetry.tracing import trace_from

@@ -71,7 +71,8 @@ def live(
         patch.setattr(program_events, "shared", lambda: redactor)
         patch.setattr(Collector, "_due", staticmethod(lambda last: True))
         output = anyio.run(run)
-    return turn.events, output.masked(redactor)
+    # As the hub sends them.
+    return [redactor.masked(event) for event in turn.events], redactor.masked(output)
 
 
 def updates_of(happened: list[events.Event], client: ClientAbilities) -> list[dict[str, Any]]:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp import Cantrip, Circle, DefinitionError, Loom, Scorer, ScriptedCrystal, Thread, Turn
+from cantrip_acp import Cantrip, Circle, Loom, Scorer, ScriptedCrystal, Thread
 from cantrip_acp.loom import rewards
-from cantrip_acp.types.errors import LoomWriteError
+from cantrip_acp.types.errors import DefinitionError, LoomWriteError
+from cantrip_acp.types.records import Turn
 from tests.support.fixtures.core import done, echo
 
 pytestmark = pytest.mark.anyio
@@ -150,10 +151,10 @@ async def test_a_replay_asks_no_scorer() -> None:
 
 async def test_a_loom_that_cannot_be_written_ends_the_cast() -> None:
     class Full(Loom):
-        def append(self, record: Any) -> None:
+        def append(self, record: Any, body: bytes | None = None) -> Any:
             if type(record).__name__ == "RewardRecord":
                 raise LoomWriteError("no space left")
-            super().append(record)
+            return super().append(record, body)
 
     spell = cantrip(lambda turn: 1)
     full = Full(Loom.memory()._store)

@@ -96,7 +96,7 @@ def test_a_redactor_hides_itself() -> None:
 def test_what_is_masked() -> None:
     redactor = Redactor([SECRET, "short", SECRET + "-longer"])
     assert redactor.text(f"a {SECRET}-longer b {SECRET} short") == f"a {MASK} b {MASK} short"
-    assert redactor.data({SECRET: [SECRET, 1, None, (SECRET,)]}) == {MASK: [MASK, 1, None, [MASK]]}
+    assert redactor.masked({SECRET: [SECRET, 1, None, (SECRET,)]}) == {MASK: [MASK, 1, None, (MASK,)]}
     key = "sk-" + "a1B2" * 8
     assert redactor.text(key) == key, "a file that merely holds a key-like text is seen as it is"
     assert MASK in redactor.diagnostic(f"401 for {key}")
@@ -121,7 +121,7 @@ async def test_a_diff_is_masked_too() -> None:
         return GateReply("ok", diffs=(Diff("/f", f"old {SECRET}", f"new {SECRET}"), Diff("/g", None, SECRET)))
 
     entity = make({"tool_calls": [{"gate": "edit"}]}, done(), gates=["done", Gate.of(edit)]).invoke()
-    entity.redactor = entity.executor._redactor = Redactor([SECRET])
+    shared().add(SECRET)
     async with entity.stream("go") as stream:
         events = [as_json(e) async for e in stream]
     assert SECRET not in json.dumps(events)
@@ -134,7 +134,7 @@ async def test_a_key_of_the_environment_reaches_no_loom_and_no_event(tmp_path: P
     path = tmp_path / "a.jsonl"
     cantrip = make(echo(f"it is {SECRET}", content=f"I saw {SECRET}"), done(SECRET), loom=Loom.open(path))
     entity = cantrip.invoke()
-    entity.redactor = entity.executor._redactor = Redactor([SECRET])
+    shared().add(SECRET)
     async with entity.stream(f"Use {SECRET}.") as stream:
         events = [as_json(e) async for e in stream]
     assert SECRET not in path.read_text()
@@ -152,7 +152,7 @@ async def test_a_key_in_the_name_or_the_id_of_a_call_is_masked(where: str, tmp_p
         {"content": "I try.", "tool_calls": calls}, done("over"), loom=Loom.open(path), gates=["done", "echo"]
     )
     entity = cantrip.invoke()
-    entity.redactor = entity.executor._redactor = Redactor([SECRET])
+    shared().add(SECRET)
     async with entity.stream("go") as stream:
         events = [as_json(e) async for e in stream]
     assert SECRET not in path.read_text()
@@ -173,8 +173,8 @@ async def test_a_key_in_the_name_or_the_id_of_a_call_is_masked(where: str, tmp_p
 def test_a_secret_in_pieces_is_masked_as_in_one(secrets: list[str], pieces: list[str]) -> None:
     redactor = Redactor(secrets)
     stream = Pieces(redactor)
-    out = [stream.feed(piece) for piece in pieces]
-    assert "".join([*out, stream.end()]) == redactor.text("".join(pieces))
+    out = [redactor.masked(stream.feed(piece)) for piece in pieces]
+    assert "".join([*out, redactor.masked(stream.end())]) == redactor.text("".join(pieces))
 
 
 def test_what_is_no_secrets_beginning_is_not_held_back() -> None:

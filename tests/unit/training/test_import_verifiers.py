@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp import Loom
-from cantrip_acp.text.redaction import Redactor
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.export.verifiers import Verifiers
 from cantrip_acp.training.importing.importer import RecordWriter
@@ -272,9 +272,10 @@ async def test_truncated_and_failed_traces_stay_so(tmp_path: Path) -> None:
 
 
 async def test_secrets_that_are_known_here_are_masked(tmp_path: Path) -> None:
+    shared().add("my-secret-value-0123")
     loom = Loom.memory()
     trace = json.loads(json.dumps(FOREIGN).replace("It is 4.", "It is my-secret-value-0123."))
-    import_traces(written(tmp_path / "t.jsonl", [trace]), RecordWriter(loom, Redactor(["my-secret-value-0123"])))
+    import_traces(written(tmp_path / "t.jsonl", [trace]), RecordWriter(loom))
     assert "my-secret-value" not in repr(list(loom.records()))
 
 

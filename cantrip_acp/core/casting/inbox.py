@@ -1,0 +1,142 @@
+"""Inbox: what a cast's queries get besides its turns. Each is in the loom before the query that sees it.
+
+These are the context that contributors give, new knowledge of the session, what the entity is to know of changed wards, and
+what the user sent meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, record_of, unread_notice
+from cantrip_acp.text.redaction import as_recorded
+from cantrip_acp.types import events
+from cantrip_acp.types.errors import CantripError, describe, interrupts
+from cantrip_acp.types.records import DURING_CAST, NOTE, STEERING, ContextRecord
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.context_block import ContextBlock
+    from cantrip_acp.core.history.continuation import Point
+    from cantrip_acp.core.state import CastState
+
+
+class Inbox:
+    """Adds to the context of one cast, when it begins and before each of its queries."""
+
+    def __init__(self, cast: CastState, resumed: Point | None) -> None:
+        self._cast = cast
+        self._entity = cast.entity
+        self._resumed = resumed
+        self._warned: set[str] = set()
+
+    async def gather(self) -> None:
+        """Ask the contributors for blocks that belong before the intent. What the model reads is what the records say."""
+        entity, cast = self._entity, self._cast
+        for contributor in entity.cantrip.contributors if self._resumed is None else ():
+            try:
+                cast.blocks = (*cast.blocks, *await contributor(self._info()))
+            except Exception as problem:
+                if isinstance(problem, CantripError) or interrupts(problem):
+                    raise
+                name = getattr(contributor, "__qualname__", type(contributor).__name__)
+                raise CantripError(
+                    f"the cast did not start: the context contributor {name} failed: {describe(problem)}"
+                ) from problem
+        cast.intent, cast.blocks = as_recorded((cast.intent, tuple(cast.blocks)))
+
+    def deliver_start(self) -> str | None:
+        """Write the blocks, and put them and the intent into the messages. Returns what the user is told of attachments that
+        the model cannot read."""
+        context, cast, resumed = self._entity.context, self._cast, self._resumed
+        records = [self._write(block) for block in cast.blocks]
+        if resumed is None or resumed.begins:
+            context.begin(cast.intent, cast.blocks)
+        else:
+            # The same query is sent again, so its unfinished answer must go.
+            context.forget_partial()
+        return unread_notice(records)
+
+    async def warn(self, text: str) -> None:
+        """Tell the user of a problem, once."""
+        if text not in self._warned:
+            self._warned.add(text)
+            await self._cast.report(events.Noticed, text=text)
+
+    def _info(self) -> CastInfo:
+        entity, cast = self._entity, self._cast
+        return CastInfo(entity.id, cast.id, cast.intent, cast.trace.trace_id, entity.context.pinned)
+
+    async def before_query(self) -> None:
+        """Add what is due before the next query."""
+        await self._refresh_knowledge()
+        self._tell_of_wards()
+        await self._deliver_steering()
+
+    def _write(self, block: ContextBlock) -> ContextRecord:
+        entity = self._entity
+        return entity.loom.append(record_of(block, entity.id, self._cast.id, entity.crystal))
+
+    async def _refresh_knowledge(self) -> None:
+        """Ask the contributors what the session knows now."""
+        entity = self._entity
+        entity.context.settle()
+        for contributor in entity.cantrip.contributors:
+            refresh = getattr(contributor, "refresh", None)
+            if refresh is None:
+                continue
+            try:
+                block: ContextBlock | None = await refresh(self._info())
+            except Exception as problem:
+                if interrupts(problem):
+                    raise
+                # What it knew before is still in the context.
+                name = getattr(contributor, "__qualname__", type(contributor).__name__)
+                await self.warn(f"what the session knows is as before, because {name} failed: {describe(problem)}")
+                continue
+            if block is None:
+                continue
+            # What the model reads is what the record says.
+            block = as_recorded(replace(block, source=KNOWLEDGE))
+            if not entity.context.knows_other(block):
+                continue
+            block = replace(block, after=self._place())
+            self._write(block)
+            entity.context.set_knowledge(block)
+
+    def _tell_of_wards(self) -> None:
+        """Tell the entity why it can do more or less than before, if the wards changed since it was told last (§4.6)."""
+        note = self._entity.due_note
+        if note is not None:
+            self._add(replace(note, source=NOTE))
+
+    async def _deliver_steering(self) -> None:
+        """Give the crystal what the user sent since the last query."""
+        cast = self._cast
+        waiting, cast.steering = cast.steering, []
+        sent: list[ContextRecord] = []
+        for message in waiting:
+            for block in message.blocks:
+                record = self._add(block if block.source in DURING_CAST else replace(block, source=STEERING))
+                message.message_id = record.id
+                if record.source == STEERING:
+                    sent.append(record)
+            message.delivered = True
+        for record in sent:
+            await cast.report(events.Steered, record=record)
+        if unread := unread_notice(sent):
+            await cast.report(events.Noticed, text=unread)
+
+    def _add(self, block: ContextBlock) -> ContextRecord:
+        """Write a block and add it after everything else in the context."""
+        placed = as_recorded(replace(block, after=self._place()))
+        record = self._write(placed)
+        self._entity.context.steer(placed)
+        return record
+
+    def _place(self) -> str | None:
+        """The turn after which something is added to the context now; None if this cast has none yet."""
+        last, resumed = self._entity.last_turn, self._resumed
+        # A cast that was cut before its first turn continues at the call, too.
+        begins = resumed is None or resumed.begins or self._entity.loom.places[last].role == "call"
+        return None if begins and not self._cast.turns else last

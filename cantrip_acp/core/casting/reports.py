@@ -1,0 +1,78 @@
+"""Reports: the events that tell of a cast's start, its turns and its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cantrip_acp.core.casting import enforcement
+from cantrip_acp.types import events
+from cantrip_acp.types.usage import NO_USAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cantrip_acp.core.casting.result import CastResult
+    from cantrip_acp.core.casting.turn_builder import TurnBuilder
+    from cantrip_acp.core.state import CastState
+    from cantrip_acp.crystals.contract import Response
+    from cantrip_acp.types.errors import CantripError
+    from cantrip_acp.types.records import Turn
+    from cantrip_acp.types.usage import Usage
+
+
+class Reports:
+    """Sends the events of one cast. Nothing is sent without a reader (`CastState.report`)."""
+
+    def __init__(self, cast: CastState, take_notices: Callable[[], Sequence[str]]) -> None:
+        """``take_notices`` returns problems that were not reported yet, for the user."""
+        self.cast = cast
+        self._take_notices = take_notices
+        self.entity = cast.entity
+
+    async def start(self, unread: str | None) -> None:
+        if self.entity.hub.active:
+            await self.cast.report(events.CastStarted, intent=self.cast.intent, trace_id=self.cast.trace.trace_id)
+            for problem in (*filter(None, [unread]), *self._take_notices(), *enforcement.known_at_start(self.entity)):
+                await self.cast.report(events.Noticed, text=problem)
+
+    async def cut_calls(self, turn: TurnBuilder) -> None:
+        """Send the end events of calls and of the program that were cancelled, as their records have them."""
+        for call in turn.cut:
+            await self.cast.report(events.GateFinished, call_id=call.call_id or "", record=call)
+        if turn.cut_output is not None:
+            output, report = turn.cut_output
+            await report.end(output)
+
+    async def turn(self, record: Turn, response: Response | None) -> None:
+        if response is not None:
+            await self.usage(record.metadata.usage, response.usage.total_tokens)
+        await self.cast.report(events.TurnEnded, turn=record)
+
+    async def usage(self, usage: Usage, used: int | None = None) -> None:
+        """``used`` is how full the window is by the provider's count. If it is None, an estimate is sent."""
+        if self.entity.hub.active:
+            await self.cast.report(
+                events.UsageReported,
+                usage=usage.record(),
+                cumulative=self.entity.usage.record(),
+                used=self.entity.context.tokens if used is None else used,
+                size=self.entity.crystal.context_window,
+            )
+
+    async def end(self, result: CastResult, error: CantripError | None) -> None:
+        if self.cast.extra_usage != NO_USAGE:
+            # A query that failed or was cut off wrote no turn, but it is billed all the same.
+            await self.usage(self.cast.extra_usage)
+        await self.cast.report(
+            events.CastEnded,
+            result=result.result,
+            terminated=result.terminated,
+            truncated=result.truncated,
+            reason=result.reason,
+            usage=result.usage.record(),
+            trace_id=result.trace_id,
+            turns=result.turns,
+            loom=result.loom,
+            warnings=result.warnings,
+            error=str(error) if error is not None else None,
+        )

@@ -8,6 +8,7 @@ protocol messages) and exports also lose everything that looks like a secret (`S
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import types
@@ -17,8 +18,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from typing import cast as typed
-
-import msgspec
 
 if TYPE_CHECKING:
     from cantrip_acp.types.styled import Styled
@@ -247,9 +246,22 @@ class ShapeMask:
 
 _SHORT = 512
 """Bytes up to which one search for all secrets is faster than one for each."""
-_NO_TEXT = frozenset({int, float, bool, bytes, type(None), msgspec.UnsetType})
-_encode = msgspec.json.Encoder(enc_hook=str).encode
 _V = TypeVar("_V")
+
+
+# msgspec is imported where something other than a text is masked: the command line has a redactor before that.
+@cache
+def _no_text() -> frozenset[Any]:
+    from msgspec import UnsetType
+
+    return frozenset({int, float, bool, bytes, type(None), UnsetType})
+
+
+@cache
+def _encoder() -> Callable[[Any], bytes]:
+    from msgspec.json import Encoder
+
+    return Encoder(enc_hook=str).encode
 
 
 @cache
@@ -266,12 +278,15 @@ def _fields(kind: Any) -> tuple[str, ...]:
 def _may_hold_words(hint: Any) -> bool:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return any(map(_may_hold_words, typing.get_args(hint)))
-    return hint not in _NO_TEXT and typing.get_origin(hint) is not typing.Literal
+    return hint not in _no_text() and typing.get_origin(hint) is not typing.Literal
 
 
 def _replaced(record: _V, changes: dict[str, Any]) -> _V:
-    change: Any = msgspec.structs.replace if isinstance(record, msgspec.Struct) else dataclasses.replace
-    return typed("_V", change(record, **changes))
+    if dataclasses.is_dataclass(record):
+        return dataclasses.replace(record, **changes)  # type: ignore[return-value]
+    from msgspec.structs import replace
+
+    return typed("_V", replace(typed("Any", record), **changes))
 
 
 class Redactor:
@@ -307,7 +322,9 @@ class Redactor:
             longest_first = sorted(self._values, key=len, reverse=True)
             self._pattern = re.compile("|".join(re.escape(v) for v in longest_first))
             self._firsts = re.compile("[" + "".join(re.escape(c) for c in sorted({v[0] for v in longest_first})) + "]")
-            self._encoded = tuple(_encode(v.encode("utf-8", "replace").decode())[1:-1] for v in longest_first)
+            self._encoded = tuple(
+                json.dumps(v, ensure_ascii=False).encode("utf-8", "replace")[1:-1] for v in longest_first
+            )
             self._search = re.compile(b"|".join(map(re.escape, self._encoded))).search
             self._longest = len(longest_first[0])
             self.active = True
@@ -374,7 +391,7 @@ class Redactor:
         if isinstance(value, str):
             return self._pattern.search(value) is not None
         try:
-            return self.holds_encoded(_encode(value))
+            return self.holds_encoded(_encoder()(value))
         except (TypeError, ValueError, RecursionError):
             # Half of a surrogate pair, or keys that JSON does not have.
             return True
@@ -402,14 +419,16 @@ class Redactor:
         for name, styles in getattr(kind, "styled_fields", {}).items():
             text, styling = getattr(value, name), getattr(value, styles)
             if styling and text:
+                from msgspec import UNSET
+
                 from cantrip_acp.types.styled import Styled
 
                 clean = self.styled(Styled(text, styling))
-                changes |= {name: clean.text, styles: self._walked(clean.changes) or msgspec.UNSET}
-        untouched, sealed = getattr(kind, "untouched", ()), getattr(kind, "sealed", {})
+                changes |= {name: clean.text, styles: self._walked(clean.changes) or UNSET}
+        untouched, sealed, no_text = getattr(kind, "untouched", ()), getattr(kind, "sealed", {}), _no_text()
         for name in _fields(typed("Any", kind)):
             old = getattr(value, name)
-            if name in changes or name in untouched or type(old) in _NO_TEXT:
+            if name in changes or name in untouched or type(old) in no_text:
                 continue
             new = self._walked(old)
             if new is not old and new != old:

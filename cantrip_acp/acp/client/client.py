@@ -88,6 +88,7 @@ class AgentClient:
         )
         self.about: Mapping[str, Any] = {}
         """The answer to `initialize`."""
+        self._forms = False
 
     @property
     def process(self) -> AgentProcess | InProcessAgent:
@@ -100,6 +101,7 @@ class AgentClient:
     ) -> Mapping[str, Any]:
         """Negotiate version and capabilities. `forms`: whether the observer shows questions to a person. `own`: the agent is a
         part of this program, so it uses files by itself. Raises AgentRefused for an agent of another version."""
+        self._forms = forms
         params = {
             "protocolVersion": PROTOCOL_VERSION,
             "clientInfo": {"name": "cantrip-client", "title": "Cantrip client", "version": __version__},
@@ -360,6 +362,8 @@ class AgentClient:
         return self._question(session_id, ask, lambda outcome: {"outcome": outcome or {"outcome": "cancelled"}})
 
     def _form(self, params: Mapping[str, Any], request: Request) -> Awaitable[Mapping[str, Any]]:
+        if not self._forms:
+            raise RpcError(METHOD_NOT_FOUND, "this client has no person who could fill in a form")
         session_id, message, schema = params.get("sessionId"), params.get("message"), _object(params, "requestedSchema")
 
         async def ask() -> Mapping[str, Any]:

@@ -137,6 +137,7 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
 
     class Opened:
         metadata = Metadata()
+        context = ()
         left = False
 
         def __init__(self) -> None:

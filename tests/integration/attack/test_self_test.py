@@ -213,10 +213,10 @@ def _no_groups() -> Iterator[None]:
 
 
 def test_doctor_without_a_control_group() -> None:
-    from cantrip_acp.cli.commands.doctor import _limits
+    from cantrip_acp.sandbox import diagnosis
 
     with _no_groups():
-        found = {f.name: f for f in _limits()}
+        found = {f.name: f for f in diagnosis.findings()}
     assert found["limits.memory"].state == "note"
     assert "systemd" in (found["limits.memory"].mend or "")
     if os.getuid() == 0:

@@ -161,7 +161,7 @@ def test_what_casts_write_is_no_new_work_and_what_others_write_is(folder: Path) 
         assert (folder / "log.txt").read_text() == "one\ntwo\n"
         again = run(folder, *BATCH, "--json")
         assert earlier(again) == 2
-        assert [each["cast"]["result"] for each in rows(again.stdout)] == ["one", "two"]
+        assert sorted(each["cast"]["result"] for each in rows(again.stdout)) == ["one", "two"]
         # Another file with the same intents, and one more sample of each.
         (folder / "intents.jsonl").rename(folder / "renamed.jsonl")
         assert earlier(run(folder, *BATCH[:2], "renamed.jsonl", "--samples", "2", "--concurrency", "1")) == 2

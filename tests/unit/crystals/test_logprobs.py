@@ -355,8 +355,10 @@ async def test_no_secret_stands_in_the_loom_as_tokens(where: str) -> None:
     if where == "said":
         assert not turn.metadata.sampled
     else:
+        # What was sent is what the loom has: a prompt without the secret, whose tokens tell nothing.
+        assert secret not in str(wire.requests[0].json())
         assert isinstance(turn.metadata.sampled, SampledTokens)
-        assert turn.metadata.sampled.prompt_ids == ()
+        assert turn.metadata.sampled.prompt_ids == (1, 2)
         assert turn.metadata.sampled.ids == (3,)
     assert secret not in repr(list(loom.records()))
 

@@ -282,11 +282,11 @@ def _may_hold_words(hint: Any) -> bool:
 
 
 def _replaced(record: _V, changes: dict[str, Any]) -> _V:
-    if dataclasses.is_dataclass(record):
-        return dataclasses.replace(record, **changes)  # type: ignore[return-value]
-    from msgspec.structs import replace
+    change: Any = dataclasses.replace
+    if not dataclasses.is_dataclass(record):
+        from msgspec.structs import replace as change
 
-    return typed("_V", replace(typed("Any", record), **changes))
+    return typed("_V", change(record, **changes))
 
 
 class Redactor:

@@ -22,7 +22,7 @@ check: setup ## format, lint, types, imports and unit tests: what to run before 
 	@$(MAKE) --no-print-directory -j3 --output-sync=target lint types unit
 
 unit: setup ## the tests that start no process
-	@$(BIN)/python -m pytest -q -n 4 -m "not timing" tests/unit tests/repo
+	@$(BIN)/python -m pytest -q -n 4 -m "not timing" tests/*/unit tests/repo
 
 test: ## every test: pytest, doctests, the conformance suite (ARGS="-k loom" for some)
 	@bash .ci/setup --tests
@@ -58,8 +58,8 @@ bench: setup ## every benchmark (ARGS="turns gate" for some, ARGS=--list for the
 
 soak: ## hundreds of faults over thousands of tuples and casts, and 500 casts of a real model (about an hour; as root it also cuts networks)
 	@bash .ci/setup --tests
-	@TESTS_SOAK=1 $(BIN)/python -m pytest -q -s tests/integration/tuplespace/test_faults.py tests/integration/crystals/test_sampled_casts.py $(ARGS)
+	@TESTS_SOAK=1 $(BIN)/python -m pytest -q -s tests/tuplespace/integration/test_faults.py tests/crystals/integration/test_sampled_casts.py $(ARGS)
 
 clean: ## remove what the others made: .venv, caches, reports, node modules
-	rm -rf .venv .reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/.venvs bench/results tests/e2e/clients/typescript/node_modules tests/e2e/clients/acpx/node_modules tests/integration/crystals/aimock/node_modules tests/e2e/clients/yamlls/node_modules vscode-extension/node_modules vscode-extension/dist vscode-extension/dist-test vscode-extension/wheels vscode-extension/cantrip.vsix
+	rm -rf .venv .reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/.venvs bench/results tests/e2e/clients/typescript/node_modules tests/e2e/clients/acpx/node_modules tests/crystals/integration/aimock/node_modules tests/e2e/clients/yamlls/node_modules vscode-extension/node_modules vscode-extension/dist vscode-extension/dist-test vscode-extension/wheels vscode-extension/cantrip.vsix
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

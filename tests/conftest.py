@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -112,3 +113,24 @@ def _own_folders(
     # A process keeps its substrate open, and this one would soon have those of a thousand tests.
     for folder in (base, tmp_path):
         close_shared(folder)
+
+
+_STARTS_A_PROCESS = frozenset(("subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec", "pty.spawn"))
+_in_unit_test = False
+
+
+def _forbid_processes(event: str, args: tuple[Any, ...]) -> None:
+    if _in_unit_test and event in _STARTS_A_PROCESS:
+        raise AssertionError(f"a unit test started a process ({event} {args[:1]}): move it to the folder `integration`")
+
+
+sys.addaudithook(_forbid_processes)  # cannot be removed: it looks at `_in_unit_test`
+
+
+@pytest.fixture(autouse=True)
+def _no_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test in a folder `unit` starts no process: one that needs a process is an integration test."""
+    global _in_unit_test
+    _in_unit_test = "unit" in request.path.relative_to(Path(__file__).parent).parts
+    yield
+    _in_unit_test = False

@@ -166,7 +166,7 @@ def package_extension(npm: str) -> Path:
 
 def check_registry() -> None:
     """The entry of the registry of ACP agents, by our tests, and by the registry's own schema where it can be fetched."""
-    run(sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/integration/packaging/test_registry.py")
+    run(sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/e2e/packaging/test_registry.py")
     import jsonschema
 
     try:

@@ -18,7 +18,7 @@ ENDINGS = (".py", ".md", ".ts", ".sh", ".json", ".yaml", ".toml", "/")
 # Where a page's paths begin, besides the repository and the package.
 PAGES: dict[str, tuple[str, ...]] = {
     "ARCHITECTURE.md": (),
-    "CONTRIBUTING.md": ("tests/integration/acp", "tests/e2e/editors", "tools/models"),
+    "CONTRIBUTING.md": ("tests/acp/integration", "tests/e2e/editors", "tools/models"),
     "docs/processes.md": (),
     "docs/delegation.md": ("cantrip_acp/delegation",),
     "docs/loaded-modules.md": (),

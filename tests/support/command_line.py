@@ -113,7 +113,7 @@ class Terminal:
 
     def type(self, text: str) -> None:
         if text == "\x03":
-            # As in tests/integration/client/client_processes.py: a signal between readline's prompt and its wait is noticed late.
+            # As in `client_processes.py`: a signal between readline's prompt and its wait is noticed late.
             settled(self.pid, 1)
         os.write(self._fd, text.encode())
 

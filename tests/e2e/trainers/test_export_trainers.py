@@ -16,7 +16,7 @@ from cantrip_acp.training.export.selection import Source, ThreadSelection
 from cantrip_acp.training.importing.import_file import import_file
 from tests.support.export_looms import forked, lived
 from tests.support.letters_example import write_example
-from tests.unit.training.test_export_formats import _sampled
+from tests.training.unit.test_export_formats import _sampled
 
 pytestmark = pytest.mark.anyio
 

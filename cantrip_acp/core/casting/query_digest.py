@@ -51,18 +51,18 @@ class QueryDigest:
 
     def _read(self, messages: Sequence[Message]) -> None:
         known, count = self._known, len(self._known)
-        if count > len(messages) or not all(map(is_, known, messages)):
-            # A fold, a cut or new knowledge replaced messages; the others keep their hash.
-            before = dict(zip(map(id, known), self._parts, strict=True))
-            self._parts = [before.get(id(each)) or _hash(each) for each in messages]
-            self._hasher = _hasher()
-            self._hasher.update(b"".join(self._parts))
-        else:
-            new = [_hash(each) for each in messages[count:]]
+        known += messages[count:]
+        # Equality, because it looks at each pair only whether it is one object: nearly free, also for thousands of messages.
+        if known == messages:
+            new = [_hash(each) for each in known[count:]]
             self._parts += new
             self._hasher.update(b"".join(new))
-            known += messages[count:]
             return
+        # A fold, a cut or new knowledge replaced messages; the others keep their hash.
+        before = dict(zip(map(id, known), self._parts, strict=False))
+        self._parts = [before.get(id(each)) or _hash(each) for each in messages]
+        self._hasher = _hasher()
+        self._hasher.update(b"".join(self._parts))
         self._known = list(messages)
 
     def tools_hash(self, tools: tuple[ToolDefinition, ...]) -> bytes:

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
+from cantrip_acp.training.export.registry import export_format
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
 from cantrip_acp.training.export.rows import Sequences, entries, rendered, request_of, tools, weights_of
 from cantrip_acp.training.export.selection import Episode, Source
@@ -35,67 +36,59 @@ _NUMBER = re.compile(r"[0-9]{1,15}\Z")
 _FINISHES = {"length": "length", "repetition": "length", "content_filter": "content_filter", "tool_calls": "tool_calls"}
 
 
-class Art:
-    """Writes one row per group."""
+@export_format(
+    "art",
+    "ART (openpipe-art): trajectory groups with choices, rewards, metrics, log-probabilities",
+    marks_truncated=True,
+)
+def art(source: Source) -> Iterator[dict[str, Any]]:
+    """One row per group."""
+    grouped: dict[str, list[str]] = {}
+    alone: list[str] = []
+    owners: dict[str, str] = {}
+    """The thread that trains a turn, by the turn."""
+    for episode in source.episodes(marked=True):
+        for turn_id in source.outline.own_path(episode.leaf):
+            owners.setdefault(turn_id, episode.leaf)
+        if episode.group is None:
+            alone.append(episode.leaf)
+        else:
+            grouped.setdefault(episode.group, []).append(episode.leaf)
+    failed: dict[str | None, list[tuple[str, list[dict[str, Any]]]]] = {}
+    for episode, answers in failed_casts(source):
+        trajectories = [_rejected(source, each) for each in answers]
+        failed.setdefault(episode.group, []).append((episode.intent, trajectories))
+    intents = {group.id: group.intent for group in source.groups}
+    for group, leaves in grouped.items():
+        intent = intents[group] if group in intents else source.episode(leaves[0]).intent
+        row = _group(source, leaves, owners, {"group": group, "intent": intent})
+        row["trajectories"] += [each for _, trajectories in failed.pop(group, ()) for each in trajectories]
+        yield row
+    for leaf in alone:
+        yield _group(source, [leaf], owners, {"group": None, "intent": source.episode(leaf).intent})
+    for intent, trajectories in failed.pop(None, ()):
+        yield _row(trajectories, [], {"group": None, "intent": intent})
+    for lost, casts in failed.items():
+        yield _row([each for _, own in casts for each in own], [], {"group": lost, "intent": casts[0][0]})
 
-    name = "art"
-    summary = "ART (openpipe-art): trajectory groups with choices, rewards, metrics, log-probabilities"
-    marks_truncated = True
 
-    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
-        grouped: dict[str, list[str]] = {}
-        alone: list[str] = []
-        owners: dict[str, str] = {}
-        """The thread that trains a turn, by the turn."""
-        for episode in source.episodes(marked=True):
-            for turn_id in source.outline.own_path(episode.leaf):
-                owners.setdefault(turn_id, episode.leaf)
-            if episode.group is None:
-                alone.append(episode.leaf)
-            else:
-                grouped.setdefault(episode.group, []).append(episode.leaf)
-        failed: dict[str | None, list[tuple[str, list[dict[str, Any]]]]] = {}
-        for episode, answers in failed_casts(source):
-            trajectories = [_rejected(source, each) for each in answers]
-            failed.setdefault(episode.group, []).append((episode.intent, trajectories))
-        intents = {group.id: group.intent for group in source.groups}
-        for group, leaves in grouped.items():
-            intent = intents[group] if group in intents else source.episode(leaves[0]).intent
-            row = self._group(source, leaves, owners, {"group": group, "intent": intent})
-            row["trajectories"] += [each for _, trajectories in failed.pop(group, ()) for each in trajectories]
-            yield row
-        for leaf in alone:
-            yield self._group(source, [leaf], owners, {"group": None, "intent": source.episode(leaf).intent})
-        for intent, trajectories in failed.pop(None, ()):
-            yield _row(trajectories, [], {"group": None, "intent": intent})
-        for lost, casts in failed.items():
-            yield _row([each for _, own in casts for each in own], [], {"group": lost, "intent": casts[0][0]})
-
-    def _group(
-        self, source: Source, leaves: list[str], owners: dict[str, str], metadata: dict[str, Any]
-    ) -> dict[str, Any]:
-        trajectories, exceptions = [], []
-        for leaf in leaves:
-            episode = source.episode(leaf)
-            trajectories.append(_trajectory(source, episode, owners))
-            trajectories += [_rejected(source, each) for each in rejected_answers(source, episode)]
-            source.count_exported(leaf)
-            if episode.error is not None:
-                kind, _, words = episode.error.partition(": ")
-                exceptions.append({"type": kind, "message": words, "traceback": ""})
-        return _row(trajectories, exceptions, metadata)
+def _group(source: Source, leaves: list[str], owners: dict[str, str], metadata: dict[str, Any]) -> dict[str, Any]:
+    trajectories, exceptions = [], []
+    for leaf in leaves:
+        episode = source.episode(leaf)
+        trajectories.append(_trajectory(source, episode, owners))
+        trajectories += [_rejected(source, each) for each in rejected_answers(source, episode)]
+        source.count_exported(leaf)
+        if episode.error is not None:
+            kind, _, words = episode.error.partition(": ")
+            exceptions.append({"type": kind, "message": words, "traceback": ""})
+    return _row(trajectories, exceptions, metadata)
 
 
 def _row(
     trajectories: list[dict[str, Any]], exceptions: list[dict[str, Any]], metadata: dict[str, Any]
 ) -> dict[str, Any]:
-    return {
-        "trajectories": trajectories,
-        "exceptions": exceptions,
-        "metadata": metadata,
-        "metrics": {},
-        "logs": [],
-    }
+    return {"trajectories": trajectories, "exceptions": exceptions, "metadata": metadata, "metrics": {}, "logs": []}
 
 
 def _rejected(source: Source, answer: RejectedAnswer) -> dict[str, Any]:

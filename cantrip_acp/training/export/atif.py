@@ -17,9 +17,10 @@ import msgspec
 from cantrip_acp.core.history.replayed_context import WindowUtterance
 from cantrip_acp.crystals.text_tools import words_of
 from cantrip_acp.loom import rewards
-from cantrip_acp.training.export.rows import Note, Sequences, request_of, tools, url_of
+from cantrip_acp.training.export.registry import export_format
+from cantrip_acp.training.export.rows import Sequences, arguments_of, content_of, request_of, tools, url_of
 from cantrip_acp.training.export.selection import Episode, Source
-from cantrip_acp.types.messages import Message
+from cantrip_acp.types.messages import Attachment, Message
 from cantrip_acp.types.records import Turn
 from cantrip_acp.types.usage import NO_USAGE, Usage
 from cantrip_acp.version import __version__
@@ -37,27 +38,18 @@ _OTHER_NAMES = {
 }
 
 
-class Atif:
-    """Writes one row per thread. A child's thread is in the row of its parent (`Source.embedded`)."""
-
-    name = "atif"
-    summary = "ATIF (Harbor): trajectories of steps, with observations, metrics and token ids"
-    marks_truncated = True
-
-    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
-        children: list[str] = []
-        learned: set[str] = set()
-        for episode in source.episodes(marked=True):
-            if source.embedded(episode):
-                children.append(episode.leaf)
-                continue
-            yield _trajectory(source, episode, learned)
+@export_format(
+    "atif", "ATIF (Harbor): trajectories of steps, with observations, metrics and token ids", marks_truncated=True
+)
+def atif(source: Source) -> Iterator[dict[str, Any]]:
+    """One row per thread. A child's thread is in the row of its parent (`Source.trees`)."""
+    for episode, embedded in source.trees():
+        if not embedded:
+            yield _trajectory(source, episode)
             source.count_exported(episode.leaf)
-        for leaf in children:
-            source.leave_out(leaf, "a child's whose parent's thread is left out")
 
 
-def _trajectory(source: Source, episode: Episode, learned: set[str]) -> dict[str, Any]:
+def _trajectory(source: Source, episode: Episode) -> dict[str, Any]:
     steps: list[dict[str, Any]] = []
     sequences = Sequences(source)
     used, model = NO_USAGE, None
@@ -66,9 +58,9 @@ def _trajectory(source: Source, episode: Episode, learned: set[str]) -> dict[str
     for window, message, uttered in episode.steps():
         definitions = tools(window.tools) or definitions
         if uttered is None:
-            steps.append({"source": message.role, "message": _content(message, source.note)})
+            steps.append({"source": message.role, "message": content_of(message, source.note, _media)})
             continue
-        step = _utterance(source, episode, uttered, message, sequences, learned)
+        step = _utterance(source, episode, uttered, message, sequences)
         by_turn[uttered.first] = step, uttered.turn
         steps.append(step)
         used = used + uttered.turn.metadata.usage
@@ -91,37 +83,28 @@ def _trajectory(source: Source, episode: Episode, learned: set[str]) -> dict[str
         "final_metrics": _known({**_usage(used, "total_"), "total_steps": len(steps)}),
         "extra": {"cantrip": {**episode.about(), "intent": episode.intent, "error": episode.error}},
     }
-    if source.wanted.children and (embedded := _children(source, episode, by_turn, learned)):
+    if embedded := _children(source, episode, by_turn):
         trajectory["subagent_trajectories"] = embedded
     return trajectory
 
 
 def _children(
-    source: Source, episode: Episode, by_turn: dict[str, tuple[dict[str, Any], Turn]], learned: set[str]
+    source: Source, episode: Episode, by_turn: dict[str, tuple[dict[str, Any], Turn]]
 ) -> list[dict[str, Any]]:
     embedded: list[dict[str, Any]] = []
-    for turn_id in source.outline.own_path(episode.leaf):
-        for begun in source.outline.spawned.get(turn_id, ()):
-            leaf = source.outline.tips[begun]
-            if source.outline.places[leaf].role == "call":
-                continue
-            if (why := source.unfit(leaf)) is not None:
-                source.leave_out(leaf, why)
-                continue
-            child = source.episode(leaf)
-            embedded.append(_trajectory(source, child, learned))
-            source.count_exported(leaf)
-            step, turn = by_turn[source.loom.turn(turn_id).continues or turn_id]
-            results = step.get("observation", {}).get("results", [])
-            start = source.outline.starts.get(child.cast_id or "")
-            called = start.parent_call_id if start is not None else None
-            # The gate's record has both the id of the call and the crystal's own id of it.
-            called = next((r.tool_call_id for r in turn.observation.results if r.call_id == called), called)
-            result = next((each for each in results if each.get("source_call_id") == called), None)
-            # A cell or a command may have called the gate: its result is the observation's only one.
-            for found in [result] if result is not None else results[:1]:
-                refs = found.setdefault("subagent_trajectory_ref", [])
-                refs.append({"trajectory_id": leaf, "session_id": child.entity_id})
+    for turn_id, child in source.children(episode):
+        embedded.append(_trajectory(source, child))
+        step, turn = by_turn[source.loom.turn(turn_id).continues or turn_id]
+        results = step.get("observation", {}).get("results", [])
+        start = source.outline.starts.get(child.cast_id or "")
+        called = start.parent_call_id if start is not None else None
+        # The gate's record has both the id of the call and the crystal's own id of it.
+        called = next((r.tool_call_id for r in turn.observation.results if r.call_id == called), called)
+        result = next((each for each in results if each.get("source_call_id") == called), None)
+        # A cell or a command may have called the gate: its result is the observation's only one.
+        for found in [result] if result is not None else results[:1]:
+            refs = found.setdefault("subagent_trajectory_ref", [])
+            refs.append({"trajectory_id": child.leaf, "session_id": child.entity_id})
     return embedded
 
 
@@ -131,7 +114,6 @@ def _utterance(
     uttered: WindowUtterance,
     message: Message,
     sequences: Sequences,
-    learned: set[str],
 ) -> dict[str, Any]:
     turn, counted = uttered.turn, uttered.turn.metadata
     sampled, prompt = sequences.of(turn)
@@ -143,16 +125,18 @@ def _utterance(
         "model_name": counted.model,
         "reasoning_content": message.thinking,
         "tool_calls": [_call(each.id, each.gate, each.args) for each in message.tool_calls] or None,
-        "is_copied_context": uttered.first in learned or None,
+        "is_copied_context": not source.take(uttered.first) or None,
         "extra": {
             "cantrip": {"turn": turn.id, "reward": rewards.of_turn(source.loom, turn.id), "request": request_of(turn)}
         },
     }
-    learned.add(uttered.first)
     known = {each.id for each in message.tool_calls}
     results = [
         _known(
-            {"source_call_id": m.tool_call_id if m.tool_call_id in known else None, "content": _content(m, source.note)}
+            {
+                "source_call_id": m.tool_call_id if m.tool_call_id in known else None,
+                "content": content_of(m, source.note, _media),
+            }
         )
         for m in episode.results(turn)
     ]
@@ -185,35 +169,17 @@ def _usage(usage: Usage, prefix: str = "") -> dict[str, Any]:
 
 
 def _call(call_id: str, name: str, args: str) -> dict[str, Any]:
-    call: dict[str, Any] = {"tool_call_id": call_id, "function_name": name, "arguments": {}}
-    try:
-        found = msgspec.json.decode(args) if args.strip() else {}
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        found = None
-    if isinstance(found, dict):
-        return {**call, "arguments": found}
-    return {**call, "extra": {"cantrip": {"arguments": args}}}
+    found = arguments_of(args)
+    unread = {"extra": {"cantrip": {"arguments": args}}} if found is None else {}
+    return {"tool_call_id": call_id, "function_name": name, "arguments": found or {}, **unread}
 
 
-def _content(message: Message, note: Note) -> Any:
-    if not message.attachments:
-        return message.content or ""
-    parts: list[dict[str, Any]] = []
-    for each in message.attachments:
-        mime = _OTHER_NAMES.get(each.mime, each.mime)
-        if mime.removeprefix(f"{each.kind}/") in _MEDIA.get(each.kind, ()) and each.data:
-            parts.append(
-                {
-                    "type": each.kind,
-                    "source": {"media_type": mime, "path": url_of(msgspec.structs.replace(each, mime=mime))},
-                }
-            )
-        else:
-            note(f"an attachment ({each.kind}) is exported only as its name")
-            parts.append({"type": "text", "text": f"[{each.kind}: {each.title or each.uri or each.mime}]"})
-    if message.content:
-        parts.append({"type": "text", "text": message.content})
-    return parts
+def _media(attachment: Attachment) -> dict[str, Any] | None:
+    mime = _OTHER_NAMES.get(attachment.mime, attachment.mime)
+    if mime.removeprefix(f"{attachment.kind}/") not in _MEDIA.get(attachment.kind, ()) or not attachment.data:
+        return None
+    path = url_of(msgspec.structs.replace(attachment, mime=mime))
+    return {"type": attachment.kind, "source": {"media_type": mime, "path": path}}
 
 
 def _known(fields: dict[str, Any]) -> dict[str, Any]:

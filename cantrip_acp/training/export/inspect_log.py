@@ -19,9 +19,10 @@ import msgspec
 from cantrip_acp.crystals.text_tools import words_of
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.thread import answer
-from cantrip_acp.training.export.rows import Note, request_of, url_of
+from cantrip_acp.training.export.registry import export_format
+from cantrip_acp.training.export.rows import Note, arguments_of, content_of, request_of, url_of
 from cantrip_acp.training.export.selection import Episode, Source
-from cantrip_acp.types.messages import Message
+from cantrip_acp.types.messages import Attachment, Message
 from cantrip_acp.types.records import Turn
 from cantrip_acp.types.usage import NO_USAGE, Usage
 from cantrip_acp.version import __version__
@@ -30,30 +31,29 @@ _STOPS = {"length": "max_tokens", "refusal": "content_filter"}
 _KNOWN_STOPS = ("stop", "tool_calls", "content_filter")
 
 
-class InspectLog:
-    """Writes one sample per thread, and what a reader needs to find them."""
-
-    name = "inspect"
-    summary = "Inspect (.eval): an archive with a sample for each thread: messages, target, score, usage"
-    marks_truncated = True
-    archive = True
-
-    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
-        epochs: Counter[str] = Counter()
-        summaries: list[dict[str, Any]] = []
-        for episode in source.episodes(marked=True):
-            own = episode.group or episode.leaf
-            epochs[own] += 1
-            sample = _sample(source, episode, own, epochs[own])
-            summaries.append(_summary(sample))
-            source.count_exported(episode.leaf)
-            yield {"path": f"samples/{own}_epoch_{epochs[own]}.json", "data": sample, "sample": True}
-        if not summaries:
-            return
-        header = _header(source, summaries, epochs)
-        start = {name: header[name] for name in ("version", "eval", "plan")}
-        for path, data in (("_journal/start.json", start), ("summaries.json", summaries), ("header.json", header)):
-            yield {"path": path, "data": data, "sample": False}
+@export_format(
+    "inspect",
+    "Inspect (.eval): an archive with a sample for each thread: messages, target, score, usage",
+    marks_truncated=True,
+    archive=True,
+)
+def inspect_log(source: Source) -> Iterator[dict[str, Any]]:
+    """One sample per thread, and what a reader needs to find them."""
+    epochs: Counter[str] = Counter()
+    summaries: list[dict[str, Any]] = []
+    for episode in source.episodes(marked=True):
+        own = episode.group or episode.leaf
+        epochs[own] += 1
+        sample = _sample(source, episode, own, epochs[own])
+        summaries.append(_summary(sample))
+        source.count_exported(episode.leaf)
+        yield {"path": f"samples/{own}_epoch_{epochs[own]}.json", "data": sample, "sample": True}
+    if not summaries:
+        return
+    header = _header(source, summaries, epochs)
+    start = {name: header[name] for name in ("version", "eval", "plan")}
+    for path, data in (("_journal/start.json", start), ("summaries.json", summaries), ("header.json", header)):
+        yield {"path": path, "data": data, "sample": False}
 
 
 def _sample(source: Source, episode: Episode, own: str, epoch: int) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _sample(source: Source, episode: Episode, own: str, epoch: int) -> dict[str,
     opening = 0
     for _, message, uttered in episode.steps():
         if uttered is None:
-            messages.append({"role": message.role, "content": _content(message, source.note)})
+            messages.append({"role": message.role, "content": content_of(message, source.note, _image)})
             continue
         opening = opening or len(messages)
         turn, model = uttered.turn, uttered.turn.metadata.model or "unknown"
@@ -131,18 +131,13 @@ def _said(message: Message, turn: Turn, source: Source) -> dict[str, Any]:
 
 
 def _call(call_id: str, name: str, args: str) -> dict[str, Any]:
-    call: dict[str, Any] = {"id": call_id, "function": name, "arguments": {}, "type": "function"}
-    try:
-        found = msgspec.json.decode(args) if args.strip() else {}
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        found = None
-    return (
-        {**call, "arguments": found} if isinstance(found, dict) else {**call, "parse_error": f"not an object: {args}"}
-    )
+    found = arguments_of(args)
+    unread = {"parse_error": f"not an object: {args}"} if found is None else {}
+    return {"id": call_id, "function": name, "arguments": found or {}, "type": "function", **unread}
 
 
 def _result(message: Message, turn: Turn, note: Note) -> dict[str, Any]:
-    result: dict[str, Any] = {"role": "tool", "content": _content(message, note)}
+    result: dict[str, Any] = {"role": "tool", "content": content_of(message, note, _image)}
     if message.tool_call_id:
         result["tool_call_id"] = message.tool_call_id
     if message.name:
@@ -152,19 +147,10 @@ def _result(message: Message, turn: Turn, note: Note) -> dict[str, Any]:
     return result
 
 
-def _content(message: Message, note: Note) -> Any:
-    if not message.attachments:
-        return message.content or ""
-    parts: list[dict[str, Any]] = []
-    for each in message.attachments:
-        if each.kind == "image" and each.data:
-            parts.append({"type": "image", "image": url_of(each), "detail": "auto"})
-        else:
-            note(f"an attachment ({each.kind}) is exported only as its name")
-            parts.append({"type": "text", "text": f"[{each.kind}: {each.title or each.uri or each.mime}]"})
-    if message.content:
-        parts.append({"type": "text", "text": message.content})
-    return parts
+def _image(attachment: Attachment) -> dict[str, Any] | None:
+    if attachment.kind != "image" or not attachment.data:
+        return None
+    return {"type": "image", "image": url_of(attachment), "detail": "auto"}
 
 
 def _stop(turn: Turn | None) -> str:
@@ -191,7 +177,7 @@ def _usage(used: Usage) -> dict[str, Any]:
 
 
 def _summary(sample: dict[str, Any]) -> dict[str, Any]:
-    kept = (
+    kept = [
         "id",
         "epoch",
         "input",
@@ -202,7 +188,7 @@ def _summary(sample: dict[str, Any]) -> dict[str, Any]:
         "completed_at",
         "uuid",
         "turn_count",
-    )
+    ]
     error = {"error": sample["error"]["message"]} if "error" in sample else {}
     return {
         **{name: sample[name] for name in kept if name in sample},

@@ -21,6 +21,7 @@ import msgspec
 from cantrip_acp.core.context_block import block_of, steering_message
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.telemetry.genai_spans import message_data
+from cantrip_acp.training.export.registry import export_format
 from cantrip_acp.training.export.rows import nanoseconds
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.types.messages import Message, RequestParameters
@@ -37,24 +38,18 @@ _FINISHES = {"tool_calls": "tool_call", "refusal": "content_filter"}
 _TRACE = re.compile(r"[0-9a-f]{32}\Z")
 
 
-class Otlp:
-    """Writes one row for up to `_MOST` spans of a thread. Spans that several threads share are in the first one's
-    rows."""
-
-    name = "otlp"
-    summary = "OTLP/JSON trace requests by OpenTelemetry's GenAI conventions"
-    marks_truncated = True
-
-    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
-        exported: set[str] = set()
-        content = tracing.content_wanted()
-        for episode in source.episodes(marked=True):
-            source.count_exported(episode.leaf)
-            episode_spans = _spans(source, episode, exported, content=content)
-            while spans := list(islice(episode_spans, _MOST)):
-                scope = {"scope": {"name": "cantrip_acp", "version": __version__}, "spans": spans}
-                resource = {"attributes": attributes({"service.name": "cantrip-acp", "service.version": __version__})}
-                yield {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
+@export_format("otlp", "OTLP/JSON trace requests by OpenTelemetry's GenAI conventions", marks_truncated=True)
+def otlp(source: Source) -> Iterator[dict[str, Any]]:
+    """One row for up to `_MOST` spans of a thread. Spans that several threads share are in the first one's rows."""
+    exported: set[str] = set()
+    content = tracing.content_wanted()
+    for episode in source.episodes(marked=True):
+        source.count_exported(episode.leaf)
+        episode_spans = _spans(source, episode, exported, content=content)
+        while spans := list(islice(episode_spans, _MOST)):
+            scope = {"scope": {"name": "cantrip_acp", "version": __version__}, "spans": spans}
+            resource = {"attributes": attributes({"service.name": "cantrip-acp", "service.version": __version__})}
+            yield {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
 
 
 def _spans(source: Source, episode: Episode, exported: set[str], *, content: bool) -> Iterator[dict[str, Any]]:

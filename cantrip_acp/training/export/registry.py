@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cantrip_acp.gates.registry import load_entry
@@ -15,18 +16,18 @@ if TYPE_CHECKING:
 
 
 BUILT_IN: dict[str, str] = {
-    "trl-sft": "cantrip_acp.training.export.fine_tuning:TrlSft",
-    "trl-preference": "cantrip_acp.training.export.fine_tuning:TrlPreference",
-    "atif": "cantrip_acp.training.export.atif:Atif",
-    "inspect": "cantrip_acp.training.export.inspect_log:InspectLog",
-    "trl-prompts": "cantrip_acp.training.export.fine_tuning:TrlPrompts",
-    "trl-kto": "cantrip_acp.training.export.fine_tuning:TrlKto",
-    "trl-stepwise": "cantrip_acp.training.export.fine_tuning:TrlStepwise",
-    "tokens": "cantrip_acp.training.export.tokens:Tokens",
-    "art": "cantrip_acp.training.export.art:Art",
-    "verifiers": "cantrip_acp.training.export.verifiers:Verifiers",
-    "openai": "cantrip_acp.training.export.fine_tuning:OpenAI",
-    "otlp": "cantrip_acp.training.export.otlp:Otlp",
+    "trl-sft": "cantrip_acp.training.export.fine_tuning:trl_sft",
+    "trl-preference": "cantrip_acp.training.export.fine_tuning:trl_preference",
+    "atif": "cantrip_acp.training.export.atif:atif",
+    "inspect": "cantrip_acp.training.export.inspect_log:inspect_log",
+    "trl-prompts": "cantrip_acp.training.export.fine_tuning:trl_prompts",
+    "trl-kto": "cantrip_acp.training.export.fine_tuning:trl_kto",
+    "trl-stepwise": "cantrip_acp.training.export.fine_tuning:trl_stepwise",
+    "tokens": "cantrip_acp.training.export.tokens:tokens",
+    "art": "cantrip_acp.training.export.art:art",
+    "verifiers": "cantrip_acp.training.export.verifiers:verifiers",
+    "openai": "cantrip_acp.training.export.fine_tuning:openai",
+    "otlp": "cantrip_acp.training.export.otlp:otlp",
 }
 
 
@@ -50,7 +51,7 @@ def find(name: str) -> Format:
     target = BUILT_IN.get(name)
     if target is not None:
         module, _, attribute = target.partition(":")
-        built_in: Format = getattr(importlib.import_module(module), attribute)()
+        built_in: Format = getattr(importlib.import_module(module), attribute)
         return built_in
     from importlib.metadata import entry_points
 
@@ -76,6 +77,29 @@ class Format(Protocol):
     marks_truncated: bool
     """Whether a row says that its thread was cut off. If not, such threads are left out unless requested."""
 
-    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
-        """Yield the rows one by one; at most one thread or group is in memory."""
+    @property
+    def rows(self) -> Rows:
+        """Yields the rows one by one; at most one thread or group is in memory."""
         ...
+
+
+Rows = Callable[["Source"], Iterator[dict[str, Any]]]
+
+
+@dataclass(slots=True)
+class ExportFormat:
+    """A `Format` of this package: a generator function below `export_format`, which has the same fields."""
+
+    name: str
+    summary: str
+    rows: Rows
+    marks_truncated: bool
+    archive: bool
+    """Whether the output is a ZIP file, of which a row is an entry (`rows.write`)."""
+
+
+def export_format(
+    name: str, summary: str, *, marks_truncated: bool, archive: bool = False
+) -> Callable[[Rows], ExportFormat]:
+    """Make the generator function below it an export format."""
+    return lambda rows: ExportFormat(name, summary, rows, marks_truncated, archive)

@@ -66,12 +66,12 @@ def rejected_answers(source: Source, episode: Episode) -> Iterator[RejectedAnswe
     path = source.outline.own_path(episode.leaf)
     if any(turn.metadata.voided for turn in source.loom.bodies(path)):
         for turn, window, at, sequences in _utterances(source, episode.leaf):
-            if source.take_rejected(turn.continues or turn.id):
+            if source.take(turn.continues or turn.id, "rejected"):
                 yield from _answers(source, turn, turn.metadata.voided or (), window, at, sequences, episode)
     above = {i for i in path if source.outline.places[i].role != "call"}
     for partial in source.seen.partials.values():
         continues = partial.parent_id in above and not _begins(source, partial)
-        if continues and _has_rejected(partial) and source.take_rejected(partial.id):
+        if continues and _has_rejected(partial) and source.take(partial.id, "rejected"):
             *_, (turn, window, at, sequences) = _utterances(source, partial.parent_id, _turn_of(partial))
             yield from _answers(source, turn, partial.voided, window, at, sequences, episode)
 

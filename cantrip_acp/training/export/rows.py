@@ -57,6 +57,33 @@ def tools(definitions: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     ]
 
 
+def attachments_as_parts(
+    message: Message, note: Note, shown: Callable[[Attachment], dict[str, Any] | None]
+) -> list[dict[str, Any]]:
+    """A part for each attachment: what ``shown`` makes of it, or a text with its name, which is noted."""
+    parts = []
+    for each in message.attachments:
+        part = shown(each)
+        if part is None:
+            note(f"an attachment ({each.kind}) is exported only as its name")
+            part = {"type": "text", "text": f"[{each.kind}: {each.title or each.uri or each.mime}]"}
+        parts.append(part)
+    return parts
+
+
+def content_of(message: Message, note: Note, shown: Callable[[Attachment], dict[str, Any] | None]) -> Any:
+    """The text of a message; if it has attachments, parts: these, then the text."""
+    if not message.attachments:
+        return message.content or ""
+    text = [{"type": "text", "text": message.content}] if message.content else []
+    return [*attachments_as_parts(message, note, shown), *text]
+
+
+def image_url(attachment: Attachment) -> dict[str, Any] | None:
+    """An image as a part of a message of chat completions."""
+    return {"type": "image_url", "image_url": {"url": url_of(attachment)}} if attachment.kind == "image" else None
+
+
 def url_of(attachment: Attachment) -> str:
     """An attachment as a data URL."""
     return f"data:{attachment.mime};base64,{attachment.data}"
@@ -69,26 +96,21 @@ def _content(message: Message, note: Note) -> Any:
         # A tool message of chat completions can only have text.
         note("an image of a tool's result is exported only as its name")
         return "\n".join([message.content or "", *(f"[image: {a.title or a.mime}]" for a in message.attachments)])
-    parts: list[dict[str, Any]] = []
-    for each in message.attachments:
-        if each.kind == "image":
-            parts.append({"type": "image_url", "image_url": {"url": url_of(each)}})
-        else:
-            note(f"an attachment ({each.kind}) is exported only as its name")
-            parts.append({"type": "text", "text": f"[{each.kind}: {each.title or each.uri or each.mime}]"})
-    if message.content:
-        parts.append({"type": "text", "text": message.content})
-    return parts
+    return content_of(message, note, image_url)
 
 
-def _arguments(text: str, how: Arguments) -> Any:
-    if how == "text":
-        return text
+def arguments_of(text: str) -> dict[str, Any] | None:
+    """The arguments of a call; None if its text is no JSON object."""
     try:
         found = msgspec.json.decode(text) if text.strip() else {}
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return text
-    return found if isinstance(found, dict) else text
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _arguments(text: str, how: Arguments) -> Any:
+    found = arguments_of(text) if how == "data" else None
+    return text if found is None else found
 
 
 # --- The loom's times (ISO 8601) as numbers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -186,7 +186,7 @@ class Source:
         """Whether what looks like a secret is masked in the rows (`rows.write`)."""
         self._progress = progress
         self._counted: set[str] = set()
-        self._rejected: set[str] = set()
+        self._taken: set[str] = set()
 
     @cached_property
     def groups(self) -> list[rewards.Group]:
@@ -246,12 +246,64 @@ class Source:
                 continue
             yield episode
 
-    def embedded(self, episode: Episode) -> bool:
-        """Whether a format with trees has a thread in the row of another one: the thread of a child, which its parent
-        read. A child's thread that was selected by its id, and a fork of a child, have rows of their own."""
-        if episode.parent_turn is None or episode.leaf in self.wanted.threads:
-            return False
-        return self.outline.tips[self.outline.own_path(episode.leaf)[0]] == episode.leaf
+    def fresh_windows(
+        self, *, marked: bool, summaries: bool = False, unfit: Callable[[Episode], str | None] | None = None
+    ) -> Iterator[tuple[Episode, int, Window, list[WindowUtterance]]]:
+        """Yield each window of the selected threads that says something new, with its number in its thread and its new
+        utterances (`fresh`). ``unfit`` says why a thread is left out, or None."""
+        for episode in self.episodes(marked=marked):
+            if unfit is not None and (why := unfit(episode)) is not None:
+                self.leave_out(episode.leaf, why)
+                continue
+            for number, window, fresh in self.fresh(episode.windows(summaries=summaries)):
+                yield episode, number, window, fresh
+            self.count_exported(episode.leaf)
+
+    def fresh(self, windows: Iterable[Window]) -> Iterator[tuple[int, Window, list[WindowUtterance]]]:
+        """Yield the number of each window that has utterances which no earlier row has, and these utterances: a prefix that
+        forks share is trained once."""
+        for number, window in enumerate(windows):
+            fresh = [uttered for uttered in window.uttered if uttered.first not in self._taken]
+            self._taken.update(uttered.first for uttered in window.uttered)
+            if fresh:
+                yield number, window, fresh
+
+    def take(self, turn_id: str, of: str = "") -> bool:
+        """Whether an utterance, by its first turn, is exported now, because no earlier row has it. ``of="rejected"`` means the
+        answers that were rejected before it."""
+        new = of + turn_id not in self._taken
+        self._taken.add(of + turn_id)
+        return new
+
+    def trees(self) -> Iterator[tuple[Episode, bool]]:
+        """Yield the selected threads for a format with trees, truncated ones too, and whether a thread is only in the row of
+        another one: the thread of a child, which its parent read. A child's thread that was selected by its id, and a fork of
+        a child, have rows of their own."""
+        children: list[str] = []
+        for episode in self.episodes(marked=True):
+            embedded = (
+                episode.parent_turn is not None
+                and episode.leaf not in self.wanted.threads
+                and self.outline.tips[self.outline.own_path(episode.leaf)[0]] == episode.leaf
+            )
+            if embedded:
+                children.append(episode.leaf)
+            yield episode, embedded
+        for leaf in children:
+            self.leave_out(leaf, "a child's whose parent's thread is left out")
+
+    def children(self, episode: Episode) -> Iterator[tuple[str, Episode]]:
+        """Yield the turns of a thread that spawned children, each with a child's thread. Count these threads as exported."""
+        for turn_id in self.outline.own_path(episode.leaf) if self.wanted.children else ():
+            for begun in self.outline.spawned.get(turn_id, ()):
+                leaf = self.outline.tips[begun]
+                if self.outline.places[leaf].role == "call":
+                    continue
+                if (why := self.unfit(leaf)) is not None:
+                    self.leave_out(leaf, why)
+                    continue
+                yield turn_id, self.episode(leaf)
+                self.count_exported(leaf)
 
     def leave_out(self, leaf: str, why: str) -> None:
         """Count a thread as left out, only once."""
@@ -264,12 +316,6 @@ class Source:
         if leaf not in self._counted:
             self._counted.add(leaf)
             self.report.threads += 1
-
-    def take_rejected(self, turn_id: str) -> bool:
-        """Whether the rejected answers of a turn's query are exported now, because no earlier row has them."""
-        first = turn_id not in self._rejected
-        self._rejected.add(turn_id)
-        return first
 
     def note(self, what: str) -> None:
         """Count something that the format could not represent."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
 from cantrip_acp.loom import rewards
+from cantrip_acp.training.export.registry import export_format
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
 from cantrip_acp.training.export.rows import Sequences, rendered, request_of, weights_of
 from cantrip_acp.training.export.selection import Source
@@ -26,50 +27,47 @@ NO_IDS = "log-probabilities without token ids"
 NO_PROMPT = "the tokens of the prompt are unknown"
 
 
-class Tokens:
-    """Writes one row for each token sequence of a thread."""
-
-    name = "tokens"
-    summary = "token rows: prompt and response ids, mask, log-probabilities, reward, group, version of the weights"
-    marks_truncated = True
-
-    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
-        learned: set[str] = set()
-        for episode in source.episodes(marked=True):
-            known = 0
-            missing: list[str] = []
-            rows: list[_Row] = []
-            turns = Sequences(source)
-            for window in episode.queries():
-                row: _Row | None = None
-                # The query of a summary continues no turn, and no turn continues it.
-                sequences = Sequences(source) if window.begun == "summary" else turns
-                for uttered in window.uttered:
-                    sampled, prompt = sequences.of(uttered.turn)
-                    if sampled is None or not sampled.ids or not sampled.logprobs or not prompt:
-                        missing.append(_missing(sampled, sequences))
-                        continue
-                    known += 1
-                    if uttered.first in learned:
-                        # An earlier row trains it; in this thread it is part of a prompt.
-                        continue
-                    learned.add(uttered.first)
-                    if row is None or not row.continues(uttered.turn, prompt):
-                        row = _Row(window, uttered.turn, prompt)
-                        rows.append(row)
-                    row.add(uttered, prompt, sampled)
-            group = episode.group or episode.leaf
-            if known:
-                for why in missing:
-                    source.note(f"an utterance that is not trained: {why}")
-                for number, row in enumerate(rows):
-                    yield row.data(source, episode.about(), group, number)
-                source.count_exported(episode.leaf)
-            else:
-                source.leave_out(episode.leaf, missing[0] if missing else NO_TOKENS)
-            yield from _rejected(source, rejected_answers(source, episode), group)
-        for episode, answers in failed_casts(source):
-            yield from _rejected(source, answers, episode.group or episode.cast_id or episode.leaf)
+@export_format(
+    "tokens",
+    "token rows: prompt and response ids, mask, log-probabilities, reward, group, version of the weights",
+    marks_truncated=True,
+)
+def tokens(source: Source) -> Iterator[dict[str, Any]]:
+    """One row for each token sequence of a thread."""
+    for episode in source.episodes(marked=True):
+        known = 0
+        missing: list[str] = []
+        rows: list[_Row] = []
+        turns = Sequences(source)
+        for window in episode.queries():
+            row: _Row | None = None
+            # The query of a summary continues no turn, and no turn continues it.
+            sequences = Sequences(source) if window.begun == "summary" else turns
+            for uttered in window.uttered:
+                sampled, prompt = sequences.of(uttered.turn)
+                if sampled is None or not sampled.ids or not sampled.logprobs or not prompt:
+                    missing.append(_missing(sampled, sequences))
+                    continue
+                known += 1
+                if not source.take(uttered.first):
+                    # An earlier row trains it; in this thread it is part of a prompt.
+                    continue
+                if row is None or not row.continues(uttered.turn, prompt):
+                    row = _Row(window, uttered.turn, prompt)
+                    rows.append(row)
+                row.add(uttered, prompt, sampled)
+        group = episode.group or episode.leaf
+        if known:
+            for why in missing:
+                source.note(f"an utterance that is not trained: {why}")
+            for number, row in enumerate(rows):
+                yield row.data(source, episode.about(), group, number)
+            source.count_exported(episode.leaf)
+        else:
+            source.leave_out(episode.leaf, missing[0] if missing else NO_TOKENS)
+        yield from _rejected(source, rejected_answers(source, episode), group)
+    for episode, answers in failed_casts(source):
+        yield from _rejected(source, answers, episode.group or episode.cast_id or episode.leaf)
 
 
 def _rejected(source: Source, answers: Iterable[RejectedAnswer], group: str) -> Iterator[dict[str, Any]]:
@@ -82,11 +80,6 @@ def _rejected(source: Source, answers: Iterable[RejectedAnswer], group: str) -> 
         row = _Row(each.window, each.uttered.turn, prompt, kind="rejected")
         row.add(each.uttered, prompt, sampled)
         yield row.data(source, each.episode.about(), group, 0)
-
-
-def _reward(source: Source, turn_id: str) -> float | None:
-    # An answer that was rejected is no turn of the loom.
-    return rewards.of_turn(source.loom, turn_id) if turn_id in source.loom else None
 
 
 def _missing(sampled: SampledTokens | None, sequences: Sequences) -> str:
@@ -135,7 +128,11 @@ class _Row:
             "weights": self._weights,
             "row": number,
             "kind": self._kind,
-            "turns": [{**each, "reward": _reward(source, each["turn"])} for each in self._turns],
+            # An answer that was rejected is no turn of the loom.
+            "turns": [
+                {**each, "reward": rewards.of_turn(source.loom, each["turn"]) if each["turn"] in source.loom else None}
+                for each in self._turns
+            ],
             "prompt_ids": self._prompt,
             "response_ids": self._response,
             "mask": self._mask,

@@ -23,8 +23,9 @@ from cantrip_acp.crystals.contract import CUTS
 from cantrip_acp.crystals.text_tools import words_of
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.thread import INTERRUPTED, answer
+from cantrip_acp.training.export.registry import export_format
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
-from cantrip_acp.training.export.rows import Sequences, request_of, seconds, url_of
+from cantrip_acp.training.export.rows import Note, Sequences, attachments_as_parts, image_url, request_of, seconds
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.types.messages import Message, SampledTokens, ToolDefinition
 from cantrip_acp.types.records import Turn
@@ -39,36 +40,28 @@ _STOPS = {
 """Maps the loom's reason for an end to the stop condition of verifiers. Other reasons are written unchanged."""
 
 
-class Verifiers:
-    """Writes one row for each thread. A child's thread is in the row of its parent (`Source.embedded`)."""
-
-    name = "verifiers"
-    summary = "verifiers (v1) episodes: traces as trees of messages, with token ids and log-probabilities"
-    marks_truncated = True
-
-    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
-        children: list[str] = []
-        learned: set[str] = set()
-        for episode in source.episodes(marked=True):
-            if source.embedded(episode):
-                children.append(episode.leaf)
-                yield from _rejected(source, rejected_answers(source, episode))
-                continue
-            graph = Graph(source.note, source.sampled, learned)
+@export_format(
+    "verifiers",
+    "verifiers (v1) episodes: traces as trees of messages, with token ids and log-probabilities",
+    marks_truncated=True,
+)
+def verifiers(source: Source) -> Iterator[dict[str, Any]]:
+    """One row for each thread. A child's thread is in the row of its parent (`Source.trees`)."""
+    for episode, embedded in source.trees():
+        if not embedded:
+            graph = Graph(source.note, source.sampled, source.take)
             _thread(source, graph, episode)
             yield _row(source, episode, graph, answer(source.loom.turn(episode.leaf)))
             source.count_exported(episode.leaf)
-            yield from _rejected(source, rejected_answers(source, episode))
-        for _, answers in failed_casts(source):
-            yield from _rejected(source, answers)
-        for leaf in children:
-            source.leave_out(leaf, "a child's whose parent's thread is left out")
+        yield from _rejected(source, rejected_answers(source, episode))
+    for _, answers in failed_casts(source):
+        yield from _rejected(source, answers)
 
 
 def _rejected(source: Source, answers: Iterable[RejectedAnswer]) -> Iterator[dict[str, Any]]:
     """An episode for each answer that was not used: its prompt and itself."""
     for each in answers:
-        graph = Graph(source.note, source.sampled)
+        graph = Graph(source.note, source.sampled, lambda _: True)
         graph.add(each.window, Sequences(source))
         yield _row(source, each.episode, graph, each.attempt.content)
 
@@ -121,16 +114,14 @@ def _trace(source: Source, episode: Episode, graph: Graph, reply: Any) -> dict[s
             "agent": {"start": seconds(episode.started), "end": seconds(episode.ended)},
         },
     }
-    if graph.requests:
-        trace["info"]["cantrip"]["requests"] = graph.requests
-    if graph.masked:
-        trace["info"]["cantrip"]["masked"] = graph.masked
-    if graph.written:
-        trace["info"]["cantrip"]["written"] = graph.written
-    if graph.children:
-        trace["info"]["cantrip"]["children"] = graph.children
-    if graph.loose:
-        trace["info"]["cantrip"]["tokens"] = graph.loose
+    extra = {
+        "requests": graph.requests,
+        "masked": graph.masked,
+        "written": graph.written,
+        "children": graph.children,
+        "tokens": graph.loose,
+    }
+    trace["info"]["cantrip"] |= {name: value for name, value in extra.items() if value}
     if episode.relative is not None:
         trace["metrics"]["relative_reward"] = episode.relative
     if episode.state == "terminated":
@@ -168,30 +159,17 @@ def _thread(source: Source, graph: Graph, episode: Episode) -> tuple[int | None,
         first = nodes[0] if first is None and nodes else first
         last = nodes[-1] if nodes else last
         order += nodes
-    if source.wanted.children:
-        _children(source, graph, episode, order)
+    for turn_id, child in source.children(episode):
+        begun, ended = _thread(source, graph, child)
+        graph.children[child.leaf] = rewards.of_thread(source.loom, child.leaf, outline=source.outline)
+        spawner = graph.firsts.get(source.loom.turn(turn_id).continues or turn_id)
+        if begun is None or ended is None or spawner is None:
+            continue
+        graph.link(begun, spawner, "subagent_call")
+        after = [n for n in order if n > spawner]
+        if after:
+            graph.link(after[0], ended, "subagent_return")
     return first, last
-
-
-def _children(source: Source, graph: Graph, episode: Episode, order: list[int]) -> None:
-    for turn_id in source.outline.own_path(episode.leaf):
-        for begun in source.outline.spawned.get(turn_id, ()):
-            leaf = source.outline.tips[begun]
-            if source.outline.places[leaf].role == "call":
-                continue
-            if (why := source.unfit(leaf)) is not None:
-                source.leave_out(leaf, why)
-                continue
-            first, last = _thread(source, graph, source.episode(leaf))
-            graph.children[leaf] = rewards.of_thread(source.loom, leaf, outline=source.outline)
-            source.count_exported(leaf)
-            spawner = graph.firsts.get(source.loom.turn(turn_id).continues or turn_id)
-            if first is None or last is None or spawner is None:
-                continue
-            graph.link(first, spawner, "subagent_call")
-            after = [n for n in order if n > spawner]
-            if after:
-                graph.link(after[0], last, "subagent_return")
 
 
 def _fill_timestamps(nodes: list[dict[str, Any]]) -> None:
@@ -202,9 +180,6 @@ def _fill_timestamps(nodes: list[dict[str, Any]]) -> None:
             nodes[parent]["timestamp"] = node["timestamp"]
 
 
-Note = Callable[[str], None]
-
-
 class Graph:
     """The nodes and model calls of one trace. Each message is one node. Each conversation is a path from a root to a leaf.
 
@@ -212,11 +187,11 @@ class Graph:
     are unknown. These tokens are in no node.
     """
 
-    def __init__(self, note: Note, by_model: Callable[[Turn], bool], learned: set[str] | None = None) -> None:
-        """``learned`` has the first turn's id of each utterance that an earlier trace trains. This trace adds its own.
-        ``by_model`` says whether a model wrote an utterance."""
+    def __init__(self, note: Note, by_model: Callable[[Turn], bool], take: Callable[[str], bool]) -> None:
+        """``by_model`` says whether a model wrote an utterance, ``take`` whether this trace is the first that has one
+        (`Source.take`)."""
         self._by_model = by_model
-        self._learned = learned if learned is not None else set()
+        self._take = take
         self.masked: list[int] = []
         """The nodes of utterances that an earlier trace trains."""
         self.written: list[int] = []
@@ -309,9 +284,11 @@ class Graph:
                 "logprobs": list(sampled.logprobs),
             }
             self._sequences[node] = before + added + ids
-        if uttered.first in self._learned:
-            self._mask(node)
-        self._learned.add(uttered.first)
+        if not self._take(uttered.first):
+            # All its tokens are not trained. The node keeps them, as a prompt does.
+            self.masked.append(node)
+            if "token_ids" in self.nodes[node]:
+                self.nodes[node] |= {"mask": [False] * len(self.nodes[node]["token_ids"]), "logprobs": []}
         self.turns[turn.id] = self.firsts[turn.continues or turn.id] = node
         if not self._by_model(turn):
             self.written.append(node)
@@ -319,12 +296,6 @@ class Graph:
         if asked := request_of(turn):
             self.requests[str(node)] = asked
         return node
-
-    def _mask(self, node: int) -> None:
-        """Mark all tokens of the node as not trained. The node keeps the tokens, as a prompt does."""
-        self.masked.append(node)
-        if "token_ids" in self.nodes[node]:
-            self.nodes[node] |= {"mask": [False] * len(self.nodes[node]["token_ids"]), "logprobs": []}
 
     def _copy_path(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> int | None:
         """Add the messages as a new path of nodes without tokens. Returns the last node; None if there is no message."""
@@ -363,16 +334,6 @@ def _call(uttered: WindowUtterance, node: int, end: float) -> dict[str, Any]:
 
 def convert_message(message: Message, note: Note) -> dict[str, Any]:
     """Convert a message to the format of verifiers."""
-    content: Any = message.content
-    if message.attachments:
-        content = []
-        for each in message.attachments:
-            if each.kind == "image":
-                content.append({"type": "image_url", "image_url": {"url": url_of(each)}})
-            else:
-                note(f"an attachment ({each.kind}) is exported only as its name")
-                content.append({"type": "text", "text": f"[{each.kind}: {each.title or each.uri or each.mime}]"})
-        content.append({"type": "text", "text": message.content or ""})
     out: dict[str, Any] = {"role": message.role}
     if message.role == "assistant":
         if (words := words_of(message)) is not None:
@@ -384,7 +345,12 @@ def convert_message(message: Message, note: Note) -> dict[str, Any]:
                 {"id": c.id, "type": "function", "name": c.gate, "arguments": c.args} for c in message.tool_calls
             ]
         return out
-    out["content"] = content if content is not None else ""
+    out["content"] = message.content or ""
+    if message.attachments:
+        out["content"] = [
+            *attachments_as_parts(message, note, image_url),
+            {"type": "text", "text": message.content or ""},
+        ]
     if message.role == "tool":
         out["tool_call_id"] = message.tool_call_id or ""
         if message.name:

@@ -13,7 +13,6 @@ from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.gates.contract import Gate, GateContext
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.training.export import registry
-from cantrip_acp.training.export.fine_tuning import TrlSft
 from cantrip_acp.training.export.selection import Source, ThreadSelection
 from cantrip_acp.types.records import STEERING
 from tests.support.export_looms import asked, saw
@@ -47,7 +46,7 @@ async def test_programs_and_their_outputs(medium: str, script: list[dict[str, st
     with Loom.open(tmp_path / "x.loom.jsonl", readonly=True) as again:
         leaf = again.leaves()[-1]
         assert [messages for _, messages, _ in saw(again, leaf)] == asked(cantrip)
-        (row,) = TrlSft().rows(Source(again))
+        (row,) = registry.find("trl-sft").rows(Source(again))
     # The capability block is the second message, as it was told.
     assert row["messages"][1]["content"] == circle.capabilities(text_calls=True)
     # A program that was given as text stands in its call alone.

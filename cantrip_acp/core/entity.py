@@ -32,9 +32,12 @@ from cantrip_acp.core.lifecycle.sources import SourceConnections
 from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.core.state import EntityState, SteeringMessage
 from cantrip_acp.crystals import http_clients
+from cantrip_acp.crystals.contract import CrystalBase
 from cantrip_acp.gates.executor import GateExecutor
+from cantrip_acp.mediums.contract import SessionBase
 from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.logs import logger
 from cantrip_acp.text.redaction import as_recorded
 from cantrip_acp.types.errors import (
@@ -380,7 +383,7 @@ class Entity(EntityState, Generic[Value]):
         crystal, notices = self.crystal, self._sources.take_problems()
         if crystal is not self._remarked:
             self._remarked = crystal
-            notices = [*getattr(crystal, "remarks", ()), *notices]
+            notices = [*complete(crystal, CrystalBase).remarks, *notices]
         if self._own_checkpoints is not None:
             notes, self._own_checkpoints.notes = self._own_checkpoints.notes, []
             notices += notes
@@ -406,9 +409,7 @@ class Entity(EntityState, Generic[Value]):
             with anyio.CancelScope() as self._warming:
                 try:
                     await self.connect_sources()
-                    warm = getattr(await self.medium_session.open(), "warm", None)
-                    if warm is not None:
-                        await warm()
+                    await complete(await self.medium_session.open(), SessionBase).warm()
                 except CantripError as problem:
                     log.debug("nothing could be prepared for %s: %s", self.id, problem)
                 finally:

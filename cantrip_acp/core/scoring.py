@@ -20,6 +20,7 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.loom.query.thread import Endings, Thread
+from cantrip_acp.text.defaults import name_of
 from cantrip_acp.text.logs import logger
 from cantrip_acp.text.redaction import beginning
 from cantrip_acp.types.errors import DefinitionError, describe, interrupts
@@ -61,8 +62,7 @@ class Scorer:
         if self.at not in ("turn", "cast"):
             raise DefinitionError(f"a scorer is asked at a turn or at a cast's end, not at {self.at!r}")
         if not self.name:
-            named = getattr(self.function, "__qualname__", type(self.function).__name__)
-            object.__setattr__(self, "name", str(named))
+            object.__setattr__(self, "name", name_of(self.function))
 
     @classmethod
     def of(cls, score: Scorer | Callable[[Any], Any] | None) -> Scorer | None:

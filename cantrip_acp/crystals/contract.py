@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 
 from cantrip_acp.core.definition.call import Call, ToolChoice
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import MalformedResponse
 from cantrip_acp.types.messages import (
     Message,
@@ -163,25 +164,7 @@ endless."""
 
 @runtime_checkable
 class Crystal(Protocol):
-    """A model. ``context_window`` is in tokens, None if it is not known.
-
-    Optional attributes:
-
-    - ``priced``: whether its cost is known.
-    - ``max_input``: the largest number of tokens of a prompt, if that is less than the window.
-    - ``takes_images``, ``takes_audio``, ``takes_documents`` (PDF): whether its model accepts such attachments.
-    - ``remarks``: notes for the user, shown when a cast begins.
-    - ``patient``: true for a person, who may take any time to answer.
-    - ``samples``: false if its utterances are no samples of a model, but written by a script or a person.
-    - ``text_calls``: true if it writes its tool calls as text, because its model accepts no tool definitions. Only such
-      a crystal may also write a program as a code block (`mediums.text_program`).
-
-    Optional methods:
-
-    - ``prepare()`` does slow work before the first query, such as importing an SDK. It may block. It is called in a
-      thread, possibly several times.
-    - ``async aclose()`` closes the connections. A later query opens new ones.
-    """
+    """A model. ``context_window`` is in tokens, None if it is not known. It may also have the members of `CrystalBase`."""
 
     @property
     def name(self) -> str:
@@ -203,9 +186,46 @@ class Crystal(Protocol):
         ...
 
 
+class CrystalBase:
+    """What is true of a crystal that does not say otherwise. A crystal may inherit it, or only have the members that it needs."""
+
+    priced: bool | None = None
+    """Whether its cost is known."""
+    max_input: int | None = None
+    """The largest number of tokens of a prompt, if that is less than the window."""
+    takes_images: bool | None = None
+    takes_audio: bool | None = None
+    takes_documents: bool | None = None
+    """Whether its model accepts such attachments (PDF); None if that is not known."""
+    remarks: Sequence[str] = ()
+    """Notes for the user, shown when a cast begins."""
+    patient: bool = False
+    """True for a person, who may take any time to answer."""
+    samples: bool = True
+    """False if its utterances are no samples of a model, but written by a script or a person."""
+    text_calls: bool = False
+    """True if it writes its tool calls as text, because its model accepts no tool definitions. Only such a crystal may also
+    write a program as a code block (`mediums.text_program`)."""
+    queries: int = 0
+    """How many queries it was asked."""
+
+    def prepare(self) -> None:
+        """Do slow work before the first query, such as importing an SDK. It may block: a thread calls it, perhaps several times."""
+
+    async def aclose(self) -> None:
+        """Close the connections. A later query opens new ones."""
+
+    def skip(self, queries: int) -> None:
+        """Pass over what was already played in another process: only a script has that."""
+
+    def child(self, number: int, depth: int) -> Crystal | None:
+        """The crystal of a child; None if children use this one."""
+        return None
+
+
 def input_limit(crystal: Crystal) -> int | None:
     """The largest number of tokens of a prompt: the smaller of ``max_input`` and the window. None if not known."""
-    window, most = crystal.context_window, getattr(crystal, "max_input", None)
+    window, most = crystal.context_window, complete(crystal, CrystalBase).max_input
     if not isinstance(most, int):
         return window if isinstance(window, int) else None
     return min(window, most) if isinstance(window, int) else most
@@ -216,7 +236,7 @@ _TAKES = {"image": "takes_images", "audio": "takes_audio", "document": "takes_do
 
 def takes(crystal: Crystal, kind: Literal["image", "audio", "document"]) -> bool | None:
     """Whether the model of a crystal accepts attachments of this kind. None if the crystal does not say."""
-    known = getattr(crystal, _TAKES[kind], None)
+    known = getattr(complete(crystal, CrystalBase), _TAKES[kind])
     return known if isinstance(known, bool) else None
 
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.contract import Crystal, CrystalBase
 from cantrip_acp.crystals.event_stream import Api, EventReader
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import MalformedResponse
 
@@ -137,7 +138,6 @@ def acquire(crystal: Crystal, user: object) -> None:
 
 async def release(crystal: Crystal, user: object) -> None:
     """Remove ``user``. If no user is left, close the crystal's connections. A later query opens new ones."""
-    aclose = getattr(crystal, "aclose", None)
     try:
         users = _users.get(crystal)
     except TypeError:
@@ -145,11 +145,11 @@ async def release(crystal: Crystal, user: object) -> None:
     if users is None or user not in users:
         return
     users.discard(user)
-    if users or aclose is None:
+    if users:
         return
     with anyio.move_on_after(CLOSING_S, shield=True):
         try:
-            await aclose()
+            await complete(crystal, CrystalBase).aclose()
         except Exception as error:  # noqa: BLE001 - a library may raise anything while a connection closes
             log.debug("cannot close the connections of %s: %s: %s", crystal.name, type(error).__name__, error)
 
@@ -162,31 +162,27 @@ async def prepare(crystal: Crystal) -> None:
 
     A cancel does not wait for the thread. Errors are only logged here, because the query reports them.
     """
-    prepare = getattr(crystal, "prepare", None)
     try:
-        if prepare is None or crystal in _ready:
+        if crystal in _ready:
             return
     except TypeError:
         return  # It cannot be hashed, so we cannot remember that it is ready.
     try:
-        await anyio.to_thread.run_sync(prepare, abandon_on_cancel=True)
+        await anyio.to_thread.run_sync(complete(crystal, CrystalBase).prepare, abandon_on_cancel=True)
     except Exception as error:  # noqa: BLE001
         log.debug("%s could not be prepared: %s: %s", crystal.name, type(error).__name__, error)
     _ready.add(crystal)
 
 
 def prepare_in_background(crystal: Crystal) -> None:
-    """Run the crystal's ``prepare`` in a separate thread, if it has one. Returns at once and never raises.
+    """Run the crystal's ``prepare`` in a separate thread. Returns at once and never raises.
 
     The thread is a daemon, so the process can exit without waiting for an import.
     """
-    prepare = getattr(crystal, "prepare", None)
-    if prepare is None:
-        return
 
     def run() -> None:
         try:
-            prepare()
+            complete(crystal, CrystalBase).prepare()
         except Exception as error:  # noqa: BLE001 - the first query meets the same error, and reports it
             log.info("%s could not be prepared: %s: %s", crystal.name, type(error).__name__, error)
 

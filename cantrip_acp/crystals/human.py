@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 import anyio
 
-from cantrip_acp.crystals.contract import Delta, Emit, Query, Response
+from cantrip_acp.crystals.contract import CrystalBase, Delta, Emit, Query, Response
 from cantrip_acp.types.errors import CrystalError
 from cantrip_acp.types.messages import Message, ToolCall, ToolDefinition
 
@@ -24,7 +24,7 @@ _ENTITIES = 32
 _MOMENT_S = 0.05
 
 
-class HumanCrystal:
+class HumanCrystal(CrystalBase):
     """A person at this process's terminal. Standard input must be a terminal, so it does not work over ACP.
 
     A query raises `CrystalError` if there is no terminal, and at the end of input (Ctrl-D).

@@ -16,10 +16,11 @@ import anyio
 import msgspec
 
 from cantrip_acp.core.definition.checked_values import check_keys, check_mapping, check_number, check_whole, short_repr
-from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Meter, Query, Response, check_response
+from cantrip_acp.crystals.contract import Crystal, CrystalBase, Delta, Emit, Meter, Query, Response, check_response
 from cantrip_acp.crystals.logprobs import check_tokens
 from cantrip_acp.crystals.mended_answers import WholeCharacters, mended
 from cantrip_acp.crystals.refused_media import MediaSearch, is_about_media, without_media
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import CrystalError, DefinitionError, MalformedResponse
 from cantrip_acp.types.events import seconds_words
 from cantrip_acp.types.messages import Message
@@ -230,7 +231,7 @@ def _without_media(response: Response, search: MediaSearch, left_out: frozenset[
 async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> Response:
     """Run one attempt. If it gives no valid response, report its usage to ``spend``. The query's meter must be new."""
     # A person has no time limit.
-    patience = inf if getattr(crystal, "patient", False) else LONGEST_WAIT_S
+    patience = inf if complete(crystal, CrystalBase).patient else LONGEST_WAIT_S
     wait = anyio.CancelScope(deadline=anyio.current_time() + patience)
     characters = WholeCharacters(emit)
     guard = _Guard(characters, wait)

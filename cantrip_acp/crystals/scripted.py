@@ -14,7 +14,7 @@ import anyio
 import msgspec
 
 from cantrip_acp.core.definition.checked_values import check_text, check_whole
-from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Query, Response
+from cantrip_acp.crystals.contract import Crystal, CrystalBase, Delta, Emit, Query, Response
 from cantrip_acp.crystals.openai.tool_names import wire_name
 from cantrip_acp.types.errors import ContextLimitError, CrystalError, DefinitionError, ScriptExhausted
 from cantrip_acp.types.messages import ToolCall
@@ -55,7 +55,7 @@ _USAGE_KEYS = (
 )
 
 
-class ScriptedCrystal:
+class ScriptedCrystal(CrystalBase):
     """Plays ``responses``. Each is a mapping with keys of `KEYS`.
 
     - ``content``, ``thinking``: text. ``chunks``: the text as a list of streamed pieces.

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.circle import NOTHING, Circle
-from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.contract import Crystal, CrystalBase
 from cantrip_acp.delegation.child_circle import circle_for
 from cantrip_acp.delegation.request import Request
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import CantripError, ChildRefused, DefinitionError
 
 if TYPE_CHECKING:
@@ -95,8 +96,6 @@ def crystal_of(parent: EntityState, request: Request, number: int) -> Crystal:
         if request.crystal is not None:
             return of.crystals[request.crystal]
         # A scripted crystal has scripts for its children; any other crystal is used for the children too.
-        heir = getattr(parent.crystal, "child", None)
-        found: Crystal = parent.crystal if heir is None else heir(number, parent.depth + 1)
-        return found
+        return complete(parent.crystal, CrystalBase).child(number, parent.depth + 1) or parent.crystal
     except CantripError as error:
         raise ChildRefused("crystal", f"the child has no crystal: {error}") from None

@@ -20,6 +20,7 @@ import msgspec
 from cantrip_acp.core.definition.circle import NOTHING
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.mediums.code.prompt import seconds
+from cantrip_acp.mediums.contract import MediumBase, SessionBase
 from cantrip_acp.mediums.program_events import ProgramEvents
 from cantrip_acp.types.errors import SandboxError, SandboxMissing
 from cantrip_acp.types.events import signal_name
@@ -46,7 +47,7 @@ _PARAMETERS: Mapping[str, Any] = {
 _SUBMIT = "SUBMIT: "
 
 
-class BashMedium:
+class BashMedium(MediumBase):
     """Commands in a shell. The sandbox's rules come from the circle's wards alone."""
 
     name = "bash"
@@ -102,7 +103,7 @@ class BashMedium:
         return "\n".join(filter(None, [text, *(f"[{n}]" for n in notes)]))
 
 
-class BashSession:
+class BashSession(SessionBase):
     """One entity's shell: a sandbox, made with the first command, that runs one command after the other."""
 
     def __init__(self, circle: CircleView, make: Callable[..., Sandbox] | None = None) -> None:

@@ -1,17 +1,18 @@
 """The medium contract: what a medium must offer to a circle (§4.1, §4.6).
 
 A medium is a description without state. `Medium.open` makes a session for one entity; the session keeps the state
-that survives turns and casts. A session starts nothing before its first use. If it has a method ``warm()``, that
-method starts what the first call needs ahead of it.
+that survives turns and casts. A session starts nothing before its first use, except by `SessionBase.warm`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from cantrip_acp.core.ports import TurnContext
-    from cantrip_acp.gates.contract import CircleView
+    from cantrip_acp.gates.contract import CircleView, Gate
     from cantrip_acp.types.messages import ToolCall, ToolDefinition
     from cantrip_acp.types.records import Output
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 class MediumSession(Protocol):
     """The session of one entity.
 
-    A session may also have ``gates_added(gates)``. It is called with all added gates each time the entity gains or
-    loses gates besides its circle's, and must make them callable at once.
+    It may also have the members of `SessionBase`.
     """
 
     async def run(self, call: ToolCall, turn: TurnContext) -> Output:
@@ -33,16 +33,48 @@ class MediumSession(Protocol):
         ...
 
 
+class SessionBase:
+    """What is true of a medium's session that does not say otherwise."""
+
+    gained: Mapping[str, Gate] = MappingProxyType({})
+    """The gates that were added, by name."""
+
+    def gates_added(self, gates: Mapping[str, Gate]) -> None:
+        """Make added gates callable at once. It is called with all of them each time the entity gains or loses gates besides
+        its circle's."""
+
+    def remark(self, text: str) -> None:
+        """Show the entity a text before the output of its next program."""
+
+    def so_far(self) -> Output | None:
+        """What the running program has printed since the last request. None if no program runs."""
+        return None
+
+    async def warm(self) -> None:
+        """Start what the first program needs."""
+
+
+class MediumBase:
+    """What is true of a medium that does not say otherwise."""
+
+    tag: str | None = None
+    """With ``arguments(program) -> str``: a crystal in text-call mode may give a program as a code block with that tag;
+    ``arguments`` makes the tool call's arguments of it (`mediums.text_program`)."""
+    has_values: bool = False
+    """Whether its code can make children from values (`delegation.child_values`)."""
+    keeps_state: bool = False
+    """Whether its sessions have ``chunks``, ``snapshot()`` and ``restore(snapshot, chunks)``, for forks."""
+    remembers_folds: bool = False
+    """Whether its sessions offer the folded turns (`TurnContext.folded`) as a variable."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """The options that differ from the medium's defaults, by the keys of a recipe: the loom records them."""
+
+
 @runtime_checkable
 class Medium(Protocol):
     """An environment to work in. ``tool`` is the name of its own tool, None if there are only gates (conversation).
 
-    Optional attributes:
-    - ``tag``, with ``arguments(program) -> str``: a crystal in text-call mode may give a program as a code block with
-      that tag; ``arguments`` makes the tool call's arguments of it (`mediums.text_program`).
-    - ``has_values`` true: its code can make children from values (`delegation.child_values`).
-    - ``keeps_state`` true: its sessions have ``chunks``, ``snapshot()`` and ``restore(snapshot, chunks)``, for forks.
-    - ``remembers_folds`` true: its sessions offer the folded turns (`TurnContext.folded`) as a variable.
+    It may also have the members of `MediumBase`.
     """
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cantrip_acp.mediums.contract import MediumBase, SessionBase
 from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from cantrip_acp.types.records import Output
 
 
-class ConversationMedium:
+class ConversationMedium(MediumBase):
     """Gates are the crystal's tools. Their definitions are the whole capability presentation (CIRCLE-11)."""
 
     name = "conversation"
@@ -35,7 +36,7 @@ class ConversationMedium:
         return output.stdout
 
 
-class ConversationSession:
+class ConversationSession(SessionBase):
     """It has no state: all state is in the messages and behind the gates."""
 
     async def run(self, call: ToolCall, turn: TurnContext) -> Output:

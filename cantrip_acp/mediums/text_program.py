@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from cantrip_acp.crystals.contract import CUTS
+from cantrip_acp.crystals.contract import CUTS, CrystalBase
+from cantrip_acp.mediums.contract import MediumBase
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.messages import ToolCall
 
 if TYPE_CHECKING:
@@ -33,12 +35,12 @@ MOST_PROBLEMS = 2
 
 def writes_calls(crystal: Crystal) -> bool:
     """Whether a crystal is in text-call mode."""
-    return getattr(crystal, "text_calls", False) is True
+    return complete(crystal, CrystalBase).text_calls is True
 
 
 def mode_line(medium: Medium, *, text_calls: bool) -> str | None:
     """What the capability block says about code blocks; None in a medium that runs no programs."""
-    tag = getattr(medium, "tag", None)
+    tag = complete(medium, MediumBase).tag
     if medium.tool is None:
         return None
     if not text_calls or tag is None:
@@ -73,7 +75,7 @@ class TextPrograms(Struct, frozen=True):
         """Make a reader; None if the crystal's text cannot hold a program or a call."""
         if tool_choice == "none" or not writes_calls(crystal):
             return None
-        return cls(medium, getattr(medium, "tag", None), call_id, tools)
+        return cls(medium, complete(medium, MediumBase).tag, call_id, tools)
 
     def read(self, response: Response) -> Response:
         """The response with the program in its text as a call, or with a ``problem`` if the program, or a call, is not clear.

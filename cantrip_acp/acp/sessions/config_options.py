@@ -21,7 +21,8 @@ from cantrip_acp.acp.sessions.session_store import title_record
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.crystals import http_clients
-from cantrip_acp.crystals.contract import takes
+from cantrip_acp.crystals.contract import CrystalBase, takes
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import CantripError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.types.records import ConfigRecord, ForkRecord, new_id, now
 
@@ -271,9 +272,8 @@ class SessionOptions:
         entity = session.entity
         old = entity.crystal
         entity.use_crystal(new_crystal)
-        skip = getattr(new_crystal, "skip", None)
-        if skip is not None and old.name == new_crystal.name == "scripted" and old.model == new_crystal.model:
-            skip(getattr(old, "queries", 0))
+        if old.name == new_crystal.name == "scripted" and old.model == new_crystal.model:
+            complete(new_crystal, CrystalBase).skip(complete(old, CrystalBase).queries)
         await http_clients.release(old, entity)
 
     async def _set_recipe(self, session: Session, value: str) -> None:

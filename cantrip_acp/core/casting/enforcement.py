@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cantrip_acp.crystals.contract import CrystalBase
+from cantrip_acp.text.defaults import complete
+
 if TYPE_CHECKING:
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.core.state import CastState, EntityState
@@ -44,7 +47,7 @@ def stop_overspent(entity: EntityState, usage: Usage) -> None:
 
 def known_at_start(entity: EntityState) -> list[str]:
     """Problems with wards that are known at the start of a cast."""
-    if entity.circle.wards.max_cost_usd is None or getattr(entity.crystal, "priced", None) is not False:
+    if entity.circle.wards.max_cost_usd is None or complete(entity.crystal, CrystalBase).priced is not False:
         return []
     return [
         f"max_cost_usd cannot be enforced: what {entity.crystal.model} costs is not known, so the cast ends after the "

@@ -12,10 +12,11 @@ import anyio
 import msgspec
 
 from cantrip_acp.core.running_calls import STOPPED_BY_USER
-from cantrip_acp.crystals.contract import WEIGHTS_VARIABLE, Response
+from cantrip_acp.crystals.contract import WEIGHTS_VARIABLE, CrystalBase, Response
 from cantrip_acp.gates.registry import ALIASES, CHILD_FUNCTIONS, DELEGATION
 from cantrip_acp.loom.records.turn_parts import together
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.json_data import freeze, freeze_record
 from cantrip_acp.types.messages import RequestParameters, ToolCall
 from cantrip_acp.types.records import (
@@ -394,7 +395,7 @@ class TurnBuilder:
     def _request(self) -> RequestParameters | None:
         """The parameters as they were sent. If the crystal does not report them, those of the call."""
         sent = self.response.request or self.cast.parameters
-        if not getattr(self.entity.crystal, "samples", True):
+        if not complete(self.entity.crystal, CrystalBase).samples:
             # A script or a person has no weights.
             return sent
         if (sent is None or sent.weights is None) and (weights := os.environ.get(WEIGHTS_VARIABLE)):

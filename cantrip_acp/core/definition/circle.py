@@ -21,8 +21,9 @@ from cantrip_acp.gates.contract import Gate
 from cantrip_acp.gates.function_gates import gate_options, is_function
 from cantrip_acp.loom.stores.address import POSTGRES, SQLITE
 from cantrip_acp.mediums import registry as mediums
-from cantrip_acp.mediums.contract import Medium
+from cantrip_acp.mediums.contract import Medium, MediumBase
 from cantrip_acp.mediums.text_program import mode_line
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.json_data import FrozenDict, freeze, freeze_record
 from cantrip_acp.types.errors import DefinitionError
 from cantrip_acp.types.messages import ToolDefinition
@@ -230,7 +231,7 @@ class Circle(Definition):
         """The circle as the loom stores it."""
         return {
             "medium": self.medium.name,
-            **getattr(self.medium, "options", {}),
+            **complete(self.medium, MediumBase).options,
             "gates": [gate.record() for gate in self.gates.values()],
             **({"data": True} if self.data is not NOTHING else {}),
             "wards": self.wards.declared(),

@@ -16,7 +16,9 @@ from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, REQUEST, largest, t
 from cantrip_acp.core.state import CastState
 from cantrip_acp.crystals.contract import Delta, Query, Response, input_limit
 from cantrip_acp.crystals.retry import metered
+from cantrip_acp.mediums.contract import MediumBase
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.json_data import freeze_record
 from cantrip_acp.text.logs import logger
 from cantrip_acp.text.redaction import Pieces
@@ -119,7 +121,7 @@ async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_par
         entity, cast, keep, spend_on_parents, _SummaryStream(entity, cast, turn_id)
     )
     summary = None if answered is None else answered.content
-    variable = VARIABLE if getattr(entity.circle.medium, "remembers_folds", False) else None
+    variable = VARIABLE if complete(entity.circle.medium, MediumBase).remembers_folds else None
     shown = context.fold(keep, summary, variable)
     entity.requests.folded()
     loom = entity.loom

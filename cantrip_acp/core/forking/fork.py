@@ -27,7 +27,9 @@ from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.query.history import CastPart, casts_of, crystal_turns
 from cantrip_acp.loom.snapshots import SnapshotChunks
 from cantrip_acp.mediums.code.snapshot import Snapshot
+from cantrip_acp.mediums.contract import MediumBase, SessionBase
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
 from cantrip_acp.types.messages import ToolCall
 from cantrip_acp.types.records import ForkRecord, GateRecord, Output, Turn, new_id, now
@@ -165,7 +167,7 @@ async def restore(
     """
     medium = entity.circle.medium
     cells = [(part, turn) for part, turn in crystal_turns(list(parts)) if _programs(turn, medium.tool)]
-    keeps = getattr(medium, "keeps_state", False)
+    keeps = complete(medium, MediumBase).keeps_state
     if state == "none" or not keeps or not cells:
         again = await reload_modules(entity, parts) if modules and state != "none" else ReloadedModules()
         left = ["variables of the code medium"] if state == "none" and keeps and cells else []
@@ -227,9 +229,7 @@ async def _replay(entity: Entity, parts: Sequence[CastPart], tool: str) -> list[
     try:
         if not await apart.write_to_copies():
             return await _run_again(entity, session, parts, tool)
-        gained = getattr(apart, "gates_added", None)
-        if gained is not None:
-            gained(getattr(session, "gained", {}))
+        complete(apart, SessionBase).gates_added(complete(session, SessionBase).gained)
         missing = await _run_again(entity, apart, parts, tool)
         taken = await apart.snapshot()
         await session.restore(taken, apart.chunks)

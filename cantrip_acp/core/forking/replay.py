@@ -23,7 +23,7 @@ from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.forking.child_turn import cantrip_for_turn
 from cantrip_acp.core.forking.fork import divergence
 from cantrip_acp.core.forking.reload_modules import LOADING_GATE as MODULES
-from cantrip_acp.crystals.contract import Emit, Query, Response
+from cantrip_acp.crystals.contract import CrystalBase, Emit, Query, Response
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed
 from cantrip_acp.loom.loom import Loom
@@ -60,7 +60,7 @@ class Replay:
     divergence: Divergence | None
 
 
-class RecordedCrystal:
+class RecordedCrystal(CrystalBase):
     """Returns recorded responses, query by query. Raises `CrystalError` at the end of the recording."""
 
     name = "recording"

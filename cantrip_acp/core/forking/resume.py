@@ -20,9 +20,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.forking.child_turn import cantrip_for_turn
 from cantrip_acp.core.forking.reload_modules import loaded_modules, reload_modules
+from cantrip_acp.crystals.contract import CrystalBase
 from cantrip_acp.loom.query.history import casts_of, crystal_turns
 from cantrip_acp.loom.recovery import complete_interrupted
 from cantrip_acp.loom.snapshots import SnapshotChunks
+from cantrip_acp.mediums.contract import MediumBase
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import LoomError, SandboxError, SandboxMissing
 from cantrip_acp.types.usage import NO_USAGE, Usage
 
@@ -130,15 +133,13 @@ def load_usage(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> dict[
             # Children's turns are not on a path of this entity, so their usage is added here.
             entity.usage = entity.usage + Usage.of_record(below).counted()
     entity.usage = sum(used.values(), entity.usage)
-    skip = getattr(entity.crystal, "skip", None)
-    if skip is not None:
-        skip(queries)
+    complete(entity.crystal, CrystalBase).skip(queries)
     return used
 
 
 def _kept_state(entity: Entity, parts: Sequence[CastPart], last: str) -> KeptState:
     medium = entity.circle.medium
-    if not getattr(medium, "keeps_state", False):
+    if not complete(medium, MediumBase).keeps_state:
         return "none"
     if not any(
         call.gate == medium.tool for _, turn in crystal_turns(list(parts)) for call in turn.utterance.tool_calls

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from cantrip_acp.loom.snapshots import SnapshotChunks
+from cantrip_acp.mediums.contract import MediumBase, SessionBase
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import CantripError, SandboxError
 from cantrip_acp.types.events import Noticed
 
@@ -35,7 +37,7 @@ class SessionKeeper:
         self._entity = entity
         self._dynamic_gates = dynamic_gates
         keeps = bool(entity.cantrip.loom_settings.get("snapshots"))
-        keeps = keeps and getattr(entity.circle.medium, "keeps_state", False)
+        keeps = keeps and complete(entity.circle.medium, MediumBase).keeps_state
         self._pieces: SnapshotChunks | None = SnapshotChunks(entity.loom) if keeps else None
         self.pending_restore: Callable[[], Awaitable[None]] | None = None
         """Restores the state of a medium that was just opened, if this entity ran earlier in another process."""
@@ -99,16 +101,14 @@ class SessionKeeper:
             self._session = session = await circle.medium.open(circle, self._entity.id)
             if self._pieces is not None:
                 session.chunks = self._pieces  # type: ignore[attr-defined]
-            listener = getattr(session, "gates_added", None)
-            if listener is not None:
-                self._dynamic_gates.set_listener(listener)
+            self._dynamic_gates.set_listener(complete(session, SessionBase).gates_added)
         return self._session
 
     async def _renew(self, old: MediumSession) -> None:
         """Open the medium again under the wards that are in force now, and restore its state."""
         source: Any = old
         snapshot = None
-        keeps = getattr(self._entity.circle.medium, "keeps_state", False)
+        keeps = complete(self._entity.circle.medium, MediumBase).keeps_state
         if keeps:
             with suppress(SandboxError):
                 snapshot = await source.snapshot()
@@ -196,9 +196,7 @@ class SessionKeeper:
 
     async def remark(self, text: str, *, aloud: bool) -> None:
         """Show the entity a text before the output of its next program; with ``aloud``, show it to the user too."""
-        remark = getattr(self._session, "remark", None)
-        if remark is not None:
-            remark(text)
+        complete(self._session, SessionBase).remark(text)
         entity = self._entity
         if aloud and entity.hub.active:
             cast_id = entity.running.id if entity.running is not None else ""
@@ -206,8 +204,7 @@ class SessionKeeper:
 
     def partial_output(self) -> Output | None:
         """What the running program has printed since the last request. None if no program runs."""
-        so_far = getattr(self._session, "so_far", None)
-        return so_far() if so_far is not None else None
+        return complete(self._session, SessionBase).so_far()
 
     async def close(self) -> None:
         """End the session and everything that it started. Safe to call twice."""

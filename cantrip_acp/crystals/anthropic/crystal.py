@@ -28,7 +28,7 @@ from cantrip_acp.crystals.catalog.unsupported_params import (
     drop_parameters,
     unsupported_parameter,
 )
-from cantrip_acp.crystals.contract import Emit, Meter, Query, Response, tool_mode
+from cantrip_acp.crystals.contract import CrystalBase, Emit, Meter, Query, Response, tool_mode
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.event_stream import begins_with_json
 from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, response_hook, tls_context
@@ -72,7 +72,7 @@ _STATUSES = {
 """Maps the type of an error inside a stream to an HTTP status, because the stream itself has status 200."""
 
 
-class AnthropicCrystal:
+class AnthropicCrystal(CrystalBase):
     """A Claude model at an endpoint. ``options``: ``effort``, ``thinking_budget`` (see `anthropic.request.thinking`)."""
 
     name = "anthropic"

@@ -22,7 +22,7 @@ import msgspec
 
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog.unsupported_params import ForcedCalls
-from cantrip_acp.crystals.contract import Emit, Query, Response, tool_mode
+from cantrip_acp.crystals.contract import CrystalBase, Emit, Query, Response, tool_mode
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.google.messages import body_of, signatures
 from cantrip_acp.crystals.google.request import check, drop_refused_parameter
@@ -59,7 +59,7 @@ class _Client:
     http: Any
 
 
-class GoogleCrystal:
+class GoogleCrystal(CrystalBase):
     """A Gemini model at an endpoint. ``options``: ``effort``, ``thinking_budget`` (see `google.request`)."""
 
     name = "google"

@@ -13,7 +13,7 @@ import msgspec
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog import unsupported_params
 from cantrip_acp.crystals.catalog.types import priced
-from cantrip_acp.crystals.contract import CUTS, Emit, Query, Response
+from cantrip_acp.crystals.contract import CUTS, CrystalBase, Emit, Query, Response
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.openai.chat_messages import OPENAI, render, render_tools
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
@@ -66,7 +66,7 @@ class _Answer:
                 await self.emit(shown)
 
 
-class ChatCrystal:
+class ChatCrystal(CrystalBase):
     """A model that is served through Chat Completions. Subclasses override the methods for their servers.
 
     If the model accepts no tool definitions, it writes tool calls as text. The option ``tools`` decides this: ``native``,

@@ -19,7 +19,7 @@ import msgspec
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog import unsupported_params
 from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, priced
-from cantrip_acp.crystals.contract import Delta, Emit, Query, Response, tool_mode
+from cantrip_acp.crystals.contract import CrystalBase, Delta, Emit, Query, Response, tool_mode
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.logprobs import TokenCollector
 from cantrip_acp.crystals.mended_answers import NO_NAME
@@ -49,7 +49,7 @@ _FOREIGN_REASONING = re.compile(r"encrypted[ _]content", re.IGNORECASE)
 """Matches the error for reasoning that this key cannot decrypt, for example of another organization."""
 
 
-class OpenAICrystal:
+class OpenAICrystal(CrystalBase):
     """An OpenAI model, through one of the two APIs.
 
     The option ``api`` chooses the API. Without it, the Responses API is used at OpenAI's own address, and elsewhere for
@@ -114,7 +114,7 @@ def _names_the_other_api(error: CrystalError, *, by_chat: bool) -> bool:
     return error.status in (404, 405, 501) and "model" not in str(error).partition("): ")[2].lower()
 
 
-class ResponsesCrystal:
+class ResponsesCrystal(CrystalBase):
     """A model that is served through the Responses API. ``store`` is off, so the server keeps no state (CRYSTAL-1)."""
 
     def __init__(self, endpoint: Endpoint, base_url: str) -> None:

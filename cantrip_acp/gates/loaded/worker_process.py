@@ -15,7 +15,9 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.gates.sandbox_options import code_paths
+from cantrip_acp.mediums.contract import MediumBase
 from cantrip_acp.sandbox import Collector, Sandbox, Worker, WorkerCallbacks, interpreter, machine, messages
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import SandboxError
 
 if TYPE_CHECKING:
@@ -99,7 +101,7 @@ class ModuleWorker:
         circle = self._circle
         base = str(circle.workspace) if circle.workspace is not None else None
         # Use the Python of the code medium, if the recipe sets one.
-        chosen = getattr(circle.medium, "options", {}).get("code_python")
+        chosen = complete(circle.medium, MediumBase).options.get("code_python")
         found = interpreter.find(chosen, machine(), base)
         reached = code_paths(circle.wards, circle.workspace)
         host = found.on(machine())

@@ -12,6 +12,7 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.mediums.code import prompt
+from cantrip_acp.mediums.contract import MediumBase
 from cantrip_acp.types.messages import ToolCall, ToolDefinition
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from cantrip_acp.types.records import Output
 
 
-class CodeMedium:
+class CodeMedium(MediumBase):
     """Python in a sandbox.
 
     ``python`` is the interpreter of the cells: a program, a virtual environment's folder, a name on PATH, or ``venv``
@@ -41,12 +42,8 @@ class CodeMedium:
         self._python = python
         self._loom = loom
         self._chunks = chunks
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options that differ from the medium's defaults, by the keys of a recipe."""
-        given = {"code_python": self._python, "loom": self._loom or None}
-        return {key: value for key, value in given.items() if value is not None}
+        given = {"code_python": python, "loom": loom or None}
+        self.options = {key: value for key, value in given.items() if value is not None}
 
     def check(self, circle: CircleView) -> None:
         """Raise `DefinitionError` if the configured interpreter cannot be used. Call it before anything runs."""

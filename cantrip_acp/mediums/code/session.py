@@ -20,6 +20,7 @@ from cantrip_acp.mediums.code import snapshot as snapshots
 from cantrip_acp.mediums.code.cell import CANCEL, LEFT_BEHIND, Cell
 from cantrip_acp.mediums.code.prompt import program, seconds
 from cantrip_acp.mediums.code.snapshot import ChunkStore, MemoryChunks, Snapshot
+from cantrip_acp.mediums.contract import SessionBase
 from cantrip_acp.mediums.program_events import ProgramEvents
 from cantrip_acp.sandbox import (
     GateWire,
@@ -51,7 +52,7 @@ _NAMED = 20
 """Maximum number of names that an observation lists; the rest are counted."""
 
 
-class CodeSession:
+class CodeSession(SessionBase):
     """One entity's Python. Its state is in the worker and outlives turns and casts (CIRCLE-9)."""
 
     worker_type: type[Worker] = Worker

@@ -34,7 +34,7 @@ from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog import lookup
 from cantrip_acp.crystals.catalog.types import ModelInfo, Price
 from cantrip_acp.crystals.catalog.unsupported_params import nearest_effort
-from cantrip_acp.crystals.contract import Crystal, Emit, Query, Response
+from cantrip_acp.crystals.contract import Crystal, CrystalBase, Emit, Query, Response
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.endpoint import BASE_URL_VARIABLES, LOCAL_KEY, SILENCE_S, Endpoint, environment_address
 from cantrip_acp.crystals.http_clients import CLOSING_S
@@ -45,6 +45,7 @@ from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.names import EMBEDDED
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.text import codecs
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import CantripError, CrystalError, DefinitionError, MissingKey
 
@@ -121,10 +122,8 @@ class _RoutedCrystal:
         if crystal is self._crystal or self._queries[crystal] > 0:
             return
         del self._queries[crystal]
-        close = getattr(crystal, "aclose", None)
-        if close is not None:
-            with anyio.move_on_after(CLOSING_S, shield=True):
-                await close()
+        with anyio.move_on_after(CLOSING_S, shield=True):
+            await complete(crystal, CrystalBase).aclose()
 
 
 _UNROUTED: Any = object()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.streams import BatchItem as BatchItem
     from cantrip_acp.core.streams import EventStream as EventStream
     from cantrip_acp.crystals.contract import Crystal as Crystal
+    from cantrip_acp.crystals.contract import CrystalBase as CrystalBase
     from cantrip_acp.crystals.contract import Delta as Delta
     from cantrip_acp.crystals.contract import Query as Query
     from cantrip_acp.crystals.contract import Response as Response
@@ -77,6 +78,7 @@ _HOMES = {
     "Circle": "core.definition.circle",
     "ContextBlock": "core.context_block",
     "Crystal": "crystals.contract",
+    "CrystalBase": "crystals.contract",
     "CrystalError": "types.errors",
     "DefinitionError": "types.errors",
     "Delta": "crystals.contract",

@@ -9,7 +9,9 @@ import msgspec
 
 from cantrip_acp.core.casting.result import CastResult, without_calls
 from cantrip_acp.core.history.continuation import rebuild_context
+from cantrip_acp.crystals.contract import CrystalBase
 from cantrip_acp.loom.records.turn_parts import joined
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.types.records import TERMINATIONS, CastRecord, Output, Turn, Utterance, UtteranceRecord, new_id, now
 
@@ -63,7 +65,7 @@ class CastLog:
                 attributes={
                     "crystal": entity.crystal.name,
                     "model": entity.crystal.model,
-                    **({} if getattr(entity.crystal, "samples", True) else {"sampled": False}),
+                    **({} if complete(entity.crystal, CrystalBase).samples else {"sampled": False}),
                     **self.cast.trace.attributes,
                 },
                 parent_turn_id=parent.turn_id if parent is not None else None,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, record_of, unread_notice
+from cantrip_acp.text.defaults import name_of
 from cantrip_acp.text.redaction import as_recorded
 from cantrip_acp.types import events
 from cantrip_acp.types.errors import CantripError, describe, interrupts
@@ -39,7 +40,7 @@ class Inbox:
             except Exception as problem:
                 if isinstance(problem, CantripError) or interrupts(problem):
                     raise
-                name = getattr(contributor, "__qualname__", type(contributor).__name__)
+                name = name_of(contributor)
                 raise CantripError(
                     f"the cast did not start: the context contributor {name} failed: {describe(problem)}"
                 ) from problem
@@ -91,7 +92,7 @@ class Inbox:
                 if interrupts(problem):
                     raise
                 # What it knew before is still in the context.
-                name = getattr(contributor, "__qualname__", type(contributor).__name__)
+                name = name_of(contributor)
                 await self.warn(f"what the session knows is as before, because {name} failed: {describe(problem)}")
                 continue
             if block is None:

@@ -60,8 +60,9 @@ import anyio
 from cantrip_acp import Call, Cantrip, Circle
 from cantrip_acp.recipes.build.crystals import crystal_for
 from cantrip_acp.recipes.recipe import load
-from cantrip_acp.training.export import registry
-from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.core import exports
+from cantrip_acp.core.exports import ThreadSelection
+from cantrip_acp.training.export.selection import Source
 async def main():
     crystal = crystal_for(load(Path(sys.argv[1])))
     computed = 0.0
@@ -78,7 +79,7 @@ async def main():
         computed, began = 0.0, time.perf_counter()
         for _ in range(8):
             await cantrip.cast("Which is larger, 17 or 23?")
-        rows = list(registry.find("verifiers").rows(Source(cantrip.loom, ThreadSelection(truncated=True))))
+        rows = list(exports.find("verifiers").rows(Source(cantrip.loom, ThreadSelection(truncated=True))))
         took = (time.perf_counter() - began) * 1000
         assert len(rows) == 8, len(rows)
         # The first one starts the model's process.

@@ -187,9 +187,9 @@ def complete_provider(ctx: click.Context, param: click.Parameter, incomplete: st
 
 def complete_format(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
     """Complete the name of a format of exports in the shell."""
-    from cantrip_acp.training.export import registry
+    from cantrip_acp.core import exports
 
-    return [name for name in registry.names() if name.startswith(incomplete)]
+    return [name for name in exports.names() if name.startswith(incomplete)]
 
 
 def examples(*lines: str) -> dict[str, Any]:

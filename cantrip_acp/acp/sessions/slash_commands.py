@@ -266,20 +266,18 @@ async def _recipe(session: Session, rest: str, forker: MakeFork) -> str:
 
 
 async def _export(session: Session, rest: str, forker: MakeFork) -> str:
-    from cantrip_acp.training.export import registry
+    from cantrip_acp.core import exports
 
     words = rest.split()
     if len(words) != 1:
-        raise UsageError(f"Name a format, such as /export openai. There are: {', '.join(registry.names())}.")
-    chosen = registry.find(words[0])
+        raise UsageError(f"Name a format, such as /export openai. There are: {', '.join(exports.names())}.")
+    chosen = exports.find(words[0])
     loom = session.entity.loom
     if loom.location is None:
         raise UsageError("This session's record is in memory. Only a session with a record on disk can be exported.")
     from cantrip_acp.files.paths import private
     from cantrip_acp.loom.output_file import output_file
     from cantrip_acp.loom.stores.address import is_address
-    from cantrip_acp.training.export.rows import write
-    from cantrip_acp.training.export.selection import Source, ThreadSelection
 
     target = session.opened.exports / f"{session.id}.{chosen.name}.jsonl"
     # A database also holds the threads of other sessions. A session's own file holds its forks and children.
@@ -291,7 +289,7 @@ async def _export(session: Session, rest: str, forker: MakeFork) -> str:
     def work() -> int:
         private(target.parent)
         with output_file(target) as out:
-            return write(chosen, Source(loom, ThreadSelection(threads=threads), None), out).rows
+            return exports.export(loom, chosen, out, exports.ThreadSelection(threads=threads)).rows
 
     rows = await anyio.to_thread.run_sync(work)
     return (

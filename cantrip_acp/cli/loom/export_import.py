@@ -18,8 +18,8 @@ from cantrip_acp.text.sanitize import escaped_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cantrip_acp.core.exports import Report
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.training.export.selection import Report
 
 _OUTCOMES = ("terminated", "truncated", "active")
 _PROGRESS_FROM = 200
@@ -31,17 +31,17 @@ class _Formats(click.Command):
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
-        from cantrip_acp.training.export import registry
+        from cantrip_acp.core import exports
 
         with formatter.section("Formats"):
-            formatter.write_dl([(name, _summary(name)) for name in registry.names()])
+            formatter.write_dl([(name, _summary(name)) for name in exports.names()])
 
 
 def _summary(name: str) -> str:
-    from cantrip_acp.training.export import registry
+    from cantrip_acp.core import exports
 
     try:
-        return registry.find(name).summary
+        return exports.find(name).summary
     except (ImportError, AttributeError, TypeError) as error:
         # The format belongs to another package. The other formats still work.
         return f"cannot be loaded: {error}"
@@ -139,16 +139,14 @@ def export(
 
     Exit status: 0 done, 1 there was no thread to write.
     """
+    from cantrip_acp.core import exports
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import open_by_name
     from cantrip_acp.loom.output_file import output_file
-    from cantrip_acp.training.export import registry
-    from cantrip_acp.training.export.rows import write
-    from cantrip_acp.training.export.selection import Source, ThreadSelection
 
-    chosen = registry.find(format_name)
+    chosen = exports.find(format_name)
     with open_by_name(name, paths.state_dir(state_dir)) as held:
-        wanted = ThreadSelection(
+        wanted = exports.ThreadSelection(
             threads=_leaves(held, threads),
             outcomes=_outcomes(outcomes),
             min_reward=min_reward,
@@ -158,14 +156,13 @@ def export(
             children=not no_children,
             differing=differing,
         )
-        source = Source(held, wanted, _progress())
         if output is None:
             rows = sys.stdout.buffer if getattr(chosen, "archive", False) else _EscapedRows(sys.stdout.buffer)
-            report = write(chosen, source, cast("BinaryIO", rows), raw=raw)
+            report = exports.export(held, chosen, cast("BinaryIO", rows), wanted, _progress(), raw=raw)
             sys.stdout.buffer.flush()
         else:
             with output_file(output) as file:
-                report = write(chosen, source, file, raw=raw)
+                report = exports.export(held, chosen, file, wanted, _progress(), raw=raw)
     _print_report(report, output, as_json=as_json)
     return 0 if report.rows else 1
 
@@ -221,8 +218,8 @@ def _progress() -> Callable[[int, int], None] | None:
 def _print_report(report: Report, output: Path | None, *, as_json: bool) -> None:
     import json
 
+    from cantrip_acp.core.exports import DIFFERS
     from cantrip_acp.text.sanitize import clean_line
-    from cantrip_acp.training.export.selection import DIFFERS
 
     if as_json:
         click.echo(json.dumps(report.record() | {"output": None if output is None else str(output)}), err=True)

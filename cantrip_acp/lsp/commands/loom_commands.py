@@ -27,10 +27,10 @@ from cantrip_acp.types.errors import (
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.exports import Report
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.lsp.server.language_server import Server
     from cantrip_acp.recipes.build.python_files import Files
-    from cantrip_acp.training.export.selection import Report
 
 STATES = ("auto", "snapshot", "replay", "none")
 _REWARDS = ("1", "0.5", "0", "-1")
@@ -361,15 +361,15 @@ class _Cancelled(Exception):
 
 async def export(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
     """Export threads in a format for trainers and trace stores: all threads, or the one that ends in ``turn``."""
-    from cantrip_acp.training.export import registry
+    from cantrip_acp.core import exports
 
     path = loom_file(given)
     if given.has("format"):
         name = given.text("format")
     else:
-        names = tuple(await asyncio.to_thread(registry.names))
+        names = tuple(await asyncio.to_thread(exports.names))
         name = await ask_choice(server, "Export in which format?", names, "format", f"one of {', '.join(names)}")
-    format_ = registry.find(name)
+    format_ = exports.find(name)
     target = given.file("output") if given.has("output") else _free_path(path, name)
     turn = given.text("turn", "")
     loop = asyncio.get_running_loop()
@@ -383,15 +383,12 @@ async def export(server: Server, given: CommandArguments, work: CommandRun) -> d
     def run() -> Report:
         from cantrip_acp.loom.find_loom import find_turn, open_readonly
         from cantrip_acp.loom.output_file import output_file
-        from cantrip_acp.training.export.rows import write
-        from cantrip_acp.training.export.selection import Source, ThreadSelection
 
         with open_readonly(path) as loom:
             # A thread that is named is exported however it ended.
-            wanted = ThreadSelection(threads=(find_turn(loom, turn),), truncated=True) if turn else ThreadSelection()
-            source = Source(loom, wanted, report_progress)
+            wanted = exports.ThreadSelection(threads=(find_turn(loom, turn),), truncated=True) if turn else None
             with output_file(target) as file:
-                report = write(format_, source, file)
+                report = exports.export(loom, format_, file, wanted, report_progress)
                 if not report.rows:
                     why = ", ".join(f"{count} × {reason}" for reason, count in report.left_out.items())
                     raise LoomError(f"no thread was left to write in {path}{f' ({why})' if why else ''}")

@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 
 from cantrip_acp.core.cantrip import Cantrip
+from cantrip_acp.core.exports import find
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
@@ -23,7 +24,6 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.training.adapters.token_engine import Generate, TokenEngine
-from cantrip_acp.training.export.registry import find
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.training.trainer.example import Example, Question
 from cantrip_acp.training.trainer.rollouts import play

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
-from cantrip_acp.training.export.registry import export_format
+from cantrip_acp.training.export.export_format import export_format
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
 from cantrip_acp.training.export.rows import Sequences, entries, rendered, request_of, tools, weights_of
 from cantrip_acp.training.export.selection import Episode, Source

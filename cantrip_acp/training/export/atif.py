@@ -17,7 +17,7 @@ import msgspec
 from cantrip_acp.core.history.replayed_context import WindowUtterance
 from cantrip_acp.crystals.text_tools import words_of
 from cantrip_acp.loom import rewards
-from cantrip_acp.training.export.registry import export_format
+from cantrip_acp.training.export.export_format import export_format
 from cantrip_acp.training.export.rows import Sequences, arguments_of, content_of, request_of, tools, url_of
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.types.messages import Attachment, Message

@@ -12,7 +12,7 @@ import msgspec
 from cantrip_acp.core.history.replayed_context import Window
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.rewards import Group
-from cantrip_acp.training.export.registry import export_format
+from cantrip_acp.training.export.export_format import export_format
 from cantrip_acp.training.export.rows import rendered, request_of, tools
 from cantrip_acp.training.export.selection import Episode, Source, as_text
 from cantrip_acp.types.messages import Message

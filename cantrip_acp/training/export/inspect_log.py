@@ -19,7 +19,7 @@ import msgspec
 from cantrip_acp.crystals.text_tools import words_of
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.thread import answer
-from cantrip_acp.training.export.registry import export_format
+from cantrip_acp.training.export.export_format import export_format
 from cantrip_acp.training.export.rows import Note, arguments_of, content_of, request_of, url_of
 from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.types.messages import Attachment, Message

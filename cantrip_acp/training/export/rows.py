@@ -12,10 +12,10 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import msgspec
 
+from cantrip_acp.core.exports import Format, Report
 from cantrip_acp.crystals.text_tools import without_invented_turns, words_of
 from cantrip_acp.text.redaction import ShapeMask, shared
-from cantrip_acp.training.export.registry import Format
-from cantrip_acp.training.export.selection import Report, Source
+from cantrip_acp.training.export.selection import Source
 from cantrip_acp.types.messages import Attachment, Message, RequestParameters, SampledTokens, ToolDefinition
 from cantrip_acp.types.records import Turn
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.core.exports import DIFFERS, Report, ThreadSelection
 from cantrip_acp.core.history.replayed_context import ReplayedContext, Window, WindowUtterance
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.loom import Loom
@@ -19,49 +20,6 @@ from cantrip_acp.training.export.sent import windows_as_sent, windows_asked_agai
 from cantrip_acp.types.errors import LoomError
 from cantrip_acp.types.messages import Message
 from cantrip_acp.types.records import Turn, UtteranceRecord
-
-DIFFERS = "what the model was sent is recorded otherwise than it is rebuilt"
-"""Why a thread is left out of which a reader cannot say what the model read."""
-
-
-class Report:
-    """The result of an export, filled in while it runs: ``threads`` and ``rows`` written, ``left_out`` by reason,
-    ``notes`` with the number of times that a format could not represent something."""
-
-    def __init__(self) -> None:
-        self.threads = 0
-        self.rows = 0
-        self.left_out: Counter[str] = Counter()
-        self.notes: Counter[str] = Counter()
-
-    def record(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "threads": self.threads,
-            "rows": self.rows,
-            "left_out": dict(self.left_out),
-            "notes": dict(self.notes),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadSelection:
-    """A filter for threads. None or an empty value means no condition.
-
-    ``threads`` are ids of leaves. ``outcomes`` are states (terminated, truncated, active) or reasons (done, max_turns
-    …). ``intent`` is part of a cast's intent, in upper or lower case. ``truncated``: include threads that did not end
-    by themselves; None lets the format decide. ``children``: include the threads of delegated children. ``differing``:
-    include threads with a query that was recorded otherwise than it is rebuilt.
-    """
-
-    threads: tuple[str, ...] = ()
-    outcomes: tuple[str, ...] = ()
-    min_reward: float | None = None
-    max_reward: float | None = None
-    intent: str | None = None
-    truncated: bool | None = None
-    children: bool = True
-    differing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from cantrip_acp.crystals.contract import CUTS
 from cantrip_acp.crystals.text_tools import words_of
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.query.thread import INTERRUPTED, answer
-from cantrip_acp.training.export.registry import export_format
+from cantrip_acp.training.export.export_format import export_format
 from cantrip_acp.training.export.rejected import RejectedAnswer, failed_casts, rejected_answers
 from cantrip_acp.training.export.rows import Note, Sequences, attachments_as_parts, image_url, request_of, seconds
 from cantrip_acp.training.export.selection import Episode, Source

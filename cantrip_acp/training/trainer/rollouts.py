@@ -17,12 +17,12 @@ import anyio
 import msgspec
 
 from cantrip_acp.core.cantrip import Cantrip
+from cantrip_acp.core.exports import ThreadSelection, find
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.output_file import output_file
-from cantrip_acp.training.export.registry import find
-from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.trainer.example import Demonstration, Question
 from cantrip_acp.types.errors import CantripError
 from cantrip_acp.types.records import RewardRecord

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core.cantrip import Cantrip
+from cantrip_acp.core.exports import ThreadSelection
 from cantrip_acp.core.history.replayed_context import Window
 from cantrip_acp.crystals.openai.chat_messages import LOCAL
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.training.export.rows import rendered
-from cantrip_acp.training.export.selection import Episode, Source, ThreadSelection
+from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.training.export.sent import Form, windows_as_sent
 from cantrip_acp.training.trainer.example import Demonstration, Example
 from cantrip_acp.types.errors import DefinitionError

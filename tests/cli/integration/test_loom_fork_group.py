@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.training.export import registry
+from cantrip_acp.core import exports
 from cantrip_acp.training.export.selection import Source
 from tests.support.command_line import recipe, run
 from tests.support.git_repositories import repository, users_state
@@ -173,7 +173,7 @@ async def test_a_label_is_not_for_what_came_before_the_fork() -> None:
         async with await cantrip.fork(begun) as entity:
             await entity.cast("Go on.")
         loom.annotate_reward(loom.leaves()[-1], reward)
-    rows = list(registry.find("trl-kto").rows(Source(loom)))
+    rows = list(exports.find("trl-kto").rows(Source(loom)))
     assert [(row["label"], [m["content"] for m in row["completion"]]) for row in rows] == [
         (False, ["second"]),
         (True, ["third"]),

@@ -9,8 +9,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from cantrip_acp import Circle, DefinitionError
+from cantrip_acp.core import exports
 from cantrip_acp.recipes import cache
-from cantrip_acp.training.export import registry
 from tests.support.command_line import GREETER, recipe, run
 
 
@@ -292,7 +292,7 @@ def test_a_medium_and_a_format_of_another_name(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match="unknown medium 'shell'; did you mean 'bash'"):
         Circle("shell", ["done"], [{"max_turns": 1}])
     with pytest.raises(DefinitionError, match="unknown export format 'trl-dpo'; did you mean 'trl-preference'"):
-        registry.find("trl-dpo")
+        exports.find("trl-dpo")
 
 
 def test_show_names_the_mcp_servers(tmp_path: Path) -> None:

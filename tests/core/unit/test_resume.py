@@ -11,11 +11,12 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.loaded_session import loaded_updates
+from cantrip_acp.core.exports import ThreadSelection
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.core.history.continuation import find_point
 from cantrip_acp.loom import rewards
-from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.training.export.selection import Source
 from cantrip_acp.types.errors import CrystalError, IntentRequired, LoomError
 from cantrip_acp.types.records import Turn
 from tests.support.export_looms import GATES, asked, lived, saw

@@ -24,12 +24,12 @@ import msgspec
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom
+from cantrip_acp.core import exports
 from cantrip_acp.crystals.contract import Crystal, Delta, Query, template_label
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.embedded.crystal import repeated_unit
 from cantrip_acp.crystals.embedded.shared_model import ModelServer, ServerSettings
 from cantrip_acp.crystals.local import missing_tokens
-from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.types.errors import CrystalError
 from cantrip_acp.types.events import QueryStarted
@@ -102,7 +102,7 @@ async def test_exported_messages_give_the_prompt_that_the_model_read_and_a_threa
     async with Cantrip(made, Call("Be brief.", max_tokens=6, temperature=0.0), circle, loom=loom).invoke() as entity:
         for intent in ("Say hello.", "Again."):
             await entity.cast(intent)
-    (group,) = registry.find("art").rows(Source(loom))
+    (group,) = exports.find("art").rows(Source(loom))
     (trajectory,) = group["trajectories"]
     items = trajectory["messages_and_choices"]
     choices = [at for at, item in enumerate(items) if "finish_reason" in item]

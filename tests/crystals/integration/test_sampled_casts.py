@@ -23,14 +23,15 @@ import msgspec
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, CrystalError, Entity, Loom, ScriptedCrystal
+from cantrip_acp.core import exports
+from cantrip_acp.core.exports import ThreadSelection
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.crystals.contract import Crystal, Emit, Query, Response
 from cantrip_acp.crystals.embedded.shared_model import ModelServer
 from cantrip_acp.crystals.text_tools import RESULT
 from cantrip_acp.loom.query.outline import Outline
-from cantrip_acp.training.export import registry
-from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.training.export.selection import Source
 from cantrip_acp.types.records import TERMINATIONS, CastRecord, Turn
 from cantrip_acp.types.usage import Usage
 from tests.support.fixtures.embedded import crystal, ended
@@ -297,8 +298,8 @@ def check_view(loom: Loom, model: Model, plan: Plan) -> None:
 
 
 def check_exports(loom: Loom) -> None:
-    for name in registry.names():
-        rows = list(registry.find(name).rows(Source(loom, ThreadSelection(truncated=True))))
+    for name in exports.names():
+        rows = list(exports.find(name).rows(Source(loom, ThreadSelection(truncated=True))))
         json.dumps(rows)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy
+from cantrip_acp.core import exports
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.scripted import ScriptedCrystal
-from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.types.messages import RequestParameters
 from cantrip_acp.types.records import Turn
@@ -159,7 +159,7 @@ async def test_the_policy_of_a_trajectory_is_that_of_the_answers_that_it_trains(
             model = Cantrip(local(wire.url, weights=label), circle=circle, loom=loom)
             async with await model.fork(loom.leaves()[-1], loom=loom) as entity:
                 await entity.cast("Again")
-    found = [each for row in registry.find("art").rows(Source(loom)) for each in row["trajectories"]]
+    found = [each for row in exports.find("art").rows(Source(loom)) for each in row["trajectories"]]
     versions = [(each["initial_policy_version"], each["final_policy_version"]) for each in found]
     assert versions == [(None, None), (1, 1), (2, 2)]
 
@@ -175,7 +175,7 @@ async def test_exports_contain_what_was_asked_and_the_version_of_the_weights() -
     expected = {"temperature": 0.25, "top_k": 40, "min_p": 0.05, "stop": ["END"], "weights": "step-11"}
 
     def rows(name: str) -> list[dict[str, Any]]:
-        return [json.loads(json.dumps(row)) for row in registry.find(name).rows(Source(loom))]
+        return [json.loads(json.dumps(row)) for row in exports.find(name).rows(Source(loom))]
 
     (group,) = rows("art")
     (trajectory,) = group["trajectories"]

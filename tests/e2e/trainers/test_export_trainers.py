@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
+from cantrip_acp.core import exports
+from cantrip_acp.core.exports import ThreadSelection
 from cantrip_acp.loom import rewards
-from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.rows import write
-from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.importing.import_file import import_file
 from tests.support.export_looms import forked, lived
 from tests.support.letters_example import write_example
@@ -39,7 +40,7 @@ async def exported(name: str, folder: Path, **wanted: Any) -> list[Path]:
     for number, loom in enumerate(await looms()):
         path = folder / f"{number}.jsonl"
         with path.open("wb") as file:
-            write(registry.find(name), Source(loom, ThreadSelection(**wanted)), file)
+            write(exports.find(name), Source(loom, ThreadSelection(**wanted)), file)
         found.append(path)
     return found
 
@@ -188,7 +189,7 @@ async def test_trl_trains_a_step(name: str, tmp_path: Path, monkeypatch: pytest.
             for turn in list(loom.turns()):
                 if turn.role == "crystal" and rewards.of_turn(loom, turn.id) is None:
                     loom.annotate_reward(turn.id, 0.4)
-            write(registry.find(name), Source(loom), out)
+            write(exports.find(name), Source(loom), out)
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     data = datasets.load_dataset("json", data_files=str(file), cache_dir=str(tmp_path / "cache"))["train"]
     settings = {

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.core import exports
+from cantrip_acp.core.exports import ThreadSelection
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.gates.contract import Gate, GateContext
 from cantrip_acp.telemetry import tracing
-from cantrip_acp.training.export import registry
-from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.training.export.selection import Source
 from cantrip_acp.types.records import STEERING
 from tests.support.export_looms import asked, saw
 from tests.support.fixtures.core import INSTANT
@@ -46,7 +47,7 @@ async def test_programs_and_their_outputs(medium: str, script: list[dict[str, st
     with Loom.open(tmp_path / "x.loom.jsonl", readonly=True) as again:
         leaf = again.leaves()[-1]
         assert [messages for _, messages, _ in saw(again, leaf)] == asked(cantrip)
-        (row,) = registry.find("trl-sft").rows(Source(again))
+        (row,) = exports.find("trl-sft").rows(Source(again))
     # The capability block is the second message, as it was told.
     assert row["messages"][1]["content"] == circle.capabilities(text_calls=True)
     # A program that was given as text stands in its call alone.
@@ -132,7 +133,7 @@ async def test_steering_stands_where_the_crystal_read_it(
         assert (told.turns, told.divergence) == (3, None)
         for name in FORMATS:
             threads = () if name == "trl-preference" else (leaf,)
-            (row,) = registry.find(name).rows(Source(again, ThreadSelection(threads=threads)))
+            (row,) = exports.find(name).rows(Source(again, ThreadSelection(threads=threads)))
             places = [m["role"] if m["role"] != "user" else m["content"] for m in chat(name, row)]
             places = places[places.index("assistant") :]
             kept = [place for place in places if place != "tool"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.training.export import registry
+from cantrip_acp.core import exports
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.importing.acp import import_transcript
 from cantrip_acp.training.importing.import_file import detect_format
@@ -130,7 +130,7 @@ def test_a_session_of_the_real_agent(tmp_path: Path) -> None:
     assert turns[-1].metadata.timestamp.startswith("2023-11-14T")
     again = imported(path, loom)
     assert (again.turns, again.casts, again.known) == (0, 0, report.turns)
-    (row,) = registry.find("trl-sft").rows(Source(loom))
+    (row,) = exports.find("trl-sft").rows(Source(loom))
     assert [m["role"] for m in row["messages"] if m["role"] == "user"] == ["user", "user"]
 
 

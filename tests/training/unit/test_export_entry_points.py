@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.training.export import registry
+from cantrip_acp.core import exports
 from cantrip_acp.training.export.selection import Source
 from tests.support.export_looms import forked
 
@@ -36,8 +36,8 @@ async def test_a_format_of_another_package(tmp_path: Path, monkeypatch: pytest.M
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
-        assert "export-lengths" in registry.names()
-        rows = list(registry.find("export-lengths").rows(Source(await forked())))
+        assert "export-lengths" in exports.names()
+        rows = list(exports.find("export-lengths").rows(Source(await forked())))
     finally:
         sys.modules.pop("export_lengths_of_a_test", None)
     assert [r["messages"] for r in rows] == [5, 8, 8, 8]

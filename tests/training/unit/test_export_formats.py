@@ -11,10 +11,11 @@ import pydantic
 import pytest
 
 from cantrip_acp import Loom
+from cantrip_acp.core import exports
+from cantrip_acp.core.exports import ThreadSelection
 from cantrip_acp.telemetry import tracing
-from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.rows import write
-from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.training.export.selection import Source
 from cantrip_acp.types.errors import DefinitionError, LoomError
 from cantrip_acp.types.messages import SampledTokens
 from cantrip_acp.types.records import Turn, TurnMetadata, Utterance
@@ -35,17 +36,17 @@ def rows(loom: Loom, name: str, **wanted: Any) -> list[dict[str, Any]]:
 def exported(loom: Loom, name: str, **wanted: Any) -> tuple[list[dict[str, Any]], Source]:
     """The rows as a reader gets them, through JSON."""
     source = Source(loom, ThreadSelection(**wanted))
-    return [json.loads(json.dumps(row)) for row in registry.find(name).rows(source)], source
+    return [json.loads(json.dumps(row)) for row in exports.find(name).rows(source)], source
 
 
 def test_the_formats_are_named_and_a_wrong_name_is_told_the_nearest() -> None:
-    assert set(ALL) < set(registry.names())
-    for name in registry.BUILT_IN:
-        assert registry.find(name).name == name
+    assert set(ALL) < set(exports.names())
+    for name in exports.BUILT_IN:
+        assert exports.find(name).name == name
     with pytest.raises(
         DefinitionError, match=r"unknown export format 'trl-stf'; did you mean 'trl-sft'\? \(known: trl-sft,"
     ):
-        registry.find("trl-stf")
+        exports.find("trl-stf")
 
 
 async def test_trl_sft_holds_what_was_seen_and_says_from_where_it_is_new() -> None:
@@ -314,13 +315,13 @@ async def test_tokens_of_what_looks_like_a_secret_are_left_out() -> None:
             )
         )
         source, out = Source(loom, ThreadSelection(truncated=True)), io.BytesIO()
-        report = write(registry.find(name), source, out)
+        report = write(exports.find(name), source, out)
         assert key.encode() not in out.getvalue()
         assert report.left_out["tokens of a text that has the shape of a secret (--raw keeps them)"] == 1
         assert report.rows == out.getvalue().count(b"\n") >= left - 1
         kept = io.BytesIO()
         assert (
-            write(registry.find(name), Source(loom, ThreadSelection(truncated=True)), kept, raw=True).rows
+            write(exports.find(name), Source(loom, ThreadSelection(truncated=True)), kept, raw=True).rows
             == report.rows + 1
         )
         assert key.encode() in kept.getvalue()

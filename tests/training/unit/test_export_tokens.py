@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom
-from cantrip_acp.training.export import registry, tokens
+from cantrip_acp.core import exports
+from cantrip_acp.core.exports import ThreadSelection
+from cantrip_acp.training.export import tokens
 from cantrip_acp.training.export.rows import HIDDEN, UNEQUAL, write
-from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.training.export.selection import Source
 from cantrip_acp.types.messages import RequestParameters, SampledTokens, ToolCall
 from cantrip_acp.types.records import Turn, TurnMetadata, Utterance
 from tests.support.export_looms import GATES, TokenCrystal, forked, logprobs, spelled, template
@@ -182,7 +184,7 @@ async def test_tokens_of_what_looks_like_a_secret_are_in_no_row() -> None:
     await sampling(echo(key), done("a"), loom=loom).cast("say it")
     await sampling(done("b"), loom=loom).cast("say nothing")
     out = io.BytesIO()
-    report = write(registry.find("tokens"), Source(loom, ThreadSelection()), out)
+    report = write(exports.find("tokens"), Source(loom, ThreadSelection()), out)
     assert report.rows == 1
     assert report.left_out == {"tokens of a text that has the shape of a secret (--raw keeps them)": 1}
     assert text(json.loads(out.getvalue())["response_ids"]) == '[done {"answer":"b"}]\n'
@@ -204,7 +206,7 @@ async def test_tokens_of_what_looks_like_a_secret_and_stands_in_no_text_are_in_n
     loom.append(msgspec.structs.replace(turn, id="t_more", utterance=said_so, metadata=metadata))
     for raw in (True, False):
         source, out = Source(loom, ThreadSelection(threads=("t_more",))), io.BytesIO()
-        report = write(registry.find(name), source, out, raw=raw)
+        report = write(exports.find(name), source, out, raw=raw)
         assert (json.dumps(ids).strip("[]").replace(" ", "") in out.getvalue().decode()) == raw
         assert (HIDDEN in {**report.notes, **report.left_out}) == (not raw)
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp import Loom
+from cantrip_acp.core import exports
 from cantrip_acp.text.redaction import shared
-from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import ImportProblem, Report
@@ -193,7 +193,7 @@ async def test_a_foreign_trace(tmp_path: Path) -> None:
         ("user", "Sure?"),
     ]
     # Out again, the tokens make the same sequence.
-    (episode, _) = registry.find("verifiers").rows(Source(loom))
+    (episode, _) = exports.find("verifiers").rows(Source(loom))
     ids = [i for n in episode["traces"][0]["nodes"] for i in n.get("token_ids", ())]
     assert ids == [7, 8, 9, 10, 11, 12, 13, 14]
 
@@ -376,4 +376,4 @@ def test_any_graph_is_taken_or_refused(nodes: list[dict[str, Any]], ok: bool, st
         return
     assert report.turns == sum(n["sampled"] for n in nodes)
     assert imported(path, loom).turns == 0
-    assert len(list(registry.find("verifiers").rows(Source(loom)))) <= max(1, len(nodes))
+    assert len(list(exports.find("verifiers").rows(Source(loom)))) <= max(1, len(nodes))

@@ -10,9 +10,10 @@ from zipfile import ZIP_BZIP2, ZipFile
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.training.export import registry
+from cantrip_acp.core import exports
+from cantrip_acp.core.exports import ThreadSelection
 from cantrip_acp.training.export.rows import write
-from cantrip_acp.training.export.selection import Source, ThreadSelection
+from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.importing.import_file import detect_format, import_file
 from cantrip_acp.training.importing.json_lines import ImportProblem
 from tests.support.export_looms import GATES, forked, lived
@@ -27,7 +28,7 @@ def written(loom: Loom, path: Path, **wanted: Any) -> dict[str, Any]:
     """Export a loom to an archive, and return its entries by name."""
     source = Source(loom, ThreadSelection(**wanted))
     with path.open("wb") as file:
-        report = write(registry.find("inspect"), source, file)
+        report = write(exports.find("inspect"), source, file)
     with ZipFile(path) as archive:
         assert archive.testzip() is None
         entries = {name: json.loads(archive.read(name)) for name in archive.namelist()}

@@ -13,9 +13,9 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy
 from cantrip_acp.cli.loom.show import LoomView
 from cantrip_acp.cli.render.terminal import Screen
+from cantrip_acp.core import exports
 from cantrip_acp.loom.query.recorded_events import thread_events
 from cantrip_acp.text.redaction import shared
-from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.types.errors import CrystalError
 from cantrip_acp.types.events import Voided
@@ -39,7 +39,7 @@ async def cast(loom: Loom, *replies: Reply, call: Call | None = None, retries: i
 
 
 def exported(loom: Loom, name: str) -> list[dict[str, Any]]:
-    return [json.loads(json.dumps(row)) for row in registry.find(name).rows(Source(loom))]
+    return [json.loads(json.dumps(row)) for row in exports.find(name).rows(Source(loom))]
 
 
 def shown(loom: Loom) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy
+from cantrip_acp.core import exports
 from cantrip_acp.crystals.anthropic.messages import rendered
 from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.endpoint import Endpoint
@@ -16,7 +17,6 @@ from cantrip_acp.crystals.google.messages import contents_of
 from cantrip_acp.crystals.local.crystal import LocalCrystal
 from cantrip_acp.crystals.openai.responses_api import render_input
 from cantrip_acp.crystals.scripted import ScriptedCrystal
-from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.rows import write
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.training.importing.import_file import import_file
@@ -54,7 +54,7 @@ async def asked(
 
 
 def exported(loom: Loom, name: str) -> list[dict[str, Any]]:
-    return [json.loads(json.dumps(row)) for row in registry.find(name).rows(Source(loom))]
+    return [json.loads(json.dumps(row)) for row in exports.find(name).rows(Source(loom))]
 
 
 def prompts(loom: Loom) -> list[list[dict[str, Any]]]:
@@ -110,7 +110,7 @@ async def test_formats_of_steps_have_calls_in_text_as_calls_and_their_results_on
     # So a reader finds the one cast again, with its calls.
     for name, file in (("atif", "a.jsonl"), ("inspect", "a.eval")):
         with (tmp_path / file).open("wb") as out:
-            write(registry.find(name), Source(loom), out)
+            write(exports.find(name), Source(loom), out)
         into = Loom.memory()
         import_file(str(tmp_path / file), into)
         ((start, end),) = into.casts()
@@ -127,7 +127,7 @@ async def test_an_imported_conversation_has_its_reference_at_the_last_cast(tmp_p
         await entity.cast("And 2 + 2?", reference="4")
     for name, file in (("atif", "a.jsonl"), ("inspect", "a.eval")):
         with (tmp_path / file).open("wb") as out:
-            write(registry.find(name), Source(loom), out)
+            write(exports.find(name), Source(loom), out)
         into = Loom.memory()
         import_file(str(tmp_path / file), into)
         found = [(row["intent"], row["reference"]) for row in exported(into, "trl-prompts")]

@@ -1,0 +1,30 @@
+"""How a format of this package is written: one generator function, which yields its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cantrip_acp.training.export.selection import Source
+
+Rows = Callable[[Source], Iterator[dict[str, Any]]]
+
+
+@dataclass(slots=True)
+class ExportFormat:
+    """A `Format` of this package: a generator function below `export_format`, which has the same fields."""
+
+    name: str
+    summary: str
+    rows: Rows
+    marks_truncated: bool
+    archive: bool
+    """Whether the output is a ZIP file, of which a row is an entry (`rows.write`)."""
+
+
+def export_format(
+    name: str, summary: str, *, marks_truncated: bool, archive: bool = False
+) -> Callable[[Rows], ExportFormat]:
+    """Make the generator function below it an export format."""
+    return lambda rows: ExportFormat(name, summary, rows, marks_truncated, archive)

@@ -43,7 +43,7 @@ import sys
 from pathlib import Path
 import anyio
 from cantrip_acp.crystals.contract import Message, Query
-from cantrip_acp.core.definition.call import Call
+from cantrip_acp.types.call import Call
 from cantrip_acp.recipes.build.crystals import crystal_for
 from cantrip_acp.recipes.recipe import load
 async def main():

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.gates.wards import Wards
 from cantrip_acp.mediums.contract import MediumSession
+from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.events import Event
 from cantrip_acp.types.messages import ToolCall
 from cantrip_acp.types.records import GateRecord, Output

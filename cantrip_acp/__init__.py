@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
     from cantrip_acp.core.cantrip import Cantrip as Cantrip
     from cantrip_acp.core.casting.result import CastResult as CastResult
-    from cantrip_acp.core.context_block import ContextBlock as ContextBlock
-    from cantrip_acp.core.definition.call import Call as Call
     from cantrip_acp.core.definition.circle import Circle as Circle
-    from cantrip_acp.core.definition.wards import Wards as Wards
     from cantrip_acp.core.entity import Entity as Entity
     from cantrip_acp.core.scoring import Scorer as Scorer
     from cantrip_acp.core.streams import Batch as Batch
@@ -51,9 +48,12 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.function_gates import gate as gate
     from cantrip_acp.gates.mcp.declaration import McpServer as McpServer
     from cantrip_acp.gates.mcp.servers import McpServers as McpServers
+    from cantrip_acp.gates.wards import Wards as Wards
     from cantrip_acp.loom.loom import Loom as Loom
     from cantrip_acp.loom.query.thread import Thread as Thread
     from cantrip_acp.types import events as events
+    from cantrip_acp.types.call import Call as Call
+    from cantrip_acp.types.context_block import ContextBlock as ContextBlock
     from cantrip_acp.types.errors import CantripError as CantripError
     from cantrip_acp.types.errors import CrystalError as CrystalError
     from cantrip_acp.types.errors import DefinitionError as DefinitionError
@@ -71,12 +71,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "Batch": "core.streams",
     "BatchItem": "core.streams",
-    "Call": "core.definition.call",
+    "Call": "types.call",
     "Cantrip": "core.cantrip",
     "CantripError": "types.errors",
     "CastResult": "core.casting.result",
     "Circle": "core.definition.circle",
-    "ContextBlock": "core.context_block",
+    "ContextBlock": "types.context_block",
     "Crystal": "crystals.contract",
     "CrystalBase": "crystals.contract",
     "CrystalError": "types.errors",
@@ -107,7 +107,7 @@ _HOMES = {
     "ToolDefinition": "types.messages",
     "Turn": "types.records",
     "Usage": "types.usage",
-    "Wards": "core.definition.wards",
+    "Wards": "gates.wards",
     "events": "types.events",
     "gate": "gates.function_gates",
 }

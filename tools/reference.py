@@ -28,9 +28,9 @@ from cantrip_acp.acp.start import main as acp_agent
 from cantrip_acp.cli import environment
 from cantrip_acp.cli import errors as exit_codes
 from cantrip_acp.cli.command_table import cantrip
-from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.crystals.local.presets import PRESETS
 from cantrip_acp.gates import registry
+from cantrip_acp.gates.wards import WARDS
 from cantrip_acp.recipes.models.schema import recipe_schema
 from cantrip_acp.types import events
 from cantrip_acp.types import records as records

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cantrip_acp.core.definition.checked_values import nearest
+from cantrip_acp.types.checked_values import nearest
 
 OURS = ("CANTRIP_", "YOOL_")
 INSIDE = (

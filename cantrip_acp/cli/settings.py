@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from cantrip_acp.core.definition.checked_values import nearest
 from cantrip_acp.files.paths import config_dir
+from cantrip_acp.types.checked_values import nearest
 
 _OWN = ("gc",)
 """Tables that their command reads itself."""

@@ -9,8 +9,8 @@ from typing import Any
 from cantrip_acp.conformance.evidence import Evidence, observation_text, output_text, turn_data
 from cantrip_acp.conformance.grammar import Problem
 from cantrip_acp.conformance.matchers import contains, entity, equal, items, sized, subset
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.gates.contract import as_text
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.records import Turn
 
 

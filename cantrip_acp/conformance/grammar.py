@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cantrip_acp.core.definition.wards import WARDS
+from cantrip_acp.gates.wards import WARDS
 from cantrip_acp.types.errors import DefinitionError
 
 

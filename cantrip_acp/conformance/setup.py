@@ -12,14 +12,14 @@ import anyio.lowlevel
 from cantrip_acp.conformance import case_gates
 from cantrip_acp.conformance.case import Case, crystals_of
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.crystals.scripted import ScriptedCrystal
+from cantrip_acp.gates.wards import WARDS
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.mediums import registry as mediums
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.errors import DefinitionError
 
 _SWITCH = {"on": True, "off": False}

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, overlo
 from typing import cast as typed
 
 from cantrip_acp.core.casting.result import CastResult, ForkGroup, Value
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.cantrip_definition import ABSENT, CantripDefinition
-from cantrip_acp.core.definition.checked_values import check_keys
-from cantrip_acp.core.definition.circle import NOTHING, Circle, GateLike
-from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.core.definition.circle import Circle, GateLike
 from cantrip_acp.core.entity import Entity, check_new
 from cantrip_acp.core.streams import Batch, EventStream, refuse_event_loop, run_sync
+from cantrip_acp.gates.contract import NOTHING
+from cantrip_acp.gates.wards import Wards
+from cantrip_acp.types.call import Call
+from cantrip_acp.types.checked_values import check_keys
 from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm, TypeVar
 
     from cantrip_acp.core.casting.cast_stream import CastStream
-    from cantrip_acp.core.context_block import Contributor
     from cantrip_acp.core.folding.policy import Folding
     from cantrip_acp.core.forking.earlier_casts import BatchInputs, EarlierCasts
     from cantrip_acp.core.forking.fork import State
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import Medium
+    from cantrip_acp.types.context_block import Contributor
 
     Other = TypeVar("Other", default=Any)
 

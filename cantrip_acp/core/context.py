@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from cantrip_acp.core.context_block import DOCUMENTS, KNOWLEDGE, WARDS, ContextBlock, block_of, steering_message
 from cantrip_acp.core.folding.policy import (
     ATTACHMENT_TOKENS,
     CHARS_PER_TOKEN,
@@ -27,14 +26,15 @@ from cantrip_acp.crystals.contract import CUTS
 from cantrip_acp.crystals.refused_media import without_media
 from cantrip_acp.gates.contract import render_record
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
+from cantrip_acp.types.context_block import DOCUMENTS, KNOWLEDGE, WARDS, ContextBlock, block_of, steering_message
 from cantrip_acp.types.messages import Attachment, Message
 from cantrip_acp.types.records import DURING_CAST, GateRecord, Output, SentQuery, Turn, UtteranceRecord
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.definition.call import Call
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.loom.query.history import CastPart
     from cantrip_acp.mediums.contract import Medium
+    from cantrip_acp.types.call import Call
 
 NUDGE = "No gate was called. Go on, and call done with the answer when the task is finished."
 """The message after prose if only done may end the cast (LOOP-6). The crystal must not speak twice in a row

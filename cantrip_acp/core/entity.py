@@ -15,14 +15,12 @@ import anyio
 import msgspec
 
 from cantrip_acp.core.casting.cast_stream import CastStream, stream_cast
+from cantrip_acp.core.casting.gate_executor import GateExecutor
 from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.casting.result import CastResult, Value
 from cantrip_acp.core.context import Context
-from cantrip_acp.core.context_block import ContextBlock
-from cantrip_acp.core.definition.checked_values import short_repr
 from cantrip_acp.core.definition.circle import check_reference
 from cantrip_acp.core.definition.result_type import typed_result
-from cantrip_acp.core.definition.wards import Wards, compose
 from cantrip_acp.core.event_hub import BUFFER, ChildHub, EventHub, Subscription
 from cantrip_acp.core.history.continuation import find_own_point, reference_of
 from cantrip_acp.core.history.recorded_circle import RecordedCircles
@@ -33,13 +31,15 @@ from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.core.state import EntityState, SteeringMessage
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.contract import CrystalBase
-from cantrip_acp.gates.executor import GateExecutor
+from cantrip_acp.gates.wards import Wards, compose
 from cantrip_acp.mediums.contract import SessionBase
 from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.logs import logger
 from cantrip_acp.text.redaction import as_recorded
+from cantrip_acp.types.checked_values import short_repr
+from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import (
     CantripError,
     DefinitionError,

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.context import Context
-    from cantrip_acp.core.context_block import ContextBlock
-    from cantrip_acp.core.definition.call import Call
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.definition.circle import Circle
-    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.event_hub import EventHub
     from cantrip_acp.core.folding.policy import Folding
     from cantrip_acp.crystals.contract import Crystal, Query
     from cantrip_acp.crystals.retry import RetryPolicy
     from cantrip_acp.gates.contract import Gate
+    from cantrip_acp.gates.wards import Wards
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.telemetry.tracing import Trace
+    from cantrip_acp.types.call import Call
+    from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.events import Event
     from cantrip_acp.types.records import Location
 

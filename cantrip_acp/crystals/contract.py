@@ -12,10 +12,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from cantrip_acp.core.definition.call import Call, ToolChoice
 from cantrip_acp.text.defaults import complete
+from cantrip_acp.types.call import Call, ToolChoice
 from cantrip_acp.types.errors import MalformedResponse
 from cantrip_acp.types.messages import (
+    Attachment,
     Message,
     RequestParameters,
     SampledTokens,
@@ -238,6 +239,13 @@ def takes(crystal: Crystal, kind: Literal["image", "audio", "document"]) -> bool
     """Whether the model of a crystal accepts attachments of this kind. None if the crystal does not say."""
     known = getattr(complete(crystal, CrystalBase), _TAKES[kind])
     return known if isinstance(known, bool) else None
+
+
+def cannot_read(crystal: Crystal, attachment: Attachment) -> bool:
+    """Whether the model of a crystal is known not to read this attachment."""
+    # Providers send a document of text as text.
+    is_text = attachment.kind == "document" and attachment.mime.startswith(("text/", "application/json"))
+    return not is_text and takes(crystal, attachment.kind) is False
 
 
 def check_response(response: Response, messages: Sequence[Message]) -> None:

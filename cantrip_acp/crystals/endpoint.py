@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cantrip_acp.core.definition.checked_values import (
+from cantrip_acp.crystals import keys
+from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
+from cantrip_acp.crystals.contract import Query
+from cantrip_acp.crystals.keys import Secret
+from cantrip_acp.types.checked_values import (
     check_choice,
     check_flag,
     check_keys,
@@ -15,10 +19,6 @@ from cantrip_acp.core.definition.checked_values import (
     check_text,
     short_repr,
 )
-from cantrip_acp.crystals import keys
-from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
-from cantrip_acp.crystals.contract import Query
-from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.types.errors import ContextLimitError, DefinitionError
 
 BASE_URL_VARIABLES = {

@@ -15,12 +15,12 @@ from typing import Any
 import anyio
 import msgspec
 
-from cantrip_acp.core.definition.checked_values import check_keys, check_mapping, check_number, check_whole, short_repr
 from cantrip_acp.crystals.contract import Crystal, CrystalBase, Delta, Emit, Meter, Query, Response, check_response
 from cantrip_acp.crystals.logprobs import check_tokens
 from cantrip_acp.crystals.mended_answers import WholeCharacters, mended
 from cantrip_acp.crystals.refused_media import MediaSearch, is_about_media, without_media
 from cantrip_acp.text.defaults import complete
+from cantrip_acp.types.checked_values import check_keys, check_mapping, check_number, check_whole, short_repr
 from cantrip_acp.types.errors import CrystalError, DefinitionError, MalformedResponse
 from cantrip_acp.types.events import seconds_words
 from cantrip_acp.types.messages import Message

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from cantrip_acp.core.definition.checked_values import check_text, check_whole
 from cantrip_acp.crystals.contract import Crystal, CrystalBase, Delta, Emit, Query, Response
 from cantrip_acp.crystals.openai.tool_names import wire_name
+from cantrip_acp.types.checked_values import check_text, check_whole
 from cantrip_acp.types.errors import ContextLimitError, CrystalError, DefinitionError, ScriptExhausted
 from cantrip_acp.types.messages import ToolCall
 from cantrip_acp.types.usage import NO_USAGE, Usage

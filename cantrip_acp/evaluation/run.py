@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.evaluation.grading import Grade, Left, grade, put
 from cantrip_acp.evaluation.statistics import Cell, Comparison, Difference, cell, compare, differences
@@ -40,6 +39,7 @@ from cantrip_acp.recipes.build import crystals
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.substrate.substrate import close_shared
 from cantrip_acp.text.redaction import beginning, shared
+from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import CantripError, DefinitionError, LoomError
 from cantrip_acp.types.records import now
 from cantrip_acp.types.usage import NO_USAGE, Usage

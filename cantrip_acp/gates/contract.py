@@ -1,7 +1,7 @@
 """Gate contract: the types for a gate's declaration, its call and its reply (§4.3, CIRCLE-10).
 
 A gate is declared once. Its dependencies are bound when the circle is made. Entities only give arguments. All mediums call
-gates through `gates.executor`.
+gates through `core.casting.gate_executor`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from cantrip_acp.core.definition.checked_values import nearest, short_repr
 from cantrip_acp.gates.function_gates import gate_from_function
 from cantrip_acp.text.json_data import FrozenDict, freeze, thaw
 from cantrip_acp.text.json_schema import Schema
 from cantrip_acp.text.redaction import looks_secret
+from cantrip_acp.types.checked_values import nearest, short_repr
 from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cantrip_acp.core.definition.wards import Wards
-    from cantrip_acp.core.ports import MediumView, TurnContext
     from cantrip_acp.gates.known_texts import KnownTexts
+    from cantrip_acp.gates.ports import MediumView, TurnContext
+    from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.events import PlanEntry
     from cantrip_acp.types.messages import Attachment, ToolDefinition
     from cantrip_acp.types.records import Diff, GateRecord, Location
@@ -33,6 +33,21 @@ KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch"
 """The kinds of calls. Editors show each kind differently."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[.\-][A-Za-z0-9_]+)*\Z")
+
+
+class _Nothing:
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING: Any = _Nothing()
+"""The value of ``data`` in a circle without data. None is not used for this, because None is valid data."""
 
 
 @dataclass(frozen=True, slots=True)

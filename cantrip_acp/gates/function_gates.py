@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
-from cantrip_acp.core.definition.python_types import PythonType
+from cantrip_acp.text.python_types import PythonType
 from cantrip_acp.types.errors import DefinitionError, GateError
 
 _OPTIONS = "__cantrip_gate__"

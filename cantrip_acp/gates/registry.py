@@ -31,8 +31,8 @@ BUILT_IN: dict[str, str] = {
     "ask_user": "cantrip_acp.gates.interaction.ask_user:ASK_USER",
     "client_terminal": "cantrip_acp.gates.interaction.client_terminal:CLIENT_TERMINAL",
     "compile_and_load": "cantrip_acp.gates.loaded.compile_and_load:COMPILE_AND_LOAD",
-    "call_agent": "cantrip_acp.delegation.call_agent:CALL_AGENT",
-    "call_agent_batch": "cantrip_acp.delegation.call_agent:CALL_AGENT_BATCH",
+    "call_agent": "cantrip_acp.core.delegation.call_agent:CALL_AGENT",
+    "call_agent_batch": "cantrip_acp.core.delegation.call_agent:CALL_AGENT_BATCH",
 }
 
 ALIASES: dict[str, str] = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
@@ -44,10 +44,10 @@ DELEGATION: frozenset[str] = frozenset({"call_agent", "call_agent_batch"})
 CHILD_FUNCTIONS: frozenset[str] = frozenset(
     {"cantrip.cast", "cantrip.cast_batch", "cantrip.summon", "cantrip.send", "cantrip.dismiss"}
 )
-"""The gates behind `Cantrip(...)` and similar functions in code cells (`delegation.child_values`). No circle declares them,
+"""The gates behind `Cantrip(...)` and similar functions in code cells (`core.delegation.child_values`). No circle declares them,
 and they are never offered as tools.
 """
-_CHILD_FUNCTIONS_TARGET = "cantrip_acp.delegation.child_values:CHILD_FUNCTIONS"
+_CHILD_FUNCTIONS_TARGET = "cantrip_acp.core.delegation.child_values:CHILD_FUNCTIONS"
 _READ_CONTEXT_TARGET = "cantrip_acp.gates.interaction.read_context:read_context"
 
 

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.files.paths import within
+from cantrip_acp.gates.wards import Wards
 from cantrip_acp.sandbox import SandboxOptions, real_paths
 
 

@@ -17,10 +17,11 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.definition.circle import NOTHING
+from cantrip_acp.gates.contract import NOTHING
+from cantrip_acp.gates.ports import MediumBase
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.mediums.code.prompt import seconds
-from cantrip_acp.mediums.contract import MediumBase, SessionBase
+from cantrip_acp.mediums.contract import SessionBase
 from cantrip_acp.mediums.program_events import ProgramEvents
 from cantrip_acp.types.errors import SandboxError, SandboxMissing
 from cantrip_acp.types.events import signal_name
@@ -31,9 +32,9 @@ from cantrip_acp.types.styled import Styled, join
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cantrip_acp.core.definition.wards import Wards
-    from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.gates.contract import CircleView, Gate
+    from cantrip_acp.gates.ports import TurnContext
+    from cantrip_acp.gates.wards import Wards
     from cantrip_acp.sandbox import Outcome, Running, Sandbox
 
 _PARAMETERS: Mapping[str, Any] = {

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.gates.contract import CircleView, Gate
+    from cantrip_acp.gates.ports import TurnContext
     from cantrip_acp.types.messages import ToolCall, ToolDefinition
     from cantrip_acp.types.records import Output
 
@@ -54,27 +54,11 @@ class SessionBase:
         """Start what the first program needs."""
 
 
-class MediumBase:
-    """What is true of a medium that does not say otherwise."""
-
-    tag: str | None = None
-    """With ``arguments(program) -> str``: a crystal in text-call mode may give a program as a code block with that tag;
-    ``arguments`` makes the tool call's arguments of it (`mediums.text_program`)."""
-    has_values: bool = False
-    """Whether its code can make children from values (`delegation.child_values`)."""
-    keeps_state: bool = False
-    """Whether its sessions have ``chunks``, ``snapshot()`` and ``restore(snapshot, chunks)``, for forks."""
-    remembers_folds: bool = False
-    """Whether its sessions offer the folded turns (`TurnContext.folded`) as a variable."""
-    options: Mapping[str, Any] = MappingProxyType({})
-    """The options that differ from the medium's defaults, by the keys of a recipe: the loom records them."""
-
-
 @runtime_checkable
 class Medium(Protocol):
     """An environment to work in. ``tool`` is the name of its own tool, None if there are only gates (conversation).
 
-    It may also have the members of `MediumBase`.
+    It may also have the members of `gates.ports.MediumBase`.
     """
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cantrip_acp.mediums.contract import MediumBase, SessionBase
+from cantrip_acp.gates.ports import MediumBase
+from cantrip_acp.mediums.contract import SessionBase
 from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.gates.contract import CircleView
+    from cantrip_acp.gates.ports import TurnContext
     from cantrip_acp.types.messages import ToolCall, ToolDefinition
     from cantrip_acp.types.records import Output
 

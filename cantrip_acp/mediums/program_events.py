@@ -17,8 +17,8 @@ from cantrip_acp.types.styled import Styled, join
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.gates.contract import CircleView
+    from cantrip_acp.gates.ports import TurnContext
     from cantrip_acp.types.messages import ToolCall
     from cantrip_acp.types.records import Output
 

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from cantrip_acp.crystals.contract import CUTS, CrystalBase
-from cantrip_acp.mediums.contract import MediumBase
+from cantrip_acp.gates.ports import MediumBase
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.messages import ToolCall
 

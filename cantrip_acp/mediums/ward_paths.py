@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.files.hidden_paths import existing
 from cantrip_acp.files.paths import within_any
+from cantrip_acp.gates.wards import Wards
 from cantrip_acp.sandbox import AllowedHosts, check_root, machine
 from cantrip_acp.types.errors import DefinitionError
 

@@ -24,7 +24,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from cantrip_acp.core.context import Context
-from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, ContextBlock
 from cantrip_acp.core.history.recorded_circle import RecordedCircle, recorded_call
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn_parts import joined
@@ -33,6 +32,7 @@ from cantrip_acp.substrate.projects import Project, create, session_id
 from cantrip_acp.substrate.substrate import Substrate, shared_substrate
 from cantrip_acp.substrate.types import install, of_type
 from cantrip_acp.text.logs import logger
+from cantrip_acp.types.context_block import KNOWLEDGE, CastInfo, ContextBlock
 from cantrip_acp.types.records import NOTE, STEERING, CantripRecord, CastRecord, ContextRecord, Turn, UtteranceRecord
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """A session's view of the substrate: what it reads from the beginning, what it added, and how it looks for more.
 
-`SessionView` is a context contributor (`core.context_block.KnowledgeSource`) and a source of gates. What is *pinned* is
+`SessionView` is a context contributor (`types.context_block.KnowledgeSource`) and a source of gates. What is *pinned* is
 fixed when a cast begins: the user's culture, the project's, its documents, then what the user pinned. The entity may add
 scopes of its read boundary with the gate `add_scope`, and searches with `recall`. The texts of these scopes are read again
 before each query.
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio.to_thread
 from msgspec import Struct
 
-from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, ContextBlock
 from cantrip_acp.gates.contract import Gate, GateContext
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import OutsideBoundary, SubstrateError
@@ -33,6 +32,7 @@ from cantrip_acp.substrate.projects import (
 from cantrip_acp.substrate.stores import IN_MEMORY
 from cantrip_acp.substrate.substrate import EVERYTHING, Substrate, open_substrate, shared_substrate
 from cantrip_acp.substrate.types import TYPES
+from cantrip_acp.types.context_block import KNOWLEDGE, CastInfo, ContextBlock
 from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:

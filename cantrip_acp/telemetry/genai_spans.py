@@ -20,9 +20,9 @@ from cantrip_acp.types.messages import Message, ToolCall
 from cantrip_acp.types.usage import Usage
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.definition.call import Call
     from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Query, Response
     from cantrip_acp.telemetry.tracing import Trace
+    from cantrip_acp.types.call import Call
 
 _PROVIDERS = {"google": "gcp.gemini"}
 """Provider names of the conventions that differ from ours."""

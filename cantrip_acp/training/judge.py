@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.scoring import own_thread
 from cantrip_acp.loom.query.thread import Thread
+from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import DefinitionError, TurnNotFound, VerdictError
 from cantrip_acp.types.records import RewardRecord, now
 from cantrip_acp.types.usage import NO_USAGE, Usage

@@ -34,8 +34,8 @@ from cantrip_acp.types.records import ConfigRecord, new_id, now
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.casting.result import CastResult
-    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.entity import Entity
+    from cantrip_acp.gates.wards import Wards
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.tuplespace.budget import Budget
     from cantrip_acp.types.usage import Usage

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import configparser
 import re
+import tomllib
 from pathlib import Path
 
 import grimp
@@ -20,7 +20,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "ARCHITECTURE.md": (),
     "CONTRIBUTING.md": ("tests/acp/integration", "tests/e2e/editors", "tools/models"),
     "docs/processes.md": (),
-    "docs/delegation.md": ("cantrip_acp/delegation",),
+    "docs/delegation.md": ("cantrip_acp/core/delegation",),
     "docs/loaded-modules.md": (),
     "docs/sessions.md": (),
     "docs/vscode-extension.md": tuple(
@@ -118,37 +118,13 @@ def test_dotted_names_in_docstrings_exist() -> None:
     assert missing == []
 
 
-CONTRACTS = configparser.ConfigParser(allow_no_value=True, delimiters=("=",))
-CONTRACTS.read(ROOT / ".importlinter")
-LISTED = re.findall(r"cantrip_acp\.([\w.]+)", CONTRACTS["importlinter:contract:layers-of-the-core"]["layers"])
-# Folders that share a line of the exhaustive contract: the other contract says which of their modules is above which.
-INTERLEAVED = (
-    "core",
-    "delegation",
-    "gates",
-    "mediums",
-    "loom",
-    "git",
-    "checkpoints",
-    "crystals",
-    "telemetry",
-)
+RULES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 
 
-def test_every_module_has_its_layer() -> None:
-    modules = [
-        ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
-        for folder in INTERLEAVED
-        for file in (PACKAGE / folder).rglob("*.py")
-        if file.name != "__init__.py"
-    ]
-    assert [m for m in modules if not any(m == each or m.startswith(f"{each}.") for each in LISTED)] == []
-    assert set(INTERLEAVED) == {each.partition(".")[0] for each in LISTED}
-
-
-def test_type_imports_count() -> None:
-    assert CONTRACTS["importlinter"]["exclude_type_checking_imports"] == "False"
-    assert CONTRACTS["importlinter:contract:layers-of-the-package"]["exhaustive"] == "True"
+def test_the_rules_of_imports_see_all() -> None:
+    """Imports for types count, and a new folder needs a layer."""
+    assert RULES["exclude_type_checking_imports"] is False
+    assert RULES["contracts"][0]["exhaustive"] is True
 
 
 def test_there_are_no_import_cycles() -> None:
@@ -166,7 +142,11 @@ def test_there_are_no_import_cycles() -> None:
 def test_the_invariants_that_the_contracts_name_are_there() -> None:
     numbers = {int(n) for n in re.findall(r"^(\d+)\. ", section("Invariants"), re.MULTILINE)}
     assert numbers == set(range(1, len(numbers) + 1))
-    contracts = re.findall(r"^; Invariants? ([\d, and]+)", (ROOT / ".importlinter").read_text(), re.MULTILINE)
+    contracts = re.findall(
+        r"^\[\[tool.importlinter.contracts\]\] # Invariants? ([\d, and]+)",
+        (ROOT / "pyproject.toml").read_text(),
+        re.MULTILINE,
+    )
     named = {int(n) for each in contracts for n in re.findall(r"\d+", each)}
     assert {1, 2, 3, 5} <= named
     assert named <= numbers

@@ -22,7 +22,7 @@ def entries() -> dict[str, str]:
 def sources() -> list[Path]:
     code = [p for p in PACKAGE.rglob("*.py") if PACKAGE / "demo/project" not in p.parents]
     pages = [p for p in (*PACKAGE.rglob("*.md"), *(ROOT / "docs").glob("*.md")) if p != PAGE]
-    more = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "tests.yaml", ".importlinter")
+    more = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "tests.yaml", "pyproject.toml")
     return [*code, *pages, *(ROOT / name for name in more)]
 
 

@@ -27,7 +27,7 @@ DOORS = {
     "crystals/provider_errors.py": 1,
     "evaluation/report.py": 1,
     "evaluation/run.py": 2,
-    "gates/executor.py": 2,
+    "core/casting/gate_executor.py": 2,
     "gates/mcp/connection.py": 2,
     "loom/base.py": 2,
     "loom/view/html_export.py": 1,

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from cantrip_acp import Cantrip, Loom, ScriptedCrystal
-from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.exports import ThreadSelection
 from cantrip_acp.core.history.replayed_context import Window
 from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.training.export.selection import Source
+from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import CrystalError
 from cantrip_acp.types.messages import Attachment, Message, SampledTokens, ToolCall
 from tests.support.fixtures.core import done, echo, make

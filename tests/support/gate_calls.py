@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.wards import Wards
 
 
 def context_of(workspace: Path | None, wards: Any = (), **dependencies: Any) -> GateContext:

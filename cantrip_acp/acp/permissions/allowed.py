@@ -1,6 +1,6 @@
 """What a cantrip may do without a question: a table of writes, network, children and servers, from its definition alone.
 
-Everything that starts in the sandbox gets the wards of the circle, and a child's wards are never looser (`core.definition.wards`).
+Everything that starts in the sandbox gets the wards of the circle, and a child's wards are never looser (`gates.wards`).
 So the table follows from the circle and its sources.
 """
 

@@ -24,7 +24,7 @@ from cantrip_acp.gates.confinement import one_line
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session_store import Grant
-    from cantrip_acp.core.definition.wards import Wards
+    from cantrip_acp.gates.wards import Wards
 
 ALL = "*"
 _SHORT = 40

@@ -21,9 +21,9 @@ import msgspec
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.render.event_translator import Translator, attached_content
 from cantrip_acp.acp.sessions.plan_mode import shown_intent
-from cantrip_acp.core.context_block import block_of
 from cantrip_acp.loom.query.history import CastPart, entity_casts
 from cantrip_acp.loom.query.recorded_events import RecordedEvents
+from cantrip_acp.types.context_block import block_of
 from cantrip_acp.types.events import UsageReported
 from cantrip_acp.types.records import STEERING
 

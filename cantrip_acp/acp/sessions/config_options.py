@@ -19,10 +19,10 @@ from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.factory import SessionFactory, apply_mode, with_client_prompt
 from cantrip_acp.acp.sessions.session_store import title_record
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
-from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.contract import CrystalBase, takes
 from cantrip_acp.text.defaults import complete
+from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import CantripError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.types.records import ConfigRecord, ForkRecord, new_id, now
 

@@ -41,7 +41,6 @@ from cantrip_acp.types.records import ConfigRecord, ForkRecord, new_id, now
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.forking.resume import KeptState, ResumedEntity
     from cantrip_acp.crystals.contract import Crystal
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.loom.query.history import CastPart
     from cantrip_acp.recipes.recipe import Recipe
+    from cantrip_acp.types.context_block import ContextBlock
 
 
 log = logger(__name__)

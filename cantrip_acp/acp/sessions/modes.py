@@ -26,9 +26,9 @@ from cantrip_acp.files.paths import state_dir
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle
-    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.gates.contract import Gate
+    from cantrip_acp.gates.wards import Wards
 
 PLAN, READ_ONLY, ASK, SANDBOXED, TRUSTED = "plan", "read-only", "ask", "sandboxed", "trusted"
 

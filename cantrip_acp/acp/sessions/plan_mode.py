@@ -17,7 +17,7 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import escape_invisible, outcome_of
 from cantrip_acp.acp.render.formatting import text_content, truncate_end
 from cantrip_acp.acp.sessions import modes
-from cantrip_acp.core.context_block import WARDS, ContextBlock
+from cantrip_acp.types.context_block import WARDS, ContextBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

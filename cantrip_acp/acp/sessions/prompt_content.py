@@ -27,9 +27,9 @@ import anyio.to_thread
 
 from cantrip_acp.acp.protocol import Audio, ContentBlock, Image, Resource, ResourceLink, Text
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
-from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateContext, GateInvocation
+from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import CantripError, GateError
 from cantrip_acp.types.messages import Attachment
 

@@ -24,9 +24,9 @@ from cantrip_acp.types.records import new_id
 if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session_store import SessionMetadata
     from cantrip_acp.acp.wire.connection import Connection, Request
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.state import SteeringMessage
+    from cantrip_acp.types.context_block import ContextBlock
 
 
 class QueueOwner(Protocol):

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection, Request
     from cantrip_acp.core.casting.cast_stream import CastStream
     from cantrip_acp.core.casting.result import CastResult
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.state import SteeringMessage
     from cantrip_acp.gates.contract import GateSource
     from cantrip_acp.gates.mcp.declaration import McpServer
+    from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.events import Event
 
 T = TypeVar("T")

@@ -12,10 +12,10 @@ from cantrip_acp.types.records import Output
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session import Session
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.circle import Circle
-    from cantrip_acp.core.definition.wards import Wards
-    from cantrip_acp.core.ports import ProgramReport
+    from cantrip_acp.gates.ports import ProgramReport
+    from cantrip_acp.gates.wards import Wards
+    from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.events import Event
     from cantrip_acp.types.records import GateRecord
 
@@ -29,8 +29,8 @@ class TurnWithoutEntity:
     folded = 0
 
     def __init__(self, circle: Circle) -> None:
+        from cantrip_acp.core.casting.gate_executor import GateExecutor
         from cantrip_acp.core.event_hub import EventHub
-        from cantrip_acp.gates.executor import GateExecutor
         from cantrip_acp.telemetry import tracing
 
         self.wards: Wards = circle.wards
@@ -97,9 +97,9 @@ async def run_command(session: Session, command: str) -> str:
     Returns a text for the user if the command was stopped before it began. Raises `SandboxMissing`, and `DefinitionError` for
     wards that cannot be enforced.
     """
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.mediums.bash import BashMedium
+    from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.messages import ToolCall
     from cantrip_acp.types.records import new_id
 

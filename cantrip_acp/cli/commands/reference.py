@@ -95,7 +95,7 @@ def wards(name: str | None, as_json: bool) -> None:
     A ward can only restrict: the wards of a child combine with those of its parent, and a child never has more rights
     than its parent.
     """
-    from cantrip_acp.core.definition.wards import Wards
+    from cantrip_acp.gates.wards import Wards
 
     found = _wards(Wards)
     if name is not None and name not in [each["name"] for each in found]:

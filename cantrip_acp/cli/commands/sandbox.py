@@ -19,7 +19,7 @@ from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle
-    from cantrip_acp.core.definition.wards import Wards
+    from cantrip_acp.gates.wards import Wards
     from cantrip_acp.mediums.contract import Medium
     from cantrip_acp.sandbox import Outcome, Policy
 
@@ -303,9 +303,9 @@ class Printer:
 async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, str | None]:
     import anyio
 
+    from cantrip_acp.core.casting.gate_executor import GateExecutor
     from cantrip_acp.core.event_hub import EventHub
     from cantrip_acp.gates.contract import as_text
-    from cantrip_acp.gates.executor import GateExecutor
     from cantrip_acp.mediums.bash import BashMedium, BashSession
     from cantrip_acp.sandbox import Running
     from cantrip_acp.telemetry import tracing

@@ -222,7 +222,7 @@ def _caster(recipe_name: str, workspace: Path) -> CastAgent:
 
     async def cast(task: AgentTask) -> str:
         from cantrip_acp.cli.session.setup import load_trusted
-        from cantrip_acp.delegation.run_child import answer_of
+        from cantrip_acp.core.delegation.run_child import answer_of
         from cantrip_acp.recipes.build.build import build, open_loom
         from cantrip_acp.recipes.build.crystals import crystal_named
         from cantrip_acp.substrate.engine.program_gates import LimitedView, limits_of, show_session

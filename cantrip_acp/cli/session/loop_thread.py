@@ -19,8 +19,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 if TYPE_CHECKING:
     from cantrip_acp.core.casting.result import CastResult
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
+    from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.events import Event
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
     from cantrip_acp.core.cantrip import Cantrip
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.recipes.recipe import Recipe
+    from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.messages import Attachment
 
 CONTEXT_BYTES = 10 * 1024 * 1024
@@ -244,8 +244,8 @@ def read_context_files(files: tuple[Path, ...]) -> ContextFiles:
     A text longer than `PROMPT_BYTES` becomes data. Several such texts become a mapping of file name to text. Raises
     DefinitionError for other binary data, and for files that are too large.
     """
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.circle import LARGEST_DATA
+    from cantrip_acp.types.context_block import ContextBlock
 
     blocks = []
     texts: dict[str, str] = {}

@@ -16,10 +16,10 @@ from cantrip_acp.types.messages import ToolCall
 from cantrip_acp.types.records import Output
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.casting.gate_executor import GateExecutor
     from cantrip_acp.core.casting.turn_builder import TurnBuilder
     from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
     from cantrip_acp.core.state import CastState
-    from cantrip_acp.gates.executor import GateExecutor
 
 
 class Calls:

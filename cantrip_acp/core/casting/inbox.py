@@ -9,17 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, record_of, unread_notice
+from cantrip_acp.crystals.contract import cannot_read
 from cantrip_acp.text.defaults import name_of
 from cantrip_acp.text.redaction import as_recorded
 from cantrip_acp.types import events
+from cantrip_acp.types.context_block import KNOWLEDGE, CastInfo, record_of, unread_notice
 from cantrip_acp.types.errors import CantripError, describe, interrupts
 from cantrip_acp.types.records import DURING_CAST, NOTE, STEERING, ContextRecord
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.core.state import CastState
+    from cantrip_acp.types.context_block import ContextBlock
 
 
 class Inbox:
@@ -76,7 +77,9 @@ class Inbox:
 
     def _write(self, block: ContextBlock) -> ContextRecord:
         entity = self._entity
-        return entity.loom.append(record_of(block, entity.id, self._cast.id, entity.crystal))
+        attachment, crystal = block.attachment, entity.crystal
+        unread = attachment is not None and cannot_read(crystal, attachment)
+        return entity.loom.append(record_of(block, entity.id, self._cast.id, crystal.model if unread else None))
 
     async def _refresh_knowledge(self) -> None:
         """Ask the contributors what the session knows now."""

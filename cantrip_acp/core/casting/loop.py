@@ -38,12 +38,12 @@ from cantrip_acp.types.usage import NO_USAGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cantrip_acp.core.casting.gate_executor import GateExecutor
     from cantrip_acp.core.casting.result import CastResult
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
     from cantrip_acp.core.state import EntityState
-    from cantrip_acp.gates.executor import GateExecutor
+    from cantrip_acp.types.context_block import ContextBlock
 
 _SNAPSHOT_PATIENCE = 1.0
 """Seconds that the snapshot of the last turn may still take if the cast is stopped."""

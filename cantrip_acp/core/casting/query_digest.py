@@ -18,7 +18,7 @@ from cantrip_acp.text.json_data import plain
 from cantrip_acp.text.redaction import as_recorded
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.definition.call import Call
+    from cantrip_acp.types.call import Call
     from cantrip_acp.types.messages import Message, ToolDefinition
 
 _PART_BYTES = 16

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.state import CastState
+    from cantrip_acp.gates.wards import Wards
 
 
 class TimeLimit:

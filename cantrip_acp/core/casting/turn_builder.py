@@ -1,4 +1,4 @@
-"""Turn builder: collects one turn while it runs, and makes its record (`core.ports.TurnContext`)."""
+"""Turn builder: collects one turn while it runs, and makes its record (`gates.ports.TurnContext`)."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from cantrip_acp.types.usage import NO_USAGE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from cantrip_acp.core.definition.wards import Wards
-    from cantrip_acp.core.ports import ProgramReport
+    from cantrip_acp.core.casting.gate_executor import GateExecutor
     from cantrip_acp.core.state import CastState, EntityState
-    from cantrip_acp.gates.executor import GateExecutor
+    from cantrip_acp.gates.ports import ProgramReport
+    from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.events import Event
     from cantrip_acp.types.messages import SampledTokens
 
@@ -92,7 +92,7 @@ def one_failure() -> Iterator[None]:
 
 
 class TurnBuilder:
-    """One turn while it runs. Mediums see it as `core.ports.TurnContext`."""
+    """One turn while it runs. Mediums see it as `gates.ports.TurnContext`."""
 
     __slots__ = (
         "_children",

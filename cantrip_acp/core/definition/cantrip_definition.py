@@ -7,18 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from cantrip_acp.core.definition.call import Call
-from cantrip_acp.core.definition.checked_values import (
-    Definition,
-    check_flag,
-    check_keys,
-    check_mapping,
-    check_text,
-    derived,
-    short_repr,
-)
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.core.definition.python_types import PythonType
 from cantrip_acp.core.definition.result_type import with_result_type
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
@@ -28,13 +17,24 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.text.json_data import FrozenDict, freeze
+from cantrip_acp.text.python_types import PythonType
+from cantrip_acp.types.call import Call
+from cantrip_acp.types.checked_values import (
+    Definition,
+    check_flag,
+    check_keys,
+    check_mapping,
+    check_text,
+    derived,
+    short_repr,
+)
 from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cantrip_acp.core.context_block import Contributor
     from cantrip_acp.gates.contract import GateSource, Interceptor
+    from cantrip_acp.types.context_block import Contributor
 
 NEVER_DONE = (
     "tool_choice: none cannot be used with require_done_tool: the entity could never call done, so no cast would end "

@@ -13,37 +13,23 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.definition.checked_values import Definition, derived, short_repr
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.scoring import Scorer
 from cantrip_acp.gates import registry
-from cantrip_acp.gates.contract import Gate
+from cantrip_acp.gates.contract import NOTHING, Gate
 from cantrip_acp.gates.function_gates import gate_options, is_function
+from cantrip_acp.gates.ports import MediumBase
+from cantrip_acp.gates.wards import Wards
 from cantrip_acp.loom.stores.address import POSTGRES, SQLITE
 from cantrip_acp.mediums import registry as mediums
-from cantrip_acp.mediums.contract import Medium, MediumBase
+from cantrip_acp.mediums.contract import Medium
 from cantrip_acp.mediums.text_program import mode_line
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.json_data import FrozenDict, freeze, freeze_record
+from cantrip_acp.types.checked_values import Definition, derived, short_repr
 from cantrip_acp.types.errors import DefinitionError
 from cantrip_acp.types.messages import ToolDefinition
 
 GateLike = Gate | str | Mapping[str, Any] | Callable[..., Any]
-
-
-class _Nothing:
-    def __repr__(self) -> str:
-        return "NOTHING"
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __reduce__(self) -> str:
-        return "NOTHING"
-
-
-NOTHING: Any = _Nothing()
-"""The value of ``data`` in a circle without data. None is not used for this, because None is valid data."""
 
 
 LARGEST_DATA = 64 * 1024 * 1024

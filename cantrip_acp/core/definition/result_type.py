@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from cantrip_acp.core.casting.result import CastResult
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.core.definition.python_types import PythonType, SchemaType
 from cantrip_acp.gates.contract import Gate, GateContext
 from cantrip_acp.text.json_data import thaw
+from cantrip_acp.text.python_types import PythonType, SchemaType
 from cantrip_acp.types.errors import DefinitionError, GateError, NoResult
 
 Value = TypeVar("Value")

@@ -16,7 +16,7 @@ from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, REQUEST, largest, t
 from cantrip_acp.core.state import CastState
 from cantrip_acp.crystals.contract import Delta, Query, Response, input_limit
 from cantrip_acp.crystals.retry import metered
-from cantrip_acp.mediums.contract import MediumBase
+from cantrip_acp.gates.ports import MediumBase
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.json_data import freeze_record

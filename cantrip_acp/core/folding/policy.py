@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from cantrip_acp.core.definition.checked_values import check_keys, check_mapping, check_number, check_whole, short_repr
 from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.types.checked_values import check_keys, check_mapping, check_number, check_whole, short_repr
 from cantrip_acp.types.errors import DefinitionError
 from cantrip_acp.types.messages import Message
 from cantrip_acp.types.records import GateRecord, Turn

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.definition.call import Call
-from cantrip_acp.core.definition.circle import NOTHING
-from cantrip_acp.core.definition.wards import Wards, compose
 from cantrip_acp.gates import registry
+from cantrip_acp.gates.contract import NOTHING
+from cantrip_acp.gates.wards import Wards, compose
 from cantrip_acp.text.json_data import plain
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.errors import ChildRefused, DefinitionError
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def _refused(turn_id: str, parent_id: str, why: str, record: CantripRecord | Non
 
 
 def _narrowed(cantrip: CantripDefinition, loom: Loom, entity_id: str, record: CantripRecord) -> CantripDefinition:
-    from cantrip_acp.delegation.child_circle import circle_for
-    from cantrip_acp.delegation.request import Request
+    from cantrip_acp.core.delegation.child_circle import circle_for
+    from cantrip_acp.core.delegation.request import Request
 
     circle, own = record.circle, cantrip.circle
     if circle.get("medium") != own.medium.name and not registry.DELEGATION & own.gates.keys():

@@ -23,11 +23,12 @@ from cantrip_acp.core.forking.child_turn import cantrip_for_turn
 from cantrip_acp.core.forking.reload_modules import LOADING_GATE as MODULES
 from cantrip_acp.core.forking.reload_modules import ReloadedModules, reload_modules, unloaded_notes
 from cantrip_acp.core.history.continuation import find_point
+from cantrip_acp.gates.ports import MediumBase
 from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.query.history import CastPart, casts_of, crystal_turns
 from cantrip_acp.loom.snapshots import SnapshotChunks
 from cantrip_acp.mediums.code.snapshot import Snapshot
-from cantrip_acp.mediums.contract import MediumBase, SessionBase
+from cantrip_acp.mediums.contract import SessionBase
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
@@ -35,9 +36,9 @@ from cantrip_acp.types.messages import ToolCall
 from cantrip_acp.types.records import ForkRecord, GateRecord, Output, Turn, new_id, now
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.events import Event
 
 State = Literal["auto", "snapshot", "replay", "none"]
@@ -291,7 +292,7 @@ def _programs(turn: Turn, tool: str | None) -> list[ToolCall]:
 
 
 class RecordedTurn:
-    """A turn that is run again: its gates return their recorded answers (`core.ports.TurnContext`).
+    """A turn that is run again: its gates return their recorded answers (`gates.ports.TurnContext`).
 
     ``problems`` lists calls that were not made before, or not in that order.
     """
@@ -320,7 +321,7 @@ class RecordedTurn:
 
     @property
     def context(self) -> Sequence[ContextBlock]:
-        from cantrip_acp.core.context_block import block_of
+        from cantrip_acp.types.context_block import block_of
 
         return [block_of(record) for record in self._part.context]
 

@@ -18,7 +18,6 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.forking.child_turn import cantrip_for_turn
 from cantrip_acp.core.forking.fork import divergence
@@ -28,14 +27,15 @@ from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.history import CastPart, casts_of
+from cantrip_acp.types.context_block import block_of
 from cantrip_acp.types.errors import CrystalError, GateError, LoomError
 from cantrip_acp.types.records import DURING_CAST, SentQuery, Turn
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.context_block import CastInfo, ContextBlock
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.gates.contract import CircleView, GateSource
+    from cantrip_acp.types.context_block import CastInfo, ContextBlock
 
 _ENDED = "the recording of this cast ends here"
 

@@ -21,10 +21,10 @@ from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.forking.child_turn import cantrip_for_turn
 from cantrip_acp.core.forking.reload_modules import loaded_modules, reload_modules
 from cantrip_acp.crystals.contract import CrystalBase
+from cantrip_acp.gates.ports import MediumBase
 from cantrip_acp.loom.query.history import casts_of, crystal_turns
 from cantrip_acp.loom.recovery import complete_interrupted
 from cantrip_acp.loom.snapshots import SnapshotChunks
-from cantrip_acp.mediums.contract import MediumBase
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import LoomError, SandboxError, SandboxMissing
 from cantrip_acp.types.usage import NO_USAGE, Usage

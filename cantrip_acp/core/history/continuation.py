@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct
 
 from cantrip_acp.core.context import Context
-from cantrip_acp.core.context_block import block_of
 from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.types.context_block import block_of
 from cantrip_acp.types.errors import IntentRequired, LoomError, TurnNotFound
 from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.context_block import ContextBlock
     from cantrip_acp.core.state import EntityState
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.records import CastRecord
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.text import codecs
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.errors import CantripError, DefinitionError, LoomError
 from cantrip_acp.types.messages import ToolDefinition
 from cantrip_acp.types.records import CantripRecord

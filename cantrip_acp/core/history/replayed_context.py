@@ -16,13 +16,13 @@ import msgspec
 
 from cantrip_acp.core.casting.query_digest import QueryDigest
 from cantrip_acp.core.context import Context
-from cantrip_acp.core.context_block import block_of
 from cantrip_acp.core.history.recorded_circle import RecordedCircle, RecordedCircles, recorded_call
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.history import CastPart, withdrawn_casts
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.records.tree import UNREADABLE
 from cantrip_acp.loom.records.turn_parts import joined
+from cantrip_acp.types.context_block import block_of
 from cantrip_acp.types.errors import LoomError
 from cantrip_acp.types.messages import Message, ToolDefinition
 from cantrip_acp.types.records import ConfigRecord, SentQuery, SummaryQuery, Turn

@@ -9,9 +9,9 @@ import anyio
 from cantrip_acp.types.errors import ChildRefused
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.context_block import ContextBlock
-    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.state import EntityState
+    from cantrip_acp.gates.wards import Wards
+    from cantrip_acp.types.context_block import ContextBlock
 
 
 def limiter(entity: EntityState) -> anyio.CapacityLimiter:

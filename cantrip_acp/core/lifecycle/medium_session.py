@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from cantrip_acp.gates.ports import MediumBase
 from cantrip_acp.loom.snapshots import SnapshotChunks
-from cantrip_acp.mediums.contract import MediumBase, SessionBase
+from cantrip_acp.mediums.contract import SessionBase
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import CantripError, SandboxError
 from cantrip_acp.types.events import Noticed
@@ -17,9 +18,9 @@ from cantrip_acp.types.events import Noticed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.state import EntityState
     from cantrip_acp.gates.dynamic_gates import DynamicGates
+    from cantrip_acp.gates.wards import Wards
     from cantrip_acp.mediums.contract import MediumSession
     from cantrip_acp.types.records import Output
 

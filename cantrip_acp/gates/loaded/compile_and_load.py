@@ -15,8 +15,8 @@ from cantrip_acp.gates.contract import Gate, GateContext, GateReply, GateSession
 from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.gates.contract import CircleView, GateRegistrar
+    from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.records import Diff
 
 _DESCRIPTION = (

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.wards import Wards
 from cantrip_acp.types.errors import DefinitionError, GateError
 
 PREFIX = "cantrip_acp.hot."

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from cantrip_acp.gates.ports import MediumBase
 from cantrip_acp.gates.sandbox_options import code_paths
-from cantrip_acp.mediums.contract import MediumBase
 from cantrip_acp.sandbox import Collector, Sandbox, Worker, WorkerCallbacks, interpreter, machine, messages
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import SandboxError

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from cantrip_acp.files.paths import cache_dir
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.gates.mcp.declaration import McpServer
+    from cantrip_acp.gates.wards import Wards
 
 _HOSTS: Final[Mapping[str, tuple[str, ...]]] = {
     "npx": ("registry.npmjs.org",),

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core.context_block import unread_notice
 from cantrip_acp.loom.query.history import CastPart, casts_of
 from cantrip_acp.loom.records.turn_parts import join_parts
 from cantrip_acp.types import events
+from cantrip_acp.types.context_block import unread_notice
 from cantrip_acp.types.errors import LoomError
 from cantrip_acp.types.file_changes import diffs_of
 from cantrip_acp.types.records import DURING_CAST, STEERING

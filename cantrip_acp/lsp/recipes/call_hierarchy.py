@@ -10,8 +10,8 @@ from typing import Any
 
 from lsprotocol import types
 
-from cantrip_acp.core.definition.wards import WARDS, Wards
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
+from cantrip_acp.gates.wards import WARDS, Wards
 from cantrip_acp.lsp.recipes import lint
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.recipes.workspace_recipes import title, title_span

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lsprotocol import types
 
-from cantrip_acp.core.definition.wards import WARDS
+from cantrip_acp.gates.wards import WARDS
 from cantrip_acp.lsp.recipes import hover
 from cantrip_acp.lsp.recipes.file_references import path_beside
 from cantrip_acp.lsp.recipes.syntax import cursor_context, schema_lookup

@@ -7,8 +7,8 @@ from typing import Any
 
 from lsprotocol import types
 
-from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.gates.registry import ALIASES
+from cantrip_acp.gates.wards import WARDS
 from cantrip_acp.lsp.recipes import lint
 from cantrip_acp.lsp.recipes.diagnostics import Analysis
 from cantrip_acp.lsp.recipes.syntax import schema_lookup

@@ -15,7 +15,7 @@ from cantrip_acp.lsp.server.documents import OpenDocument
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cantrip_acp.core.definition.wards import Wards
+    from cantrip_acp.gates.wards import Wards
 
 Hint = tuple[int, str, str]
 """An offset, the label, and the tooltip that explains it."""
@@ -84,7 +84,7 @@ def _prices(document: OpenDocument, data: dict[str, Any], tokens: int) -> Iterat
 
 
 def _wards(document: OpenDocument, circle: dict[str, Any]) -> Iterator[Hint]:
-    from cantrip_acp.core.definition.wards import WARDS, Wards
+    from cantrip_acp.gates.wards import WARDS, Wards
     from cantrip_acp.types.errors import DefinitionError
 
     listed = lint.wards(circle)

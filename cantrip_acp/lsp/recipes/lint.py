@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from cantrip_acp.core.definition.wards import COMPILE, WARDS
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
+from cantrip_acp.gates.wards import COMPILE, WARDS
 from cantrip_acp.recipes.parse import cross_field
 from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
 
@@ -242,7 +242,7 @@ def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str
 
 def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[LintMessage]:
     """A ward that is given twice: reported at the one without effect."""
-    from cantrip_acp.core.definition.wards import Wards
+    from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.errors import DefinitionError
 
     seen: dict[str, tuple[Any, KeyPath]] = {}

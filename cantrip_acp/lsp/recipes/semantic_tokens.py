@@ -7,8 +7,8 @@ from itertools import count
 
 from lsprotocol import types
 
-from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.gates.registry import ALIASES
+from cantrip_acp.gates.wards import WARDS
 from cantrip_acp.lsp.recipes.hover import MEDIUMS, is_crystal, is_gate
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.server.documents import OpenDocument

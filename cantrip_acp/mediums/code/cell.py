@@ -20,7 +20,7 @@ from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
 from cantrip_acp.types.styled import Styled
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.ports import TurnContext
+    from cantrip_acp.gates.ports import TurnContext
     from cantrip_acp.types.messages import ToolCall
 
 TIMEOUT = (0.0, 0.5, 1.5)

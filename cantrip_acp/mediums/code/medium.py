@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import msgspec
 
+from cantrip_acp.gates.ports import MediumBase
 from cantrip_acp.mediums.code import prompt
-from cantrip_acp.mediums.contract import MediumBase
 from cantrip_acp.types.messages import ToolCall, ToolDefinition
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.core.definition.circle import NOTHING
+from cantrip_acp.gates.contract import NOTHING
 from cantrip_acp.gates.registry import child_functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.gates.contract import CircleView, Gate
+    from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.records import Output
 
 TOOL = "python"

@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.core.definition.circle import NOTHING
+from cantrip_acp.gates.contract import NOTHING
 from cantrip_acp.gates.registry import ALIASES, child_functions
 from cantrip_acp.gates.sandbox_options import code_paths
 from cantrip_acp.mediums.code import snapshot as snapshots
@@ -40,9 +40,9 @@ from cantrip_acp.types.records import Output
 from cantrip_acp.types.styled import Styled, join
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.context_block import ContextBlock
-    from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.gates.contract import CircleView, Gate
+    from cantrip_acp.gates.ports import TurnContext
+    from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.messages import ToolCall
 
 MIB = 1024 * 1024

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from cantrip_acp.mediums.code.prompt import answer_words, construction_lines, context_line, functions_of, seconds
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.gates.contract import CircleView
+    from cantrip_acp.gates.wards import Wards
 
 DESCRIPTION = (
     "Run one cell of restricted Python: variables, functions and imports are there in the next cell. You see what it prints, "

@@ -11,9 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
@@ -21,24 +19,26 @@ from cantrip_acp.files.installation import install_command
 from cantrip_acp.files.paths import config_dir, private, state_dir, substrate_address
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.gates.wards import Wards
 from cantrip_acp.loom.stores import address
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.recipes.build import crystal_factory, crystals
 from cantrip_acp.recipes.parse.cross_field import gate_name
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.errors import DefinitionError, MissingVariable, RecipeError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
-    from cantrip_acp.core.context_block import Contributor
-    from cantrip_acp.core.definition.python_types import SchemaType
     from cantrip_acp.core.scoring import Scorer
     from cantrip_acp.gates.contract import GateSource
     from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import Medium
     from cantrip_acp.substrate.view import SessionView
+    from cantrip_acp.text.python_types import SchemaType
+    from cantrip_acp.types.context_block import Contributor
 
 NOT_YET = "not available in this version yet"
 
@@ -162,8 +162,8 @@ def result_type(recipe: Recipe) -> SchemaType | None:
     given = recipe.data.get("result_schema")
     if given is None:
         return None
-    from cantrip_acp.core.definition.python_types import SchemaType
     from cantrip_acp.recipes.parse import yaml_text
+    from cantrip_acp.text.python_types import SchemaType
 
     place = ("result_schema",)
     if isinstance(given, str):

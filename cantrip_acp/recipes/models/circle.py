@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import ConfigDict, Discriminator, Field, Tag, create_model
 from pydantic_core import PydanticCustomError
 
-from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.gates.registry import ALIASES
+from cantrip_acp.gates.wards import WARDS
 from cantrip_acp.recipes.models.field_types import (
     FLAG_WORDS,
     Flag,
@@ -175,7 +175,7 @@ def _ward_fields() -> dict[str, Any]:
 if TYPE_CHECKING:
 
     class Ward(_OneWard):
-        """One field for each ward of `cantrip_acp.core.definition.wards`."""
+        """One field for each ward of `cantrip_acp.gates.wards`."""
 else:
     Ward = create_model("Ward", __base__=_OneWard, __doc__=_OneWard.__doc__, **_ward_fields())
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
-from cantrip_acp.core.definition.wards import WARDS
+from cantrip_acp.gates.wards import WARDS
 from cantrip_acp.recipes.models import field_types
 from cantrip_acp.recipes.models.crystal import Crystal, Script
 from cantrip_acp.recipes.models.field_types import TAG, nearest, show_value

@@ -50,7 +50,7 @@ def breaches(data: Any) -> Iterator[Breach]:
     if isinstance(servers, list):
         yield from _servers(servers)
     if isinstance(data.get("result_schema"), dict):
-        from cantrip_acp.core.definition.python_types import schema_problem
+        from cantrip_acp.text.python_types import schema_problem
 
         problem = schema_problem(data["result_schema"])
         if problem is not None:

@@ -22,8 +22,8 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.files.paths import private_folders
+from cantrip_acp.gates.wards import Wards
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import (
     PROCESS,

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from cantrip_acp.core.context_block import CastInfo, ContextBlock
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.substrate.boundary import Boundary
@@ -27,6 +26,7 @@ from cantrip_acp.substrate.types import AGENT, with_types
 from cantrip_acp.substrate.view import Limits, OpenedGates, SessionView
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.json_schema import Schema
+from cantrip_acp.types.context_block import CastInfo, ContextBlock
 from cantrip_acp.types.errors import ChildRefused, DefinitionError, GateError
 
 if TYPE_CHECKING:
@@ -134,9 +134,9 @@ class ProgramGates:
 
     async def _cast(self, context: GateContext, task: AgentTask) -> str:
         """Cast a child of the entity that called, with what the task says. Returns its answer."""
-        from cantrip_acp.delegation import run_child
-        from cantrip_acp.delegation.call_agent import turn_of
-        from cantrip_acp.delegation.request import Request
+        from cantrip_acp.core.delegation import run_child
+        from cantrip_acp.core.delegation.call_agent import turn_of
+        from cantrip_acp.core.delegation.request import Request
 
         view, turn = self._view, turn_of(context)
         limits = await anyio.to_thread.run_sync(limits_of, view, task)

@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.context_block import block_of, steering_message
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.telemetry.genai_spans import message_data
 from cantrip_acp.training.export.export_format import export_format
 from cantrip_acp.training.export.rows import nanoseconds
 from cantrip_acp.training.export.selection import Episode, Source
+from cantrip_acp.types.context_block import block_of, steering_message
 from cantrip_acp.types.messages import Message, RequestParameters
 from cantrip_acp.types.records import DURING_CAST, CastRecord, Turn, TurnMetadata
 from cantrip_acp.version import __version__

@@ -11,10 +11,10 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from cantrip_acp.core.definition.checked_values import nearest
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.files.toml_file import TomlFile
 from cantrip_acp.text.codecs import convert, json_decoder
+from cantrip_acp.types.checked_values import nearest
 from cantrip_acp.types.errors import DefinitionError
 
 _T = TypeVar("_T")

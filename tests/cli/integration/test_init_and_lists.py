@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.gates import registry
+from cantrip_acp.gates.wards import WARDS
 from tests.support.command_line import CANTRIP, GREETER, Terminal, recipe, run
 
 

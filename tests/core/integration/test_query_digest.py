@@ -18,8 +18,6 @@ import pytest
 from cantrip_acp import Cantrip, Circle, Entity, Gate, Loom, ScriptedCrystal
 from cantrip_acp.core.casting import query_digest
 from cantrip_acp.core.casting.query_digest import QueryDigest
-from cantrip_acp.core.context_block import KNOWLEDGE, WARDS, ContextBlock
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.folding.apply import fold_now
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.core.history.replayed_context import ReplayedContext, Window, differing_turns
@@ -27,6 +25,8 @@ from cantrip_acp.crystals.contract import Delta, Query, Response
 from cantrip_acp.gates.contract import GateContext, GateReply
 from cantrip_acp.loom.query.copied_path import records_on_path
 from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.types.call import Call
+from cantrip_acp.types.context_block import KNOWLEDGE, WARDS, ContextBlock
 from cantrip_acp.types.errors import CantripError, CrystalError
 from cantrip_acp.types.messages import Attachment, Message, ToolCall
 from cantrip_acp.types.records import CastRecord, SentQuery

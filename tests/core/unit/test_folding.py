@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom
-from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.folding.apply import fold_now
 from cantrip_acp.core.folding.policy import Folding, tokens_of
 from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.types.events import Folded
 from cantrip_acp.types.messages import Message, ToolCall

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.context_block import ContextBlock
+from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import DefinitionError, LoomError, TurnNotFound
 from cantrip_acp.types.messages import Attachment
 from cantrip_acp.types.records import ForkRecord

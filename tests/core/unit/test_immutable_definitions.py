@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, DefinitionError, Gate, Loom, ScriptedCrystal, Wards
-from cantrip_acp.core.definition.wards import compose
 from cantrip_acp.gates.files.read_file import READ_FILE
+from cantrip_acp.gates.wards import compose
 from cantrip_acp.types.errors import Immutable
 from tests.support.fixtures.core import done, echo
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.context_block import KNOWLEDGE, CastInfo, ContextBlock
 from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.types.context_block import KNOWLEDGE, CastInfo, ContextBlock
 from cantrip_acp.types.events import Noticed
 from cantrip_acp.types.messages import Message
 from cantrip_acp.types.records import ContextRecord

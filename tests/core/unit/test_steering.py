@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Entity, Gate, Loom, ScriptedCrystal
-from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.core.forking.replay import RecordedCrystal, replay
 from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.gates.contract import GateContext
@@ -18,6 +17,7 @@ from cantrip_acp.loom.query.recorded_events import thread_events
 from cantrip_acp.substrate.recorder import catch_up
 from cantrip_acp.substrate.substrate import open_substrate
 from cantrip_acp.types import events
+from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import EntityIdle, IntentRequired
 from cantrip_acp.types.messages import Message
 from cantrip_acp.types.records import STEERING, ContextRecord

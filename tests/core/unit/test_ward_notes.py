@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Entity, Gate, Loom, ScriptedCrystal
-from cantrip_acp.core.context_block import WARDS, ContextBlock
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.history.replayed_context import differing_turns
 from cantrip_acp.gates.contract import GateContext
+from cantrip_acp.types.context_block import WARDS, ContextBlock
 from cantrip_acp.types.errors import CrystalError
 from cantrip_acp.types.records import ContextRecord
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_acp import DefinitionError, Wards
-from cantrip_acp.core.definition.wards import WARDS, compose
+from cantrip_acp.gates.wards import WARDS, compose
 
 NUMBERS = [n for n, s in WARDS.items() if s["rule"] == "min"]
 PATHS = ["/w", "/w/a", "/w/a/b", "/w/ab", "/x", "/"]

@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.crystals.catalog.types import ModelInfo, Price
 from cantrip_acp.crystals.contract import Delta, Query
 from cantrip_acp.crystals.retry import RetryPolicy
+from cantrip_acp.types.call import Call
 from tests.support.anthropic_replies import (
     HELLO,
     KEY,

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.crystals.anthropic.crystal import AnthropicCrystal
 from cantrip_acp.crystals.anthropic.messages import rendered, with_cache_points
 from cantrip_acp.crystals.anthropic.request import UNKNOWN_MAX_TOKENS, request, thinking
@@ -20,6 +19,7 @@ from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.contract import Query, Response
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.errors import CrystalError, DefinitionError
 from cantrip_acp.types.messages import Attachment, Message, Role, ToolCall, ToolDefinition
 from tests.support.anthropic_replies import (

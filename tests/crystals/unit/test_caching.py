@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.context_block import ContextBlock
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.crystals.anthropic.crystal import AnthropicCrystal
 from cantrip_acp.crystals.catalog.types import ModelInfo
@@ -26,6 +24,8 @@ from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.types.call import Call
+from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.records import FoldRecord
 from tests.support import anthropic_replies as anthropic
 from tests.support import google_replies as google

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.google.messages import UNSIGNED, contents_of
@@ -17,6 +16,7 @@ from cantrip_acp.crystals.google.request import convert_schema, thinking
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.openai.tool_names import wire_name
 from cantrip_acp.crystals.retry import RetryPolicy
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.errors import ContextLimitError, DefinitionError
 from cantrip_acp.types.messages import Attachment, Message, ToolCall, ToolDefinition
 from tests.support.google_replies import (

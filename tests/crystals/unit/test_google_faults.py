@@ -10,11 +10,11 @@ import anyio
 import pytest
 
 from cantrip_acp.core.cantrip import Cantrip
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.definition.circle import Circle
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.contract import Delta, Query
 from cantrip_acp.crystals.keys import Secret
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.errors import ContextLimitError, CrystalError, MalformedResponse
 from tests.support.google_replies import (
     HELLO,

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from cantrip_acp import Cantrip, Circle
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.crystal import LocalCrystal, local_address
 from cantrip_acp.crystals.local.presets import ollama_address
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.types.messages import Message, ToolCall
 from cantrip_acp.types.usage import UNKNOWN_USAGE

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.openai.chat_messages import Dialect, render
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.messages import Attachment, Message, ToolCall
 from tests.support.openai_replies import (
     DONE,

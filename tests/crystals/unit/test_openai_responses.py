@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.crystals.catalog.types import ModelInfo, Price
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.types.messages import Attachment, Message, ToolCall, ToolDefinition
 from tests.support.openai_replies import (

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.openai.openrouter import OWN_ADDRESS, OpenRouterCrystal, joined
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.errors import CrystalError
 from cantrip_acp.types.messages import Message, ToolCall
 from tests.support.openai_replies import (

@@ -10,7 +10,6 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, Gate, Loom
 from cantrip_acp.core.casting.query_digest import QueryDigest
-from cantrip_acp.core.definition.call import Call
 from cantrip_acp.core.history.recorded_circle import recorded_call
 from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.crystals.contract import Crystal, Delta, Query
@@ -18,6 +17,7 @@ from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.messages import ToolDefinition
 from cantrip_acp.types.records import SentQuery
 from tests.support import anthropic_replies, google_replies, openai_replies

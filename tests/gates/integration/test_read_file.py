@@ -18,7 +18,7 @@ import anyio, inspect, resource, sys, time
 from pathlib import Path
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.files.read_file import READ_FILE
-from cantrip_acp.core.definition.wards import Wards
+from cantrip_acp.gates.wards import Wards
 context = GateContext({}, Wards(), Path(sys.argv[1]), "", "", "", "")
 async def read(**args):
     result = READ_FILE.handler({"path": "big", **args}, context)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.definition.wards import Wards, compose
 from cantrip_acp.files import protected_paths
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.files.edit_file import EDIT_FILE
 from cantrip_acp.gates.files.list_dir import LIST_DIR
 from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.gates.files.write_file import WRITE_FILE
+from cantrip_acp.gates.wards import Wards, compose
 from cantrip_acp.sandbox.policy import protected as sandboxed
 from cantrip_acp.types.errors import DefinitionError, GateError
 from tests.support.fixtures.gates import call_in, context_of

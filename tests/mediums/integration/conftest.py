@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from cantrip_acp import Circle
-from cantrip_acp.core.context_block import ContextBlock
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.gates.wards import Wards
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.mediums.code.session import CodeSession
+from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import GateError
 from cantrip_acp.types.events import Event
 from cantrip_acp.types.messages import ToolCall

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.mediums.code.prompt import observe
 from cantrip_acp.types import events
+from cantrip_acp.types.context_block import ContextBlock
 from tests.sandbox.integration.conftest import both_back_ends
 
 pytestmark = pytest.mark.anyio

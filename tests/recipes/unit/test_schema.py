@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.core.definition.wards import WARDS
+from cantrip_acp.gates.wards import WARDS
 from cantrip_acp.recipes import cache, generate
 from cantrip_acp.recipes.models import schema
 from cantrip_acp.recipes.parse import check

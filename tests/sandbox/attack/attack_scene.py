@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.files.protected_paths import why_protected
 from cantrip_acp.gates.sandbox_options import sandbox_options
+from cantrip_acp.gates.wards import Wards
 from cantrip_acp.sandbox import Outcome, Sandbox, SandboxOptions
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 

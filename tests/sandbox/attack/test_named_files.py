@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.gates.mcp.servers import McpServers
+from cantrip_acp.gates.wards import Wards
 from cantrip_acp.recipes.trust import Ledger
 from tests.sandbox.attack.attack_scene import Scene
 from tests.support.command_line import Done, run

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.sandbox_options import sandbox_options
+from cantrip_acp.gates.wards import Wards
 from cantrip_acp.sandbox import Sandbox
 from cantrip_acp.sandbox.launch import availability, self_test
 from cantrip_acp.sandbox.launch.process_group import TOKEN, GroupTree, processes

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.sandbox_options import code_paths
+from cantrip_acp.gates.wards import Wards
 from cantrip_acp.sandbox import Sandbox, SandboxOptions
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE
 from cantrip_acp.types.errors import DefinitionError, SandboxError

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.context_block import CastInfo
 from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, Removal, Spec
 from cantrip_acp.substrate.documents import short_hash
 from cantrip_acp.substrate.projects import create, earlier_sessions, pin, remember, sync
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 from cantrip_acp.substrate.types import install, of_type
 from cantrip_acp.substrate.view import SessionView
+from cantrip_acp.types.context_block import CastInfo
 from tests.support.command_line import run
 from tests.support.git_repositories import git, repository
 

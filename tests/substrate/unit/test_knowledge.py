@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.core.context_block import CastInfo
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, Removal, Spec
 from cantrip_acp.substrate.knowledge import chunk_tokens, render, text_tokens
@@ -17,6 +16,7 @@ from cantrip_acp.substrate.projects import Project, pin, sync
 from cantrip_acp.substrate.stores import IN_MEMORY
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 from cantrip_acp.substrate.view import SessionView
+from cantrip_acp.types.context_block import CastInfo
 
 
 @pytest.fixture

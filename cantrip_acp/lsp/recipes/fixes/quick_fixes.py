@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cantrip_acp.core.definition.wards import WARDS
 from cantrip_acp.gates.registry import ALIASES
+from cantrip_acp.gates.wards import WARDS
 from cantrip_acp.lsp.recipes.diagnostics import Finding
 from cantrip_acp.lsp.recipes.syntax import schema_lookup
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cantrip_acp import Circle, DefinitionError, GateError, Wards
-from cantrip_acp.core.definition.wards import COMPILE, compose
 from cantrip_acp.gates.loaded.policy import Module, NameRefused, check_module, full_name
+from cantrip_acp.gates.wards import COMPILE, compose
 from tests.gates.integration.loaded.conftest import KIT, Make
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)

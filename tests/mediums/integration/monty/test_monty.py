@@ -11,10 +11,10 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.context_block import ContextBlock
 from cantrip_acp.mediums.monty import prompt
 from cantrip_acp.mediums.monty.medium import MontyMedium
 from cantrip_acp.sandbox.launch import limits
+from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import GateError, SandboxError, SandboxMissing
 from tests.mediums.integration.conftest import Python
 from tests.sandbox.integration.conftest import both_back_ends

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from cantrip_acp.core.definition.circle import Circle
-from cantrip_acp.core.definition.wards import Wards
-from cantrip_acp.delegation.child_wards import wards_for
-from cantrip_acp.delegation.request import Request
+from cantrip_acp.core.delegation.child_wards import wards_for
+from cantrip_acp.core.delegation.request import Request
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.gates.wards import Wards
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.mediums.contract import Medium
 from cantrip_acp.types.errors import ChildRefused, DefinitionError

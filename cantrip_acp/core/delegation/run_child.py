@@ -13,11 +13,11 @@ import anyio
 import anyio.lowlevel
 
 from cantrip_acp.core.casting.turn_builder import one_failure
+from cantrip_acp.core.delegation.child_cantrip import CheckedChild, cantrip_of, check_request, crystal_of
+from cantrip_acp.core.delegation.request import Request
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.state import ParentLink
-from cantrip_acp.delegation.child_cantrip import CheckedChild, cantrip_of, check_request, crystal_of
-from cantrip_acp.delegation.request import Request
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import CantripError, ChildRefused, GateError, LoomError
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.casting.turn_builder import TurnBuilder
     from cantrip_acp.core.definition.circle import Circle
-    from cantrip_acp.core.definition.wards import Wards
     from cantrip_acp.core.state import ChildEntity, EntityState
+    from cantrip_acp.gates.wards import Wards
 
 _log = logger(__name__)
 

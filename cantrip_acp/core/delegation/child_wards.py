@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.core.definition.wards import COMPILE, WARDS, Wards, compose
-from cantrip_acp.delegation.request import Request
+from cantrip_acp.core.delegation.request import Request
+from cantrip_acp.gates.wards import COMPILE, WARDS, Wards, compose
 from cantrip_acp.types.errors import ChildRefused, DefinitionError
 
 _PERMISSION_WARDS = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from dataclasses import replace as changed
 from typing import Any, Literal
 
-from cantrip_acp.core.definition.checked_values import (
+from cantrip_acp.types.checked_values import (
     check_choice,
     check_flag,
     check_keys,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from cantrip_acp.core.definition.checked_values import nearest, short_repr
+from cantrip_acp.types.checked_values import nearest, short_repr
 from cantrip_acp.types.errors import DefinitionError
 
 Rule = Literal["min", "or", "and", "paths", "allow", "deny", "home"]

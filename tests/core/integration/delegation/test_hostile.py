@@ -1,4 +1,4 @@
-"""The tests of `tests/delegation/unit/test_hostile.py` that start processes."""
+"""The tests of `tests/core/unit/delegation/test_hostile.py` that start processes."""
 
 from __future__ import annotations
 

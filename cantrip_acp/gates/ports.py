@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cantrip_acp.core.context_block import ContextBlock
-    from cantrip_acp.core.definition.wards import Wards
+    from cantrip_acp.gates.wards import Wards
+    from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.events import Event
     from cantrip_acp.types.records import GateRecord, Output
 
@@ -26,6 +27,22 @@ class MediumView(Protocol):
     def tool(self) -> str | None:
         """The name of the medium's own tool; None if there are only gates."""
         ...
+
+
+class MediumBase:
+    """What is true of a medium that does not say otherwise."""
+
+    tag: str | None = None
+    """With ``arguments(program) -> str``: a crystal in text-call mode may give a program as a code block with that tag;
+    ``arguments`` makes the tool call's arguments of it (`mediums.text_program`)."""
+    has_values: bool = False
+    """Whether its code can make children from values (`core.delegation.child_values`)."""
+    keeps_state: bool = False
+    """Whether its sessions have ``chunks``, ``snapshot()`` and ``restore(snapshot, chunks)``, for forks."""
+    remembers_folds: bool = False
+    """Whether its sessions offer the folded turns (`TurnContext.folded`) as a variable."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """The options that differ from the medium's defaults, by the keys of a recipe: the loom records them."""
 
 
 class ProgramReport(Protocol):

@@ -42,9 +42,9 @@ from cantrip_acp.types.records import GateRecord
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.core.event_hub import EventHub
-    from cantrip_acp.core.ports import TurnContext
     from cantrip_acp.core.state import FileCheckpoints
     from cantrip_acp.gates.contract import CircleView, GateRegistrar, GateSession, ProgramCall
+    from cantrip_acp.gates.ports import TurnContext
 
 _log = logger(__name__)
 _decode = msgspec.json.Decoder().decode

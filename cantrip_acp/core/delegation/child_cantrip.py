@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core.definition.call import Call
-from cantrip_acp.core.definition.circle import NOTHING, Circle
+from cantrip_acp.core.definition.circle import Circle
+from cantrip_acp.core.delegation.child_circle import circle_for
+from cantrip_acp.core.delegation.request import Request
 from cantrip_acp.crystals.contract import Crystal, CrystalBase
-from cantrip_acp.delegation.child_circle import circle_for
-from cantrip_acp.delegation.request import Request
+from cantrip_acp.gates.contract import NOTHING
 from cantrip_acp.text.defaults import complete
+from cantrip_acp.types.call import Call
 from cantrip_acp.types.errors import CantripError, ChildRefused, DefinitionError
 
 if TYPE_CHECKING:

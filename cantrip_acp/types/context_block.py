@@ -10,7 +10,6 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec import Struct
 
-from cantrip_acp.crystals.contract import Crystal, takes
 from cantrip_acp.types.messages import Attachment, Message
 from cantrip_acp.types.records import ContextRecord, new_id, now
 
@@ -96,10 +95,9 @@ class KnowledgeSource(Protocol):
         """Return a block with the source `KNOWLEDGE`. None, or the same block as before, changes nothing."""
 
 
-def record_of(block: ContextBlock, entity_id: str, cast_id: str, crystal: Crystal) -> ContextRecord:
-    """Make the record of a context block that this crystal is to read."""
+def record_of(block: ContextBlock, entity_id: str, cast_id: str, unread_by: str | None) -> ContextRecord:
+    """Make the record of a context block. ``unread_by``: the model that is to read it and cannot read its attachment."""
     attachment, unset = block.attachment, msgspec.UNSET
-    unread = attachment is not None and _cannot_read(crystal, attachment)
     return ContextRecord(
         new_id("x"),
         entity_id,
@@ -113,14 +111,8 @@ def record_of(block: ContextBlock, entity_id: str, cast_id: str, crystal: Crysta
         data=attachment.data if attachment is not None else unset,
         after=block.after if block.after is not None else unset,
         placement=block.placement if block.source == KNOWLEDGE else unset,
-        unread_by=crystal.model if unread else unset,
+        unread_by=unset if unread_by is None else unread_by,
     )
-
-
-def _cannot_read(crystal: Crystal, attachment: Attachment) -> bool:
-    # Providers send a document of text as text.
-    is_text = attachment.kind == "document" and attachment.mime.startswith(("text/", "application/json"))
-    return not is_text and takes(crystal, attachment.kind) is False
 
 
 _KINDS = {"image": "pictures", "audio": "audio", "document": "PDF files and other documents"}

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from cantrip_acp.core.definition.circle import NOTHING
+from cantrip_acp.gates.contract import NOTHING
 from cantrip_acp.types.errors import GateError
 
 if TYPE_CHECKING:
-    from cantrip_acp.core.context_block import Contributor
     from cantrip_acp.crystals.contract import Crystal
+    from cantrip_acp.types.context_block import Contributor
 
 CHILD_PROPERTIES: Mapping[str, Any] = {
     "intent": {

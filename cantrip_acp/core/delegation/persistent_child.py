@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from cantrip_acp.core.delegation import run_child
+from cantrip_acp.core.delegation.child_cantrip import cantrip_of
+from cantrip_acp.core.delegation.run_child import report_refusal
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.state import ParentLink
-from cantrip_acp.delegation import run_child
-from cantrip_acp.delegation.child_cantrip import cantrip_of
-from cantrip_acp.delegation.run_child import report_refusal
 from cantrip_acp.types.errors import ChildRefused, GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.casting.turn_builder import TurnBuilder
-    from cantrip_acp.delegation.request import Request
+    from cantrip_acp.core.delegation.request import Request
 
 
 async def summon(turn: TurnBuilder, request: Request, call_id: str) -> Entity:

@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.delegation.request import CHILD_SCHEMA, Request, recorded_data
+from cantrip_acp.core.delegation.request import CHILD_SCHEMA, Request, recorded_data
 from cantrip_acp.gates.confinement import quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.types.errors import ChildRefused, GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.core.casting.turn_builder import TurnBuilder
-    from cantrip_acp.core.definition.wards import Wards
+    from cantrip_acp.gates.wards import Wards
 
 MOST_IN_BATCH = 10_000
 """Maximum number of requests in one batch."""
 
 
 async def _call_agent(args: Mapping[str, Any], context: GateContext) -> Any:
-    from cantrip_acp.delegation import run_child
+    from cantrip_acp.core.delegation import run_child
 
     turn = turn_of(context)
     try:
@@ -31,7 +31,7 @@ async def _call_agent(args: Mapping[str, Any], context: GateContext) -> Any:
 
 
 async def _call_agent_batch(args: Mapping[str, Any], context: GateContext) -> Any:
-    from cantrip_acp.delegation import run_child
+    from cantrip_acp.core.delegation import run_child
 
     turn = turn_of(context)
     requests = [Request.of({"intent": each} if isinstance(each, str) else each) for each in args["requests"]]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from cantrip_acp.core.delegation import persistent_child, run_child
+from cantrip_acp.core.delegation.call_agent import MOST_IN_BATCH, preview, recorded_args, refusal_reply, turn_of
+from cantrip_acp.core.delegation.request import CHILD_PROPERTIES, Request
 from cantrip_acp.core.lifecycle import children
-from cantrip_acp.delegation import persistent_child, run_child
-from cantrip_acp.delegation.call_agent import MOST_IN_BATCH, preview, recorded_args, refusal_reply, turn_of
-from cantrip_acp.delegation.request import CHILD_PROPERTIES, Request
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.types.errors import ChildRefused
 

@@ -1,4 +1,4 @@
-"""The tests of `tests/delegation/unit/test_cancelling.py` that start processes."""
+"""The tests of `tests/core/unit/delegation/test_cancelling.py` that start processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from cantrip_acp.types.events import ChildEvent, CommandOutput
-from tests.delegation.unit.test_cancelling import SLOW
+from tests.core.unit.delegation.test_cancelling import SLOW
 from tests.support.scripted_children import ends, parent
 
 

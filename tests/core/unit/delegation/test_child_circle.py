@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Circle, ScriptedCrystal
-from cantrip_acp.delegation.child_circle import circle_for
-from cantrip_acp.delegation.request import Request
+from cantrip_acp.core.delegation.child_circle import circle_for
+from cantrip_acp.core.delegation.request import Request
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.types.errors import ChildRefused
 from tests.support.scripted_children import call, done, first_result, parent, turns

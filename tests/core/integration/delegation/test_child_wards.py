@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.core.definition.wards import Wards
 from cantrip_acp.gates.registry import child_functions
+from cantrip_acp.gates.wards import Wards
 from tests.support.scripted_children import GATES, call, done, ends, first_result, parent, results, turns
 
 TIGHTER = Wards.of([{"max_turns": 10}, {"remove_gate": ["echo"]}])

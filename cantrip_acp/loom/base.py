@@ -23,8 +23,9 @@ from cantrip_acp.loom.records.tree import Place, Problem, Tree, unreadable
 from cantrip_acp.loom.records.turn_parts import joined
 from cantrip_acp.loom.stores.contract import Store, readable
 from cantrip_acp.loom.stores.memory import MemoryStore
+from cantrip_acp.loom.stores.rows import encode_into
 from cantrip_acp.text.json_data import freeze_record
-from cantrip_acp.text.redaction import as_recorded, shared
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import EntityExists, LoomAppendOnly, LoomError, TurnNotFound
 from cantrip_acp.types.records import (
     CantripRecord,
@@ -50,6 +51,9 @@ _open_entities: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """The entities of this process, in all looms, by their ids. An id names one at a time (D-008.3)."""
 _claiming = threading.Lock()
 
+_KEPT = 1 << 20
+"""Bytes of a buffer that is used again."""
+
 
 class BaseLoom:
     """A tree of turns in a store. The only way to change it is to append; `annotate_reward` appends too."""
@@ -69,6 +73,8 @@ class BaseLoom:
         """The path or address of the store; None in memory."""
         self.later: Mapping[str, int] = tree.later
         """The number of records of a later version, by kind. They are kept and copied; this version does not use them."""
+        self._buffer = bytearray()
+        """For the JSON of the record that is appended."""
         self._in_step = threading.RLock()
         """Held while store and tree change, and while the whole tree is read. Threads that look for a turn read on in the
         store, also while another one appends."""
@@ -128,25 +134,33 @@ class BaseLoom:
         Raises `LoomError` for a turn whose id is taken or whose parent is unknown and for a reward that is no finite
         number, `TurnNotFound` for a reward of an unknown turn, `LoomWriteError` where the store fails.
         """
-        if body is None:
-            record = as_recorded(record)
         with self._in_step:
-            self._append(record, body)
+            if self._tree.header is None and not isinstance(record, LoomHeader):
+                self._begin_file()
+            if body is not None:
+                self._append(record, body)
+            else:
+                # Encoded once: this is searched for secrets, and it is what the store writes.
+                made = encode_into(record, self._buffer)
+                masked = shared().masked(record, made)
+                if masked is not record:
+                    record, made = masked, encode_into(masked, self._buffer)
+                if isinstance(record, RewardRecord):
+                    # None says that a scorer failed.
+                    self._check_reward(record.turn_id, 0 if record.reward is None else record.reward)
+                self._append(record, made)
+            if len(self._buffer) > _KEPT:
+                self._buffer = bytearray()
         for observer in self._observers:
             observer(self, record)
         return record
 
-    def _append(self, record: Record | LaterRecord, body: bytes | None) -> None:
-        if self._tree.header is None and not isinstance(record, LoomHeader):
-            self._begin_file()
+    def _append(self, record: Record | LaterRecord, body: bytes | bytearray) -> None:
         if isinstance(record, Turn):
             if record.id in self._tree.turns:
                 raise LoomAppendOnly(f"loom is append-only: turn {record.id!r} is already written")
             if record.parent_id is not None and self._tree_place(record.parent_id) is None:
                 raise LoomError(f"turn {record.id!r} names a parent that is not in this loom: {record.parent_id!r}")
-        if isinstance(record, RewardRecord) and body is None:
-            # None says that a scorer failed.
-            self._check_reward(record.turn_id, 0 if record.reward is None else record.reward)
         position = self._store.append(record, body)
         if self._store.behind:
             # Other processes wrote records before this one. Read all of them in the order of the store, this one too.

@@ -49,10 +49,11 @@ class Store(Protocol):
     """Whether other processes wrote before the last `append`. The caller must then call `news`, which yields that
     record too."""
 
-    def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
+    def append(self, record: Record | LaterRecord, body: bytes | bytearray) -> int:
         """Write a record and return its position. When this returns, the record is in the store (LOOM-1).
 
-        ``body`` is the record's JSON if it may hold fields that this version does not know (`stored`).
+        ``body`` is the record's JSON, which may hold fields that this version does not know (`stored`). The store may change a
+        bytearray, and must not keep it.
 
         Raises `LoomWriteError`. A store with many writers also raises `LoomAppendOnly` or `LoomError` if another
         writer made the record wrong (a turn that is already written, a second header). After an error the store is as

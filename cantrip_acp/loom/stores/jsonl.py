@@ -35,7 +35,6 @@ from cantrip_acp.types.records import FORMAT, LaterRecord, LoomHeader, Record
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree
 
-_encoder = msgspec.json.Encoder()
 _LINE = 1 << 13
 """A read size in bytes that holds most lines."""
 _AHEAD = 1 << 16
@@ -73,7 +72,6 @@ class JsonlStore:
         self._scanned = False
         self._indexed = False
         """Whether the index file describes the whole loom."""
-        self._buffer = bytearray()
         self._number = 0
         """The number of lines up to ``_end``."""
         self._unended = False
@@ -145,18 +143,10 @@ class JsonlStore:
         except OSError:
             return False
 
-    def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
+    def append(self, record: Record | LaterRecord, body: bytes | bytearray) -> int:
         if self.readonly or self._fd < 0:
             raise LoomError(f"loom {self.path} is {'open for reading only' if self.readonly else 'closed'}")
-        buffer = self._buffer
-        if body is not None or type(record) is LaterRecord:
-            buffer[:] = _on_one_line(bytes(record.data) if isinstance(record, LaterRecord) else body or b"")
-        else:
-            try:
-                _encoder.encode_into(record, buffer)
-            except UnicodeEncodeError:
-                # Half of a surrogate pair cannot be encoded. Replace it with a mark rather than lose the record.
-                buffer[:] = rows.encoded(record)
+        buffer = body if isinstance(body, bytearray) else bytearray(_on_one_line(body))
         if self._prev is None:
             self._prev = self._last_sum()
         own = checksum.close(buffer, self._prev)
@@ -178,8 +168,6 @@ class JsonlStore:
         self._end = position + len(buffer)
         self._number += 1
         self._indexed = False
-        if len(buffer) > _CHUNK:
-            self._buffer = bytearray()
         return position
 
     def _last_sum(self) -> str:

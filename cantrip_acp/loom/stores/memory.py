@@ -27,7 +27,7 @@ class MemoryStore:
         self._locked: set[str] = set()
         not_for_children(self)
 
-    def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
+    def append(self, record: Record | LaterRecord, body: bytes | bytearray) -> int:
         # Readers get the record itself, so neither they nor the writer may change it.
         bare = type(record) is LaterRecord or (type(record) is Turn and _immutable(record))
         self._records.append(record if bare else freeze_record(record))

@@ -199,10 +199,10 @@ class PostgresStore:
         found = (heads.decode(head) for (head,) in base.execute(query, (self._loom,), binary=True))
         return {each.id for each in found if isinstance(each, heads.CastHead) and each.event == "end"} & cast_ids
 
-    def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
+    def append(self, record: Record | LaterRecord, body: bytes | bytearray) -> int:
         if self.readonly and not self._closed:
             raise LoomError(f"loom {self._server.location} is open for reading only")
-        row = rows.row_of(record, body)
+        row = rows.row_of(record, bytes(body))
         try:
             base = self._open
         except LoomError as error:

@@ -266,11 +266,11 @@ class SqliteStore:
             raise LoomError(f"loom {self.path} is closed")
         return self._base
 
-    def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
+    def append(self, record: Record | LaterRecord, body: bytes | bytearray) -> int:
         base = self._open
         if self.readonly:
             raise LoomError(f"loom {self.path} is open for reading only")
-        row = rows.row_of(record, body)
+        row = rows.row_of(record, bytes(body))
         try:
             with self._using:
                 position = self._insert(base, row)

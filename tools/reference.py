@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -457,6 +458,8 @@ def documented(module: Any, level: str) -> list[str]:
     """The public names of a module."""
     parts = []
     for name in sorted(module.__all__, key=str.lower):
+        if importlib.util.find_spec(f"{module.__name__}.{name}") is not None:
+            continue  # a module that other folders of the package may import
         thing = getattr(module, name)
         parts.append(f"{level} {name}\n")
         if inspect.isclass(thing) or callable(thing):

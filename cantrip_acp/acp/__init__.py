@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
     from cantrip_acp.acp.server import serve
 
-__all__ = ["serve"]
+__all__ = [
+    "client", "client_services", "initialize", "login", "permissions", "protocol", "render", "serve", "server",
+    "sessions", "start", "wire",
+]  # fmt: skip  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -4,3 +4,5 @@
 changed, without git. `restore` plans and does a restore, with a three-way merge (`merge`) where the user changed a file
 too. Imports only `db/`, `files/` and `types/`. Start reading with `store`; `core/lifecycle/checkpoints.py` uses it all.
 """
+
+__all__ = ["history", "ownership", "restore", "store", "watcher"]

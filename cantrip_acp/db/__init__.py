@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from cantrip_acp.files.installation import install_command
 
+__all__ = ["Kind", "dialect", "postgres", "postgres_url", "sqlite"]
+
 
 class Kind(NamedTuple):
     """What a store says about its tables."""

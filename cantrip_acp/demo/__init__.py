@@ -2,3 +2,5 @@
 The data ships in the wheel and is copied to a temporary folder before use. Only `cli/commands/demo.py` imports this package.
 Start with `stage.py` (prepares the folder) and `proof.py` (checks the result).
 """
+
+__all__ = ["sample_project"]

@@ -3,3 +3,8 @@ scratch copies.
 
 Imports `types` and `text` alone. Start with `paths.py` (where state and settings are).
 """
+
+__all__ = [
+    "descriptors", "digests", "disk_limit", "folder", "guarded", "hidden_paths", "ignore_files", "installation",
+    "paths", "protected_paths", "scratch_copy", "temporary", "toml_file",
+]  # fmt: skip  # fmt: skip

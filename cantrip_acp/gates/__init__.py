@@ -4,3 +4,8 @@ There is one contract, one executor, and one file or folder for each family of g
 `files/`, `text/`, loom records, and the sandbox if they run or restrict something. They never import ACP, the CLI or
 recipes. Start with `contract.py` (what a gate is), `executor.py` (how it is called) and `registry.py` (names).
 """
+
+__all__ = [
+    "atomic_write", "confinement", "contract", "dynamic_gates", "files", "function_gates", "git", "interaction",
+    "known_texts", "mcp", "ports", "registry", "sandbox_options", "search", "wards", "web",
+]  # fmt: skip  # fmt: skip

@@ -3,3 +3,5 @@ Only this package imports pygls; it never imports `acp/`. Editing features read 
 only a command such as a cast does, after a trust check.
 Start with `start.py` and `server/language_server.py`; `recipes/` and `looms/` answer for their kind of document.
 """
+
+__all__ = ["looms", "start"]

@@ -3,3 +3,5 @@
 A medium may import core, gates, files and the sandbox. Start with `contract.py`; each other file or folder is one
 medium or a part that several share.
 """
+
+__all__ = ["bash", "code", "contract", "monty", "program_events", "registry", "text_program", "ward_paths"]

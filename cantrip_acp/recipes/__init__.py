@@ -19,6 +19,12 @@ DEFAULT = "familiar"
 """The name of the default recipe. It is a built-in recipe."""
 
 
+__all__ = [
+    "DEFAULT", "Recipe", "build", "cache", "convert", "inspect", "load", "load_for_session", "models", "parse",
+    "recipe", "trust",
+]  # fmt: skip  # fmt: skip
+
+
 def load(
     name_or_path: str | Path,
     workspace: Path | None = None,

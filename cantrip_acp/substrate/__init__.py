@@ -4,3 +4,5 @@ It imports the core, the gates, the sandbox and the loom, never a front end; `re
 it is a context contributor, a reader of events and a source of gates. Start with `chunks.py` (the data), `substrate.py` (what
 a change must fulfil) and `knowledge.py` (what an entity reads of it). Databases are known only to `stores/`.
 """
+
+__all__ = ["boundary", "chunks", "engine", "knowledge", "owners", "projects", "recorder", "substrate", "types", "view"]

@@ -2,3 +2,8 @@
 
 Imports `types` alone. Start with `redaction.py` (secrets) and `json_data.py` (frozen JSON data).
 """
+
+__all__ = [
+    "codecs", "defaults", "json_data", "json_fit", "json_schema", "logs", "program_output", "python_types", "redaction",
+    "sanitize", "shell_parse", "utf8",
+]  # fmt: skip  # fmt: skip

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from cantrip_acp.training.judge import record_verdict as record_verdict
     from cantrip_acp.training.judge import verify as verify
 
-__all__ = ["Verdict", "record_verdict", "verify"]
+__all__ = ["Verdict", "export", "importing", "judge", "record_verdict", "trainer", "verify"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in ("Verdict", "record_verdict", "verify"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 

@@ -43,6 +43,11 @@ _HOMES = {
 }
 
 __all__ = list(_HOMES)
+__all__ += [
+    "alarms", "authority", "batch", "cast_yool", "catalog", "command_yool", "errors", "events", "fan_out", "gate_cache",
+    "guardrails", "mcp_edge", "monitoring", "project_log", "receipts", "retention", "reuse", "stores", "tuples",
+    "worker", "workspace_inputs",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -3,3 +3,8 @@
 Plain data, below everything else: nothing here imports another part of the package. Start with `records.py` (what a loom
 keeps) and `events.py` (what happens while a cast runs).
 """
+
+__all__ = [
+    "call", "checked_values", "context_block", "errors", "events", "file_changes", "messages", "records", "styled",
+    "usage",
+]  # fmt: skip  # fmt: skip

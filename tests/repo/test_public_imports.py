@@ -30,7 +30,7 @@ FOR_DEVELOPERS = {"vscode-extension.md", "releasing.md", "processes.md", "rules.
 
 
 def public_names(module: str) -> set[str]:
-    """The names of ``__all__``, read from the text: a module for a trainer cannot be imported without it."""
+    """The names of ``__all__`` without modules, read from the text: a module for a trainer cannot be imported without it."""
     if module == "cantrip_acp":
         return set(cantrip_acp.__all__)
     path = ROOT / module.replace(".", "/")
@@ -44,7 +44,8 @@ def public_names(module: str) -> set[str]:
             elif name == "__all__":
                 made = isinstance(node.value, ast.Call)
                 values[name] = list(values["_HOMES"]) if made else ast.literal_eval(node.value)  # type: ignore[call-overload]
-    return set(values["__all__"])  # type: ignore[call-overload]
+    names = set(values["__all__"])  # type: ignore[call-overload]
+    return {name for name in names if not (path / name).is_dir() and not (path / f"{name}.py").is_file()}
 
 
 MODULES = {name: public_names(name) for name in ("cantrip_acp", *PUBLIC, *OF_TRAINERS)}

@@ -2,3 +2,5 @@
 
 These modules may import the wire and the core. Start reading in `client`.
 """
+
+__all__ = ["agent_process", "client", "in_process"]

@@ -3,3 +3,5 @@
 These modules may import the core, the gates, the wire and the rendering. Start reading in `editor_files`. The function
 that redirects gate calls to them is `sessions.connection_context.gate_router`.
 """
+
+__all__ = ["forms"]

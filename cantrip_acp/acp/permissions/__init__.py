@@ -2,3 +2,5 @@
 
 These modules may import the core, the gates, the mediums and the other parts of `acp`. Start reading in `interceptor`.
 """
+
+__all__ = ["allowed", "edits", "interceptor", "patterns", "request"]

@@ -3,3 +3,5 @@
 These modules may import the core, the loom, the gates, the mediums and the crystals. Start reading in `event_translator`
 (live events) and `loaded_session` (recorded turns).
 """
+
+__all__ = ["event_translator", "formatting", "loaded_session", "subagent_view"]

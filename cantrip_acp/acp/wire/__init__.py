@@ -2,3 +2,5 @@
 
 These modules import only each other and the text helpers. Start reading in `connection`.
 """
+
+__all__ = ["connection", "jsonrpc", "send_queue"]

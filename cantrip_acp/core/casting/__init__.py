@@ -4,3 +4,5 @@
 what streams in, `cast_stream` gives its events to a reader, `request_graph` and `sampled_tokens` say how the queries of a
 cast led to each other. Imports the state and contracts of the core, never the entity.
 """
+
+__all__ = ["cast_stream", "gate_executor", "query_digest", "request_graph", "result"]

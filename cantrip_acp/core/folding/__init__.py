@@ -3,3 +3,5 @@
 May import crystals, loom records and core. Start with `policy.py`, which decides when to fold and what; `apply.py`
 does it for a running cast.
 """
+
+__all__ = ["apply", "policy"]

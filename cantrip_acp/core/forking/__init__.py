@@ -2,3 +2,5 @@
 
 May import the rest of core, crystals, gates, the loom, files, git and the mediums' snapshots. Start with `fork.py`.
 """
+
+__all__ = ["earlier_casts", "fork", "group", "replay", "resume"]

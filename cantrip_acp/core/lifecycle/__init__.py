@@ -4,3 +4,5 @@
 entities, `checkpoints` stores files after each turn.
 May import everything below the entity. Start with `core/entity.py`.
 """
+
+__all__ = ["checkpoints"]

@@ -3,3 +3,5 @@
 These modules may import the core, the contract, `local.presets`, `files` and `text`. Start reading in `types` (the
 data) and `lookup`.
 """
+
+__all__ = ["lookup", "types", "unsupported_params"]

@@ -3,3 +3,5 @@
 `weights` finds and downloads them, `server` shares one sandboxed process of a model between all sessions of the user,
 `server_process` is that process, and `crystal` queries it.
 """
+
+__all__ = ["crystal", "weights"]

@@ -3,3 +3,5 @@
 These modules may import the core, the catalog, the shared modules of `crystals` and `openai.tool_names`. Start reading
 in `crystal`.
 """
+
+__all__ = ["crystal", "messages"]

@@ -3,3 +3,5 @@
 These modules may import the core, the catalog, the `openai` crystals and the shared modules of `crystals`. Start
 reading in `crystal`.
 """
+
+__all__ = ["crystal", "discovery", "presets"]

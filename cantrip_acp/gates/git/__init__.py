@@ -3,3 +3,5 @@
 They may import `git/`, which runs git safely, and the path confinement of `gates/`. Start with `git_read.py`.
 `git_copies.py` explains why git works only on copies of files.
 """
+
+__all__ = ["git_read"]

@@ -3,3 +3,5 @@
 They may import the core and the gate contract, but not ACP. With a client, an interceptor answers ask_user and
 client_terminal. Start with `done_echo.py`.
 """
+
+__all__ = ["ask_user", "client_terminal", "read_context"]

@@ -2,3 +2,5 @@
 
 Nothing here knows a file format or a database; the stores do. Start with `tree.py`.
 """
+
+__all__ = ["record_heads", "tree", "turn_parts"]

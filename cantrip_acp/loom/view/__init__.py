@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.view.page_server import View as View
     from cantrip_acp.loom.view.page_server import serve as serve
 
-__all__ = ["View", "serve", "write_html"]
+__all__ = ["View", "assets", "html_export", "index", "serve", "summary", "write_html"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,3 +2,5 @@
 
 May import core and the sandbox. Start with `medium.py`; `session.py` owns the worker process.
 """
+
+__all__ = ["medium", "session", "snapshot"]

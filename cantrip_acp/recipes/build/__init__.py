@@ -2,3 +2,5 @@
 
 It may import the core, crystals, gates, mediums, memory and the loom; never the CLI or ACP. Start with `build.py`.
 """
+
+__all__ = ["build", "crystal_choices", "crystal_factory", "crystals", "providers", "python_files"]

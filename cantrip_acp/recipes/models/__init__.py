@@ -3,3 +3,5 @@
 The models check the structure and single values. `parse.cross_field` checks rules about several keys. Only `parse.check`
 and the schema import this package, because pydantic is slow to import. Start with `recipe.py`.
 """
+
+__all__ = ["crystal", "field_types", "schema"]

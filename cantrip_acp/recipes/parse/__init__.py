@@ -3,3 +3,5 @@
 It may import the recipe models, the gate and medium registries, and the YAML parser. Start with
 `document.py` (text to data) and `check.py` (data to canonical data).
 """
+
+__all__ = ["check", "cross_field", "document", "names", "source_map", "yaml_text"]

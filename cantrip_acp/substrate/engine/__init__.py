@@ -4,3 +4,5 @@
 programs, `skills.py` brings skills of a workspace into the substrate. It imports the sandbox and the store, never a recipe:
 how the agent program casts an entity is given to it.
 """
+
+__all__ = ["engine", "program_gates", "socket_server"]

@@ -3,3 +3,5 @@
 All formats use the same input: what the crystal really saw (`core.history.replayed_context`), and which threads are exported
 (`selection`). `core/exports.py` names the formats. Start with `fine_tuning.py`.
 """
+
+__all__ = ["rows", "selection", "verifiers"]

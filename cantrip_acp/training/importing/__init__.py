@@ -4,3 +4,5 @@ reads.
 Ids are computed from the imported data, so a second import adds nothing. Commands use this folder.
 Start with `import_file.py`, which finds the format of an input and imports it.
 """
+
+__all__ = ["import_file"]

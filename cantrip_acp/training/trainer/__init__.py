@@ -4,3 +4,5 @@
 `rollouts` casts through the real product, `learner` computes the update, `run` is the loop that survives a crash.
 Only `model`, `sampler` and `learner` import torch, and nothing outside this folder imports them. Start with `run`.
 """
+
+__all__ = ["example", "history", "rollouts", "run", "supervised"]

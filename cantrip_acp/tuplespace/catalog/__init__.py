@@ -5,3 +5,5 @@ of an ``AGENTS.md``, and `hamt` is the persistent map under a catalog.
 
 These modules may import recipes, gates, mediums, `text`, and the tuples and errors of the tuple-space.
 """
+
+__all__ = ["build", "capabilities"]

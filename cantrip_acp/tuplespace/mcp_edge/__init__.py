@@ -3,3 +3,5 @@
 `tools.py` has the five tools as data, `answers.py` answers their calls, and `mcp_server.py` serves them with the official SDK, on
 stdio or HTTP. Only `mcp_server.py` imports the SDK, and uvicorn. Nothing here is imported before the command runs.
 """
+
+__all__ = ["answers", "mcp_server"]

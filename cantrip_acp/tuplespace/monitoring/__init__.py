@@ -2,3 +2,5 @@
 
 It reads stores and receipts and changes nothing. Begin with `status`.
 """
+
+__all__ = ["metrics", "report", "spans", "status"]

@@ -13,6 +13,8 @@ from cantrip_acp.tuplespace.errors import SpaceNotOpened
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.stores.base import TupleStore
 
+__all__ = ["base", "open_store"]
+
 
 def open_store(address: str | Path) -> TupleStore:
     """Open the store at ``postgresql://…``, ``sqlite:FILE`` or a file's path. Raises `SpaceNotOpened`."""

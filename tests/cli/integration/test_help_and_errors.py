@@ -60,7 +60,7 @@ def pages(command: click.Command = cantrip, path: tuple[str, ...] = ()) -> Itera
 PAGES = [page for page in pages() if page[:1] not in (("acp",), ("lsp",))]
 
 ELSEWHERE = {
-    "cantrip demo": "tests/acp/integration/client/test_demo.py runs it",
+    "cantrip demo": "tests/cli/integration/client/test_demo.py runs it",
     "cantrip models pull": "downloads 98 MB; tests/crystals/integration/test_embedded.py does it",
     "cantrip demo --live": "needs the model that `models pull` downloads",
     "cantrip train": "needs that model and PyTorch; tests/training/integration/test_train.py runs it",

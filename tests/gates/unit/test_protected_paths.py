@@ -16,18 +16,10 @@ from cantrip_acp.gates.files.list_dir import LIST_DIR
 from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.gates.files.write_file import WRITE_FILE
 from cantrip_acp.gates.wards import Wards, compose
-from cantrip_acp.sandbox.policy import protected as sandboxed
 from cantrip_acp.types.errors import DefinitionError, GateError
 from tests.support.fixtures.gates import call_in, context_of
 
 Call = Callable[..., GateReply]
-
-
-def test_the_sandbox_guards_the_same_names() -> None:
-    """There is one list: the sandbox's code has none of its own."""
-    for name in ("protected_by", "is_secret_file", "HIDDEN_FOLDERS", "KEY_SUFFIXES"):
-        assert getattr(sandboxed, name) is getattr(protected_paths, name)
-    assert set(sandboxed.NEVER_MADE) == {row.name for row in protected_paths.PROTECTED_FILES if row.first}
 
 
 def test_each_row_has_a_reason_and_the_refusal_says_it(call: Call) -> None:

@@ -7,7 +7,7 @@ import resource
 import anyio
 import pytest
 
-from cantrip_acp.sandbox.worker.messages import decode
+from cantrip_acp.sandbox import messages
 from tests.sandbox.integration.conftest import both_back_ends, both_back_ends_in_cases
 
 pytestmark = pytest.mark.anyio
@@ -92,7 +92,7 @@ async def test_a_forged_end_gains_nothing(python) -> None:
 
 
 async def test_messages_are_decoded_strictly() -> None:
-    assert decode(b'{"t":"end","cell":1,"value":null,"error":null,"done":false}') is not None
+    assert messages.decode(b'{"t":"end","cell":1,"value":null,"error":null,"done":false}') is not None
     for body in (
         b"",
         b"null",
@@ -102,7 +102,7 @@ async def test_messages_are_decoded_strictly() -> None:
         b'{"t":"end","cell":true,"value":1,"error":1,"done":1}',
         b"[" * 10**6,
     ):
-        assert decode(body) is None
+        assert messages.decode(body) is None
 
 
 async def test_a_flood_of_calls_is_bounded(python) -> None:

@@ -8,8 +8,7 @@ import time
 import anyio
 import pytest
 
-from cantrip_acp.sandbox.launch.process_group import processes
-from tests.sandbox.integration.conftest import both_back_ends, both_back_ends_in_cases
+from tests.sandbox.integration.conftest import both_back_ends, both_back_ends_in_cases, processes
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
+from cantrip_acp.cli.errors import run as command_line
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.recipes import inspect, load, load_for_session
 from cantrip_acp.recipes.build.build import build
@@ -214,17 +214,14 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
-def test_nothing_of_an_untrusted_recipe_runs(tmp_path: Path) -> None:
+def test_nothing_of_an_untrusted_recipe_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, state = workspace(tmp_path), tmp_path / "state"
     with pytest.raises(UntrustedRecipe, match=r"circle.gates\[1\].python"):
         load_for_session("theirs", folder, state, trusted=False)
     assert inspect.circle_of(load("theirs", folder), folder).gates.keys() == {"done"}
     assert inspect.check(folder / ".cantrip/theirs.cantrip.yaml").ok
-    from cantrip_acp.cli.commands.recipe import show
-
-    shown = CliRunner().invoke(show, [str(folder / ".cantrip/theirs.cantrip.yaml")])
-    assert shown.exit_code == 0, shown.output
-    assert "gates.py" in shown.output
+    assert command_line(["recipe", "show", str(folder / ".cantrip/theirs.cantrip.yaml")]) == 0
+    assert "gates.py" in capsys.readouterr().out
     assert not (tmp_path / "ran").exists()
 
 

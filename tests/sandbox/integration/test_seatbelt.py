@@ -6,6 +6,7 @@ What every back end must do is in the other files of this folder, in the tests w
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shlex
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.cli.commands import doctor
+from cantrip_acp.cli.errors import run as command_line
 from cantrip_acp.files import scratch_copy
 from cantrip_acp.sandbox import (
     GateWire,
@@ -138,11 +139,12 @@ async def test_the_medium_does_not_run_where_an_attack_is_not_stopped(
 
 @on_linux
 @with_seatbelt
-def test_doctor_runs_the_attacks(back_end: str) -> None:
-    found = {finding.name: finding for finding in doctor._sandbox()}
-    assert found["sandbox.program"].text.startswith("sandbox-exec (")
-    assert found["sandbox.read_outside"].state == "ok"
-    assert found["sandbox.left"].state == "missing"
+def test_doctor_runs_the_attacks(back_end: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command_line(["doctor", "--json"])
+    found = {row["name"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["sandbox.program"]["text"].startswith("sandbox-exec (")
+    assert found["sandbox.read_outside"]["state"] == "ok"
+    assert found["sandbox.left"]["state"] == "missing"
 
 
 @with_seatbelt

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.files import protected_paths
 from cantrip_acp.files.protected_paths import is_secret_file, plain
 from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.bubblewrap import HostPaths, arguments, encode
+from cantrip_acp.sandbox.policy import protected
 from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools
 from cantrip_acp.sandbox.policy.policy import compose
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings, Survey
@@ -280,3 +282,10 @@ def test_a_link_that_calls_itself_python_shows_nothing(tmp_path: Path, target: s
     (tmp_path / "work/.venv/bin/python3").symlink_to(home / target)
     found = find_tools([], str(home), [str(tmp_path / "work/.venv")])
     assert found.roots == (str(tmp_path / "work/.venv"),)
+
+
+def test_the_sandbox_guards_the_names_that_gates_guard() -> None:
+    """There is one list: the sandbox's code has none of its own."""
+    for name in ("protected_by", "is_secret_file", "HIDDEN_FOLDERS", "KEY_SUFFIXES"):
+        assert getattr(protected, name) is getattr(protected_paths, name)
+    assert set(NEVER_MADE) == {row.name for row in protected_paths.PROTECTED_FILES if row.first}

@@ -24,9 +24,10 @@ import msgspec
 import pytest
 
 from cantrip_acp import Cantrip
-from cantrip_acp.cli.session.setup import trusted_cantrip
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.scripted import ScriptedCrystal
+from cantrip_acp.recipes import load
+from cantrip_acp.recipes.build.build import build
 from cantrip_acp.types.errors import CantripError, DefinitionError
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'cantrip-acp[train]'")
@@ -64,7 +65,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def cantrip_of(example: Example, workspace: Path) -> Cantrip:
-    return trusted_cantrip(str(example.recipe), workspace, None, ScriptedCrystal([]))
+    return build(load(example.recipe, workspace), workspace=workspace, crystal=ScriptedCrystal([]))
 
 
 async def test_tokens_are_equal_from_the_server_to_the_learner(
@@ -181,7 +182,7 @@ async def test_a_habit_is_compared_over_the_questions_of_a_pair(tmp_path: Path) 
         "circle: {gates: [done], wards: [{max_turns: 2}], score: {python: verifier.py, at: cast}}\n"
     )
     questions = [Question("1 or 2?", 1, "p"), Question("2 or 1?", 2, "p"), Question("Alone?", 1)]
-    cantrip = trusted_cantrip(str(folder / "ones.cantrip.yaml"), tmp_path, None, ScriptedCrystal([]))
+    cantrip = build(load(folder / "ones.cantrip.yaml", tmp_path), workspace=tmp_path, crystal=ScriptedCrystal([]))
     with Loom.open(tmp_path / "a.loom.jsonl") as loom:
         await roll_out(cantrip, ScriptedCrystal(always), loom, questions, [], samples=2)
         source = Source(loom)

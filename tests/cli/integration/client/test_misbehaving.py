@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acp.integration.client.client_processes import CLIENT, alive, environment, rude, run_client
+from tests.cli.integration.client.client_processes import CLIENT, alive, environment, rude, run_client
 from tests.support.waiting import settled, wait_for
 
 
@@ -103,7 +103,7 @@ def test_a_signal_ends_the_agent_too(number: signal.Signals) -> None:
 
 
 def test_interrupt_cancels_the_turn() -> None:
-    from tests.acp.integration.client.client_processes import POLITE
+    from tests.cli.integration.client.client_processes import POLITE
 
     client = subprocess.Popen(
         [*CLIENT, "--json", "--prompt", "wait", "--", *POLITE], stdout=subprocess.PIPE, text=True, env=environment()
@@ -120,7 +120,7 @@ def test_interrupt_cancels_the_turn() -> None:
 
 
 def test_a_killed_client_leaves_no_agent() -> None:
-    from tests.acp.integration.client.client_processes import POLITE
+    from tests.cli.integration.client.client_processes import POLITE
 
     client = subprocess.Popen(
         [*CLIENT, "--json", "--prompt", "wait", "--", *POLITE], stdout=subprocess.PIPE, text=True, env=environment()
@@ -144,7 +144,7 @@ def test_a_killed_client_leaves_no_agent() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_stdin_is_awaited_leaves(number: signal.Signals) -> None:
-    from tests.acp.integration.client.client_processes import POLITE
+    from tests.cli.integration.client.client_processes import POLITE
 
     client = subprocess.Popen(
         [*CLIENT, "--json", "--", *POLITE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acp.integration.client.client_processes import Terminal, environment
+from tests.cli.integration.client.client_processes import Terminal, environment
 from tests.support import processes
 
 DEMO = [sys.executable, "-m", "cantrip_acp.cli.main", "demo"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.acp.integration.client.client_processes import CLIENT, Terminal, environment, run_client
+from tests.cli.integration.client.client_processes import CLIENT, Terminal, environment, run_client
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 

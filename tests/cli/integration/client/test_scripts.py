@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.acp.integration.client.client_processes import POLITE, rude, run_client
+from tests.cli.integration.client.client_processes import POLITE, rude, run_client
 
 OURS = str(Path(sys.executable).parent / "cantrip-acp")
 Play = Callable[..., subprocess.CompletedProcess[str]]

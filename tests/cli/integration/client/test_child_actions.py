@@ -6,7 +6,7 @@ from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.subagent_view import SubagentView
 from cantrip_acp.types import events
 from cantrip_acp.types.records import GateRecord
-from tests.acp.integration.client.test_transcript import content, more, shown, tool
+from tests.cli.integration.client.test_transcript import content, more, shown, tool
 
 
 class Agent:

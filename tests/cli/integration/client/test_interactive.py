@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acp.integration.client.client_processes import CLIENT, POLITE, Terminal, rude
+from tests.cli.integration.client.client_processes import CLIENT, POLITE, Terminal, rude
 from tests.support.command_line import TerminalScreen, recipe
 
 Start = Callable[..., Terminal]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from tests.acp.integration.client.client_processes import Terminal
+from tests.cli.integration.client.client_processes import Terminal
 
 
 @pytest.fixture

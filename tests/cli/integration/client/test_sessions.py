@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.acp.integration.client.client_processes import CLIENT, POLITE, Terminal, run_client
+from tests.cli.integration.client.client_processes import CLIENT, POLITE, Terminal, run_client
 
 OURS = str(Path(sys.executable).parent / "cantrip-acp")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.acp.integration.client.client_processes import OFFICIAL_SDK, POLITE, rude, run_client
+from tests.cli.integration.client.client_processes import OFFICIAL_SDK, POLITE, rude, run_client
 
 
 def lines(out: str) -> list[dict[str, Any]]:
@@ -185,7 +185,7 @@ def test_a_reader_that_goes_away_ends_it_quietly() -> None:
     import shlex
     import subprocess
 
-    from tests.acp.integration.client.client_processes import CLIENT, environment
+    from tests.cli.integration.client.client_processes import CLIENT, environment
 
     command = shlex.join([*CLIENT, "--prompt", "many 20000", "--", *POLITE])
     done = subprocess.run(

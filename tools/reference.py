@@ -458,7 +458,7 @@ def documented(module: Any, level: str) -> list[str]:
     """The public names of a module."""
     parts = []
     for name in sorted(module.__all__, key=str.lower):
-        if importlib.util.find_spec(f"{module.__name__}.{name}") is not None:
+        if hasattr(module, "__path__") and importlib.util.find_spec(f"{module.__name__}.{name}") is not None:
             continue  # a module that other folders of the package may import
         thing = getattr(module, name)
         parts.append(f"{level} {name}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import tomllib
 from pathlib import Path
@@ -41,9 +42,15 @@ def test_it_is_read_in_ten_minutes() -> None:
     assert len(TEXT.splitlines()) <= LINES
 
 
+RULES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+ROWS = re.findall(
+    r"^\| ((?:`[^`]+`(?:, )?)+) \| ([^|]+) \| ([^|]*)\|$", section("Folders and their faces"), re.MULTILINE
+)
+"""Of each row of the table: the folders, what is in them, and the modules of their face."""
+
+
 def test_the_table_has_every_folder() -> None:
-    rows = re.findall(r"^\| ((?:`[^`]+`(?:, )?)+) \| (.+) \|$", section("Folders"), re.MULTILINE)
-    named = {name.rstrip("/") for names, _ in rows for name in re.findall(r"`([^`]+)`", names)}
+    named = {name.rstrip("/") for names, _, _ in ROWS for name in re.findall(r"`([^`]+)`", names)}
     there = {f"cantrip_acp/{p.parent.name}" for p in PACKAGE.glob("*/__init__.py")}
     assert there - named == set()
     assert {name for name in named if not (ROOT / name).exists()} == set()
@@ -52,12 +59,30 @@ def test_the_table_has_every_folder() -> None:
 def test_a_row_names_only_folders_that_exist() -> None:
     """Inside the row of `cantrip_acp/gates/`, `web/` is `cantrip_acp/gates/web/`."""
     missing = []
-    for names, text in re.findall(r"^\| (`cantrip_acp/[^|]+) \| (.+) \|$", section("Folders"), re.MULTILINE):
-        homes = [ROOT / name for name in re.findall(r"`([^`]+)`", names)]
-        for name in re.findall(r"`([a-z_]+(?:/|\.py))`", text):
+    for names, text, _ in ROWS:
+        homes = [ROOT / name for name in re.findall(r"`(cantrip_acp/[^`]+)`", names)]
+        for name in re.findall(r"`([a-z_]+(?:/|\.py))`", text) if homes else ():
             if not any((home / name).exists() for home in homes):
                 missing.append(f"{names}: {name}")
     assert missing == []
+
+
+def test_the_table_has_the_order_of_the_layers() -> None:
+    layers = [name for row in RULES["contracts"][0]["layers"] for name in row.split(" | ")]
+    folders = [names.strip("`/").removeprefix("cantrip_acp/") for names, _, _ in ROWS if "cantrip_acp/" in names]
+    assert [name for name in folders if "/" not in name] == [
+        each for each in layers if each not in ("__main__", "version")
+    ]
+
+
+def test_the_table_has_the_faces() -> None:
+    for names, _, shown in ROWS:
+        folder = PACKAGE / names.strip("`/").removeprefix("cantrip_acp/")
+        if "cantrip_acp/" not in names or folder.parent != PACKAGE or folder.name == "sandbox":
+            continue
+        names_of_face = importlib.import_module(f"cantrip_acp.{folder.name}").__all__
+        modules = [n for n in names_of_face if (folder / n).is_dir() or (folder / f"{n}.py").is_file()]
+        assert shown.strip().split(", ") == sorted(modules), f"of {folder.name}: {', '.join(sorted(modules))}"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -66,7 +91,7 @@ def test_paths_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     if page == "ARCHITECTURE.md":
         # Its rows name folders below their own: the test above looks at those.
-        text = text.replace(section("Folders"), "")
+        text = text.replace(section("Folders and their faces"), "")
     named = {name for name in PATH.findall(text) if name.endswith(ENDINGS)} - FOREIGN
     assert {name for name in named if not any((base / name).exists() for base in bases)} == set()
 
@@ -116,9 +141,6 @@ def test_dotted_names_in_docstrings_exist() -> None:
             ):
                 missing.append(f"{path.relative_to(ROOT)}: {name}")
     assert missing == []
-
-
-RULES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 
 
 def test_the_rules_of_imports_see_all() -> None:

@@ -5,6 +5,7 @@
 | ``:name`` | a value; ``:now`` is the time of the process, or of the server |
 | ``:now + :name``, ``:now - :name`` | seconds after, seconds before |
 | ``IN :name`` | in a list of values |
+| ``:name::text[]`` | a list, in PostgreSQL alone |
 | ``UPDATE table SET``, ``FROM``, ``JOIN``, ``INTO`` | a table of the store, by its short name |
 | ``ON CONFLICT (id)`` | the row with this key, of this user |
 | ``AND a.tenant = b.tenant`` | of the same user, where several share a database |
@@ -22,6 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _LIST = re.compile(r"\bIN :(\w+)")
+_ARRAY = re.compile(r"(?<![:\w]):(\w+)(?=::\w+\[\])")
 _VALUE = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _TENANT = re.compile(r" AND (\w+\.)?tenant (= \w+\.tenant|IN \('', current_user\))")
 _LOCKS = re.compile(r" FOR UPDATE(?: OF \w+)?(?: SKIP LOCKED)?")
@@ -66,6 +68,8 @@ class Postgres:
         if made is None:
             said = _SECONDS.sub(r"clock_timestamp() \1 %(\2)s * interval '1 s'", text.replace("%", "%%"))
             said = _LIST.sub(r"= ANY(%(\1)s)", said.replace(":now", "clock_timestamp()"))
+            # In binary form, because psycopg escapes each quote of a text in a list by itself, and bodies have many.
+            said = _ARRAY.sub(r"%(\1)b", said)
             said = self._names.sub(self._table, _VALUE.sub(r"%(\1)s", said))
             if self._tenant:
                 said = _CONFLICT.sub("ON CONFLICT (tenant, ", said)

@@ -7,6 +7,7 @@ lease ends without an answer, the tuple waits again, and the old claim is refuse
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
@@ -16,9 +17,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from cantrip_acp.text.codecs import json_decoder
-from cantrip_acp.text.json_data import freeze_record
+from cantrip_acp.text.json_data import freeze
 from cantrip_acp.tuplespace.budget import Budget
 from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import SpaceError, TupleError
@@ -380,14 +382,18 @@ def is_stand_in(document: Mapping[str, Any]) -> bool:
 
 
 def encode_receipt(receipt: Mapping[str, Any], work: WorkTuple) -> tuple[str, bytes]:
-    """The id and the canonical JSON of a receipt. Raises `TupleError` if it is not one of this tuple."""
-    document = dict(receipt)
-    identity = document.get("id")
+    """The id and the JSON of a receipt. Raises `TupleError` if it is not one of this tuple."""
+    identity = receipt.get("id")
     if not isinstance(identity, str) or not identity.startswith("sha256:"):
         raise TupleError(f"a receipt has an id that begins with sha256:, not {identity!r}")
-    if document.get("tuple_id") != work.id:
-        raise TupleError(f"receipt {identity} is of tuple {document.get('tuple_id')}, not of {work.id}")
-    return identity, canonical_json(document)
+    if receipt.get("tuple_id") != work.id:
+        raise TupleError(f"receipt {identity} is of tuple {receipt.get('tuple_id')}, not of {work.id}")
+    with contextlib.suppress(TypeError, ValueError, OverflowError, RecursionError):
+        text = msgspec.json.encode(receipt, order="sorted")
+        # It writes a number that JSON does not have as null.
+        if b"null" not in text:
+            return identity, text
+    return identity, canonical_json(dict(receipt))
 
 
 def reuse_columns(receipt: Mapping[str, Any], seal: str | None) -> tuple[str | None, str | None, str | None]:
@@ -474,9 +480,16 @@ def decode_progress(text: str | None) -> Mapping[str, Any] | None:
 def decode_work(body: bytes | str) -> WorkTuple:
     """A tuple from a store's row. It was checked before it was stored. Raises `SpaceError` if the row is damaged."""
     try:
-        return freeze_record(json_decoder(WorkTuple).decode(body))
+        work = json_decoder(WorkTuple).decode(body)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise SpaceError(f"a tuple in the store is damaged: {error}") from None
+    # In place, which takes half the time of `freeze_record`: nobody else has the tuple yet.
+    for step in work.payload:
+        if step.args is not msgspec.UNSET:
+            force_setattr(step, "args", freeze(step.args))
+    if work.map_pos is not msgspec.UNSET:
+        force_setattr(work, "map_pos", freeze(work.map_pos))
+    return work
 
 
 def budget_of(row: Any) -> Budget:

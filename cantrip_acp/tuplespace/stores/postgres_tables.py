@@ -91,6 +91,18 @@ MIGRATIONS = (
     CREATE INDEX cantrip_tuple_receipt_reused ON cantrip_tuple_receipts (position) WHERE reused IS NOT NULL;
     ALTER TABLE cantrip_tuples ADD COLUMN v2 text;
     """,
+    # The same columns with a fifth of the work: the body is parsed once.
+    """
+    CREATE OR REPLACE FUNCTION cantrip_tuples_cost() RETURNS trigger LANGUAGE plpgsql AS $$
+    DECLARE cost jsonb := NEW.body::jsonb -> 'cost';
+    BEGIN
+        NEW.stored_at := clock_timestamp();
+        IF jsonb_typeof(cost -> 'usd') = 'number' THEN NEW.usd := (cost -> 'usd')::numeric; END IF;
+        IF jsonb_typeof(cost -> 'tokens_in') = 'number' THEN NEW.tokens_in := (cost -> 'tokens_in')::numeric; END IF;
+        IF jsonb_typeof(cost -> 'tokens_out') = 'number' THEN NEW.tokens_out := (cost -> 'tokens_out')::numeric; END IF;
+        RETURN NEW;
+    END $$;
+    """,
 )
 """The statements that lead from each version of the tables to the next. They only add, so an older version goes on working."""
 

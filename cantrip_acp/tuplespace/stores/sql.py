@@ -200,8 +200,8 @@ class SqlTupleStore(ABC):
         if runs is not None:
             condition += f" AND {self._can_run}"
             values["runs"] = encode_runs(runs)
-        joined = "queue q JOIN tuples t ON t.position = q.position"
-        return f"SELECT {columns} FROM {joined} WHERE {condition} ORDER BY q.position", values
+        joined = " JOIN tuples t ON t.position = q.position" if BODY in columns + condition else ""
+        return f"SELECT {columns} FROM queue q{joined} WHERE {condition} ORDER BY q.position", values
 
     def claim(
         self,

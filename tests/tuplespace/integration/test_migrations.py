@@ -85,7 +85,9 @@ def history() -> dict[int, str]:
 @pytest.fixture(params=["previous", "first"])
 def older(request: pytest.FixtureRequest, history: dict[int, str], tmp_path: Path) -> tuple[int, Path]:
     """An older version's number and its package."""
-    number = max(history) if request.param == "previous" else min(history)
+    number = {"previous": max(history), "first": min(history)}.get(request.param, request.param)
+    if number not in history:
+        pytest.skip(f"git's history here has no version {number} of the tables")
     folder = tmp_path / "older"
     folder.mkdir()
     subprocess.run(["tar", "-x", "-C", str(folder)], input=git("archive", history[number], "cantrip_acp"), check=True)
@@ -200,11 +202,11 @@ def test_workers_and_emitters_of_an_older_version_go_on(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("older", [7], indirect=True)
 def test_a_worker_of_an_older_version_leaves_tuples_of_the_new_schema_alone(
     older: tuple[int, Path], of_older: Callable[..., subprocess.Popen[str]], folder: Path, address: str
 ) -> None:
-    if older[0] < 7:
-        pytest.skip("a worker of that version ends every tuple that it cannot run")
+    # The workers of versions before it end every tuple that they cannot run.
     lane = ("--lane", "greetings", "--space", address)
     env = {"CANTRIP_STATE_DIR": str(folder / "state")}
     store = open_store(address)

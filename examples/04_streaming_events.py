@@ -21,8 +21,8 @@ async def main() -> None:
                 print(words, end="", flush=True)
             case events.GateCalled(gate=name, args=args):
                 print(f"[{name} {args}]")
-            case events.CastEnded(turns=turns):
-                print(f"\n{turns} turns")
+            case events.CastEnded(record=end):
+                print(f"\n{end.turns} turns")
 
 
 asyncio.run(main())

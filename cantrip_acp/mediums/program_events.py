@@ -126,5 +126,7 @@ class ProgramEvents:
         ordered = self.ordered(output)
         await self._send("stdout", Styled(events.value_line(output)))
         if self._turn.listening:
-            await self._turn.emit(events.CommandFinished.of(output, self._tool, call_id=self._call.id, **self._ids))
+            await self._turn.emit(
+                events.CommandFinished(call_id=self._call.id, tool=self._tool, record=output, **self._ids)
+            )
         return ordered

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
+from typing import cast as typed
 
 import msgspec
 
-from cantrip_acp.types.records import ContextRecord, GateRecord, Output, Turn
+from cantrip_acp.types.records import CastRecord, ContextRecord, GateRecord, Output, Turn
 from cantrip_acp.types.records import Diff as Diff
 from cantrip_acp.types.records import Location as Location
 from cantrip_acp.types.styled import Styled, join
-
-if TYPE_CHECKING:
-    pass
+from cantrip_acp.types.usage import Usage
 
 
 class PlanEntry(msgspec.Struct, frozen=True):
@@ -179,48 +179,31 @@ class CommandProgress(Event, frozen=True, kw_only=True, tag="command_progress"):
 
 
 class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
-    """A command or cell has ended.
+    """A command or cell of a medium's ``tool`` has ended. ``record`` is what the loom keeps of its output.
 
-    ``exit_code`` of a cell is 0, or 1 if it failed. ``annotations`` are those of its output. ``output`` is what the record
-    has of an output that was too long: its beginning and its end, with the size of the gap. `CommandOutput` had more of
-    its beginning, and samples of the rest. ``styles`` are the colours of ``output``.
+    As JSON, these stand here: `exit_code`, ``signal`` (its name), the record's ``truncated``, ``timed_out``, ``error`` and
+    ``annotations``, and if the output was too long, ``output`` (its beginning and its end, with the size of the gap) with its
+    ``styles``. `CommandOutput` had more of its beginning, and samples of the rest.
     """
 
-    styled_fields: ClassVar = {"output": "styles"}
-
     call_id: str
-    exit_code: int | None
-    signal: str | None = None
-    truncated: bool = False
-    timed_out: bool = False
-    error: str | None = None
-    annotations: Mapping[str, Any] = {}
-    output: str | None = None
-    styles: tuple[tuple[int, str], ...] | msgspec.UnsetType = msgspec.UNSET
+    tool: str
+    record: Output
 
     @property
-    def styled(self) -> Styled | None:
-        """``output`` with its colours."""
-        return None if self.output is None else Styled(self.output, self.styles or ())
+    def exit_code(self) -> int | None:
+        """Of a cell: 0, or 1 if it failed."""
+        return int(self.record.error is not None) if self.tool == "python" else self.record.exit_code
 
-    @classmethod
-    def of(cls, output: Output, tool: str, **ids: Any) -> Self:
-        """The end of a program of a medium's ``tool`` that left this output."""
-        exit_code = output.exit_code
-        if tool == "python":
-            exit_code = 0 if output.error is None else 1
-        whole = shown_output(output) if output.truncated else None
-        return cls(
-            **ids,
-            exit_code=exit_code,
-            signal=signal_name(exit_code),
-            truncated=output.truncated,
-            timed_out=output.timed_out is True,
-            error=output.error,
-            annotations=output.annotations or {},
-            output=whole.text if whole is not None else None,
-            styles=(whole.changes if whole is not None else ()) or msgspec.UNSET,
-        )
+    @property
+    def failed(self) -> bool:
+        """Whether it was stopped, left an error, or has an exit code other than 0."""
+        return self.exit_code != 0 or self.record.timed_out is True or self.record.error is not None
+
+    @property
+    def shortened(self) -> Styled | None:
+        """What the record has of an output that was too long, None of any other."""
+        return shown_output(self.record) if self.record.truncated else None
 
 
 def shown_output(output: Output) -> Styled:
@@ -248,8 +231,8 @@ class UsageReported(Event, frozen=True, kw_only=True, tag="usage"):
     known).
     """
 
-    usage: Mapping[str, Any]
-    cumulative: Mapping[str, Any]
+    usage: Usage
+    cumulative: Usage
     used: int
     size: int | None
 
@@ -313,12 +296,21 @@ class SummaryText(Event, frozen=True, kw_only=True, tag="summary"):
 
 
 class Folded(Event, frozen=True, kw_only=True, tag="fold"):
-    """A summary replaced earlier turns in what the crystal sees. ``turn_id`` is the turn that records it."""
+    """A summary, the text of ``turn``, replaced earlier turns in what the crystal sees.
 
-    first: int
-    last: int
-    summary: str
-    turn_id: str
+    As JSON, these stand here: ``first`` and ``last`` of the turns that it replaced, its ``summary``, and ``turn_id``.
+    """
+
+    turn: Turn
+
+    @property
+    def last(self) -> int:
+        """The last of the turns that it replaced, which begin with 1. 0 in looms of earlier versions, which do not say it."""
+        return self.turn.metadata.folded or 0
+
+    @property
+    def summary(self) -> str:
+        return self.turn.utterance.content or ""
 
 
 class ChildEvent(Event, frozen=True, kw_only=True, tag="child"):
@@ -362,45 +354,60 @@ class TurnEnded(Event, frozen=True, kw_only=True, tag="turn"):
 
 
 class CastEnded(Event, frozen=True, kw_only=True, tag="result"):
-    """The last event of a cast. ``warnings`` are those of its `CastResult`."""
+    """The last event of a cast. ``record`` is what the loom keeps of its end, and ``loom`` where that is.
 
-    diagnostics: ClassVar = ("error", "warnings")
+    As JSON, these fields of the record stand here: ``result``, ``terminated``, ``truncated``, ``reason``, ``usage`` (without
+    that of its children), ``trace_id``, ``turns``, ``warnings``, and ``error`` without the name of its class.
+    """
 
-    result: Any
-    terminated: bool
-    truncated: bool
-    reason: str
-    usage: Mapping[str, Any]
-    trace_id: str
-    turns: int
+    record: CastRecord
     loom: str | None = None
-    error: str | None = None
-    warnings: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong, without the name of its class."""
+        return self.record.error and _CLASS.sub("", self.record.error)
+
+
+_CLASS = re.compile(r"\A\w+: ")
 
 
 def as_json(event: Event) -> dict[str, Any]:
     """An event as plain data, as ``cantrip cast --json`` prints it. A record is merged with its event."""
     data: dict[str, Any]
-    if isinstance(event, TurnEnded):
-        record = msgspec.to_builtins(event.turn)
-        record.pop("type", None)
-        return {"event": "turn", **record}
-    shared = {name: getattr(event, name) for name in Event.__struct_fields__}
-    if isinstance(event, Steered):
-        sent = event.record
-        data = {"message_id": sent.id, "text": sent.text, "title": sent.title, "uri": sent.uri}
-        return {"event": "steering", **msgspec.to_builtins({**shared, **data, "attachment": sent.attachment})}
-    if isinstance(event, GateFinished):
-        call = event.record
-        data = {**shared, "call_id": event.call_id}
-        data |= {"gate": call.gate, "result": call.result, "is_error": call.is_error}
-        data |= {"title": event.title, "locations": event.locations, "diffs": event.diffs}
-        data |= {"via": call.parent_call_id or None, "attachments": call.attachments or ()}
-        data["annotations"] = call.annotations or {}
-        return {"event": "gate_result", **msgspec.to_builtins(data)}
-    if isinstance(event, ChildEvent):
-        data = {"event": "child", "entity_id": event.entity_id, "cast_id": event.cast_id}
-        data |= {"depth": event.depth, "path": list(event.path), "calls": list(event.calls)}
-        return data | {"call_id": event.call_id, "index": event.index, "inner": as_json(event.inner)}
-    plain: dict[str, Any] = msgspec.to_builtins(event)
-    return plain
+    match event:
+        case TurnEnded():
+            record = msgspec.to_builtins(event.turn)
+            record.pop("type", None)
+            return {"event": "turn", **record}
+        case Steered(record=sent):
+            data = {"message_id": sent.id, "text": sent.text, "title": sent.title, "uri": sent.uri}
+            data["attachment"] = sent.attachment
+        case GateFinished(record=call):
+            data = {"call_id": event.call_id, "gate": call.gate, "result": call.result, "is_error": call.is_error}
+            data |= {"title": event.title, "locations": event.locations, "diffs": event.diffs}
+            data |= {"via": call.parent_call_id or None, "attachments": call.attachments or ()}
+            data["annotations"] = call.annotations or {}
+        case CommandFinished(record=output):
+            data = {"call_id": event.call_id, "exit_code": event.exit_code, "signal": signal_name(event.exit_code)}
+            data |= {"truncated": output.truncated, "timed_out": output.timed_out is True, "error": output.error}
+            shown = event.shortened
+            data |= {"annotations": output.annotations or {}, "output": None if shown is None else shown.text}
+            data |= {"styles": shown.changes} if shown is not None and shown.changes else {}
+        case UsageReported():
+            data = {"usage": event.usage.record(), "cumulative": event.cumulative.record()}
+            data |= {"used": event.used, "size": event.size}
+        case Folded(turn=turn):
+            data = {"first": min(event.last, 1), "last": event.last, "summary": event.summary, "turn_id": turn.id}
+        case CastEnded(record=end):
+            data = {"result": end.result, "terminated": end.terminated, "truncated": end.truncated}
+            data |= {"reason": end.reason, "usage": {k: v for k, v in end.usage.items() if k != "children"}}
+            data |= {"trace_id": end.trace_id, "turns": end.turns, "loom": event.loom}
+            data |= {"error": event.error, "warnings": end.warnings or ()}
+        case ChildEvent():
+            data = {"path": event.path, "calls": event.calls, "call_id": event.call_id, "index": event.index}
+            data["inner"] = as_json(event.inner)
+        case _:
+            return typed("dict[str, Any]", msgspec.to_builtins(event))
+    about = {name: getattr(event, name) for name in Event.__struct_fields__}
+    return {"event": type(event).__struct_config__.tag, **msgspec.to_builtins(about | data)}

@@ -333,7 +333,7 @@ class Translator:
 
         Then send the cost of children, and warnings such as wards that could not be enforced.
         """
-        new = [warning for warning in event.warnings if warning not in self._told]
+        new = [warning for warning in event.record.warnings or () if warning not in self._told]
         self._told.update(new)
         warnings = [notice(warning, self._client) for warning in new]
         return [*self._answer(event), *self._pending_cost(), *warnings]
@@ -345,16 +345,16 @@ class Translator:
         return [acp.UsageUpdate(*self._window_usage, acp.Cost(self._total_cost))]
 
     def _answer(self, event: events.CastEnded) -> list[acp.Update]:
-        if event.reason != "done" or event.result in (None, ""):
+        result = event.record.result
+        if event.record.reason != "done" or result in (None, ""):
             return []
-        answer = event.result if isinstance(event.result, str) else code_block(pretty_json(event.result), "json")
+        answer = result if isinstance(result, str) else code_block(pretty_json(result), "json")
         if answer.strip() == "".join(self._message_parts).strip():
             return []
         return [acp.AgentMessageChunk(acp.TextContent(answer), f"{event.cast_id}:answer")]
 
     def _usage(self, event: events.UsageReported) -> list[acp.Update]:
-        cost = event.cumulative.get("cost")
-        self._total_cost = float(cost) if isinstance(cost, int | float) else None
+        self._total_cost = event.cumulative.cost
         self._cost_pending = False
         if not event.size:
             # The protocol requires the size of the context window, which is not known here. The usage is still in the
@@ -380,9 +380,8 @@ class Translator:
         if isinstance(inner, events.UsageReported):
             # The session's cost includes its children. They may report very often, so their cost is sent with the
             # entity's next turn or at the end of the prompt.
-            cost = inner.usage.get("cost")
-            if isinstance(cost, int | float) and cost:
-                self._total_cost = (self._total_cost or 0.0) + cost
+            if inner.usage.cost:
+                self._total_cost = (self._total_cost or 0.0) + inner.usage.cost
                 self._cost_pending = True
         if self._child_sessions is not None:
             updates += self._child_sessions.translate(event)
@@ -412,15 +411,15 @@ class Translator:
         """A fold in the form that the client supports: a compaction, a notice, or a thought."""
         if self._client.compaction:
             self._open_fold = None
-            return [fold_update(event.turn_id, event.summary)]
+            return [fold_update(event.turn.id, event.summary)]
         # Looms of earlier versions do not say which turns a fold replaced.
         turns = "earlier turns" if not event.last else f"turn {event.last}"
-        if event.last > event.first:
-            turns = f"turns {event.first} to {event.last}"
+        if event.last > 1:
+            turns = f"turns 1 to {event.last}"
         what = f"A summary now replaces {turns} in the context. The record keeps these turns."
         if self._client.notices:
             return [acp.Notice("info", "Earlier turns were folded", what)]
-        return [acp.AgentThoughtChunk(acp.TextContent(what), event.turn_id)]
+        return [acp.AgentThoughtChunk(acp.TextContent(what), event.turn.id)]
 
     # --- gates -------------------------------------------------------------------------------------------------------
 
@@ -581,38 +580,40 @@ class Translator:
     def _command_finished(self, event: events.CommandFinished) -> list[acp.Update]:
         call = self._calls.pop(event.call_id, None) or _Call("execute", "", command=True)
         call.progress = ""
-        if event.styled is not None:
-            call.replace_output(event.styled)
-        succeeded = call.done or (event.exit_code == 0 and not event.timed_out and event.error is None)
+        record, exit_signal = event.record, events.signal_name(event.exit_code)
+        annotations = record.annotations or {}
+        if (shortened := event.shortened) is not None:
+            call.replace_output(shortened)
+        succeeded = call.done or not event.failed
         content = None if call.terminal else (call.output_content() or [])
         updates: list[acp.Update] = []
-        if event.timed_out or event.error is not None:
+        if record.timed_out or record.error is not None:
             # A traceback or the reason why it was stopped. It is not in the output, so send it to the terminal too.
-            note = event.error or "stopped: it ran longer than it may"
-            text = failure_text(note, event.annotations)
+            note = record.error or "stopped: it ran longer than it may"
+            text = failure_text(note, annotations)
             if content is not None:
                 content.append(text_content(code_block(text) if "\n" in text else text))
             note = ("" if call.output().text[-1:] in ("", "\n") else "\n") + note + "\n"
             call.add(Styled(note))
             # If `_meta` says that the call was not allowed or was stopped, the client shows that itself.
-            if call.terminal and not call.meta_of(event.annotations):
+            if call.terminal and not call.meta_of(annotations):
                 updates.append(self._terminal_output(event.call_id, call, note))
         output = call.output()
         raw = {
             "output": output.text,
             "exit_code": event.exit_code,
-            "signal": event.signal,
-            "timed_out": event.timed_out,
-            "truncated": event.truncated,
+            "signal": exit_signal,
+            "timed_out": record.timed_out is True,
+            "truncated": record.truncated,
         }
-        meta = call.meta_of(event.annotations) or {}
+        meta = call.meta_of(annotations) or {}
         if output.changes and self._client.output_styles:
             meta["cantrip"] = {**meta.get("cantrip", {}), "styles": output.changes}
         if call.terminal:
             meta["terminal_exit"] = {
                 "terminal_id": event.call_id,
                 "exit_code": event.exit_code,
-                "signal": event.signal,
+                "signal": exit_signal,
             }
         return [
             *updates,
@@ -681,9 +682,10 @@ class ChildSessions:
             updates += self._message(child, f"{event.cast_id}:intent", intent, to_child=True)
         updates += child.wrap(child.translator.translate(inner))
         if isinstance(inner, events.CastEnded):
-            updates += self._end(child, STOP_REASONS.get(inner.reason, "error"))
-            answer = inner.result if isinstance(inner.result, str) else pretty_json(inner.result)
-            if inner.terminated:
+            updates += self._end(child, STOP_REASONS.get(inner.record.reason or "", "error"))
+            result = inner.record.result
+            answer = result if isinstance(result, str) else pretty_json(result)
+            if inner.record.terminated:
                 updates += self._message(child, f"{event.cast_id}:answer", answer, to_child=False)
         return updates
 

@@ -26,6 +26,7 @@ from cantrip_acp.loom.query.recorded_events import RecordedEvents
 from cantrip_acp.types.context_block import block_of
 from cantrip_acp.types.events import UsageReported
 from cantrip_acp.types.records import STEERING
+from cantrip_acp.types.usage import NO_USAGE
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
@@ -108,8 +109,8 @@ def _usage(entity: Entity, casts: Iterable[CastPart]) -> UsageReported:
     return UsageReported(
         entity_id=entity.id,
         cast_id=entity.last_cast,
-        usage={},
-        cumulative=entity.usage.record(),
+        usage=NO_USAGE,
+        cumulative=entity.usage,
         used=entity.context.tokens if last is None or last.metadata.context is None else last.metadata.context,
         size=entity.crystal.context_window if last is not None else None,
     )

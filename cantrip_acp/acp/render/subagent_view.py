@@ -221,10 +221,10 @@ class SubagentView:
                 command = f"{'$' if inner.tool == 'bash' else '>>>'} {headline(inner.command)}"
                 child.add_action(_inline(command, code=True), command)
             case events.CommandFinished():
-                why = inner.error or ("it ran longer than it may" if inner.timed_out else None)
+                why = inner.record.error or ("it ran longer than it may" if inner.record.timed_out else None)
                 if why is None and inner.exit_code in (0, None):
                     return False
-                why = why and failure_text(why, inner.annotations)
+                why = why and failure_text(why, inner.record.annotations or {})
                 output = child.output
                 line = f"exit status {inner.exit_code}" + (f": {_inline(why)}" if why else "")
                 child.add_action(line, line, "failure")
@@ -238,8 +238,9 @@ class SubagentView:
                 child.add_action(line, line, "retry")
             case events.CastEnded():
                 child.finish_message()
-                child.state = "done" if inner.terminated else f"stopped: {inner.reason}"
-                child.add_action_data("done" if inner.terminated else "stopped", child.state)
+                end = inner.record
+                child.state = "done" if end.terminated else f"stopped: {end.reason}"
+                child.add_action_data("done" if end.terminated else "stopped", child.state)
             case _:
                 return False
         return True
@@ -316,8 +317,8 @@ class SubagentView:
             entries[index].status = "in_progress"
         elif isinstance(inner, events.CastEnded):
             entries[index].status = "completed"
-            if not inner.terminated:
-                entries[index].content += f" (stopped: {inner.reason})"
+            if not inner.record.terminated:
+                entries[index].content += f" (stopped: {inner.record.reason})"
         else:
             return []
         return [self._plan_update()]

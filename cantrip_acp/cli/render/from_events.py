@@ -76,10 +76,8 @@ class EventTranslator:
             case events.Noticed():
                 yield Note(clean_line(event.text, 2000), warning=True)
             case events.Folded():
-                same = event.last == event.first
-                yield Note(
-                    f"turn {event.first} was folded" if same else f"turns {event.first} to {event.last} were folded"
-                )
+                many = event.last > 1
+                yield Note(f"turns 1 to {event.last} were folded" if many else f"turn {event.last} was folded")
             case events.TurnEnded():
                 turn, meta = event.turn, event.turn.metadata
                 waited, self._waited = waited_seconds() - self._waited, waited_seconds()
@@ -97,16 +95,17 @@ class EventTranslator:
             self._done = []
 
     def _command_finished(self, event: events.CommandFinished) -> Iterator[ToolCall]:
-        failed = event.exit_code != 0 or event.timed_out or event.error is not None
-        status = "failed" if failed and event.call_id not in self._answered else "completed"
+        status = "failed" if event.failed and event.call_id not in self._answered else "completed"
+        record, exit_code = event.record, event.exit_code
         # For example a traceback, which no piece of the output contained.
-        error = f"{_failure(event.error, event.annotations)}\n" if event.error else ""
+        error = f"{_failure(record.error, record.annotations or {})}\n" if record.error else ""
         if event.call_id not in self._started:
             # The user refused the command, so it never started. The question above shows it.
             yield ToolCall(event.call_id, "not run", "execute")
         elif error and self._half_line:
             error = f"\n{error}"
-        yield ToolCall(event.call_id, status=status, output=error, exit_code=event.exit_code, signal=event.signal)
+        stopped_by = events.signal_name(exit_code)
+        yield ToolCall(event.call_id, status=status, output=error, exit_code=exit_code, signal=stopped_by)
 
     def _child(self, event: events.ChildEvent) -> ChildAction | None:
         inner = event.inner
@@ -121,15 +120,15 @@ class EventTranslator:
                 found = "failure", f"{record.gate}: {text}"
             case events.CommandStarted():
                 found = "action", f"{inner.tool}: {inner.command}"
-            case events.CommandFinished(error=str(error)) if error:
-                found = "failure", _failure(error, inner.annotations)
+            case events.CommandFinished(record=record) if record.error:
+                found = "failure", _failure(record.error, record.annotations or {})
             case events.RetryScheduled():
                 found = "retry", f"the query failed: {inner.error}; asking again {inner.when}"
-            case events.CastEnded():
-                turns = f"{inner.turns} turn{'' if inner.turns == 1 else 's'}"
+            case events.CastEnded(record=end):
+                turns = f"{end.turns} turn{'' if end.turns == 1 else 's'}"
                 error = f": {inner.error}" if inner.error else ""
-                result = as_text(inner.result) if inner.terminated else f"{inner.reason}{error}"
-                found = "done" if inner.terminated else "stopped", f"{result}{self._dot}{turns}"
+                result = as_text(end.result) if end.terminated else f"{end.reason}{error}"
+                found = "done" if end.terminated else "stopped", f"{result}{self._dot}{turns}"
         return ChildAction(event.calls[0], self._number(event.path), *found) if found is not None else None
 
     def _number(self, path: tuple[str, ...]) -> str:

@@ -43,6 +43,7 @@ class CastLog:
         self.entity = cast.entity
         self.ended = False
         """Whether the last turn, or the partial answer written instead of one, has ended the cast."""
+        self.end_record: CastRecord | None = None
         self._gate_counts: Counter[str] = Counter()
         self._last_text: str | None = None
 
@@ -155,23 +156,8 @@ class CastLog:
         entity = self.entity
         terminated = reason in TERMINATIONS
         warnings = (*unenforced, *entity.source_problems, *faults)
-        ended = CastResult(
-            # A copy, so that callers who change the result do not change the record.
-            thaw(result) if terminated else None,
-            terminated,
-            not terminated,
-            reason,
-            self.cast.usage,
-            self.cast.turns,
-            entity.id,
-            self.cast.id,
-            self.cast.trace.trace_id,
-            None if terminated else self._summary(reason, unenforced),
-            entity.loom.location,
-            self.cast.children_usage,
-            warnings,
-        )
-        entity.loom.append(
+        summary = None if terminated else self._summary(reason, unenforced)
+        self.end_record = entity.loom.append(
             CastRecord(
                 id=self.cast.id,
                 event="end",
@@ -180,7 +166,7 @@ class CastLog:
                 trace_id=self.cast.trace.trace_id,
                 timestamp=now(),
                 result=result if terminated else None,
-                summary=ended.summary,
+                summary=summary,
                 reason=reason,
                 error=f"{type(error).__name__}: {error}" if error is not None else None,
                 terminated=terminated,
@@ -192,7 +178,22 @@ class CastLog:
                 warnings=warnings or msgspec.UNSET,
             )
         )
-        return ended
+        return CastResult(
+            # A copy, so that callers who change the result do not change the record.
+            thaw(result) if terminated else None,
+            terminated,
+            not terminated,
+            reason,
+            self.cast.usage,
+            self.cast.turns,
+            entity.id,
+            self.cast.id,
+            self.cast.trace.trace_id,
+            summary,
+            entity.loom.location,
+            self.cast.children_usage,
+            warnings,
+        )
 
     def _summary(self, reason: str, warnings: Sequence[str]) -> str:
         """A summary of what was done before the cast was cut off, made by rule and without a query (LOOP-4)."""

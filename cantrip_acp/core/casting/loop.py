@@ -144,7 +144,8 @@ class CastRun:
         result = self._write_end(reason, error, withdrawn=withdrawn)
         if self.cast.turns:
             await self._scoring.end(self.entity.last_turn)
-        await self._reports.end(result, error)
+        if self._log.end_record is not None:
+            await self._reports.end(self._log.end_record)
         if error is not None:
             raise error
         return result

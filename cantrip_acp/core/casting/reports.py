@@ -11,12 +11,10 @@ from cantrip_acp.types.usage import NO_USAGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.casting.turn_builder import TurnBuilder
     from cantrip_acp.core.state import CastState
     from cantrip_acp.crystals.contract import Response
-    from cantrip_acp.types.errors import CantripError
-    from cantrip_acp.types.records import Turn
+    from cantrip_acp.types.records import CastRecord, Turn
     from cantrip_acp.types.usage import Usage
 
 
@@ -53,26 +51,14 @@ class Reports:
         if self.entity.hub.active:
             await self.cast.report(
                 events.UsageReported,
-                usage=usage.record(),
-                cumulative=self.entity.usage.record(),
+                usage=usage,
+                cumulative=self.entity.usage,
                 used=self.entity.context.tokens if used is None else used,
                 size=self.entity.crystal.context_window,
             )
 
-    async def end(self, result: CastResult, error: CantripError | None) -> None:
+    async def end(self, record: CastRecord) -> None:
         if self.cast.extra_usage != NO_USAGE:
             # A query that failed or was cut off wrote no turn, but it is billed all the same.
             await self.usage(self.cast.extra_usage)
-        await self.cast.report(
-            events.CastEnded,
-            result=result.result,
-            terminated=result.terminated,
-            truncated=result.truncated,
-            reason=result.reason,
-            usage=result.usage.record(),
-            trace_id=result.trace_id,
-            turns=result.turns,
-            loom=result.loom,
-            warnings=result.warnings,
-            error=str(error) if error is not None else None,
-        )
+        await self.cast.report(events.CastEnded, record=record, loom=self.entity.loom.location)

@@ -148,20 +148,10 @@ async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_par
             **_sample(entity, answered, messages),
         ),
     )
-    loom.append(fold)
+    fold = loom.append(fold)
     entity.last_turn = fold.id
     if entity.hub.active:
-        await entity.hub.send(
-            events.Folded(
-                entity_id=entity.id,
-                cast_id=cast.id,
-                depth=entity.depth,
-                first=1,
-                last=context.folded,
-                summary=shown,
-                turn_id=fold.id,
-            )
-        )
+        await entity.hub.send(events.Folded(**cast.ids, turn=fold))
 
 
 def _sample(entity: EntityState, answered: Response | None, messages: Sequence[Message]) -> dict[str, Any]:

@@ -26,13 +26,13 @@ from cantrip_acp.types import events
 from cantrip_acp.types.context_block import unread_notice
 from cantrip_acp.types.errors import LoomError
 from cantrip_acp.types.file_changes import diffs_of
-from cantrip_acp.types.records import DURING_CAST, STEERING
+from cantrip_acp.types.records import DURING_CAST, STEERING, CastRecord
 from cantrip_acp.types.usage import Usage
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.types.messages import ToolCall
-    from cantrip_acp.types.records import CastRecord, ContextRecord, GateRecord, Output, Turn, Utterance, VoidedAttempt
+    from cantrip_acp.types.records import ContextRecord, GateRecord, Output, Turn, Utterance, VoidedAttempt
 
 CHILD_TURNS = 400
 """Turns of children that are read, so that a large number of children does not delay the session."""
@@ -81,16 +81,13 @@ class RecordedEvents:
         yield from _steered(ids, steering.pop(None, ()))
         for turn in part.turns:
             if turn.role == "fold":
-                first, through = (1, turn.metadata.folded) if turn.metadata.folded else (0, 0)
-                summary = turn.utterance.content or ""
-                yield events.Folded(**ids, first=first, last=through, summary=summary, turn_id=turn.id)
+                yield events.Folded(**ids, turn=turn)
             elif turn.role == "crystal":
                 yield from self._turn(ids, turn)
                 usage = turn.metadata.usage
                 spent = spent + usage
-                yield events.UsageReported(
-                    **ids, usage=usage.record(), cumulative=spent.record(), used=turn.metadata.context or 0, size=None
-                )
+                used = turn.metadata.context or 0
+                yield events.UsageReported(**ids, usage=usage, cumulative=spent, used=used, size=None)
                 yield events.TurnEnded(**ids, turn=turn)
             yield from _steered(ids, steering.pop(turn.id, ()))
         if part.partial is not None:
@@ -100,9 +97,9 @@ class RecordedEvents:
             return  # the path leaves the cast before its end
         end = self._loom.cast_end(part.id) if part.id is not None else None
         if end is not None:
-            yield _cast_ended(ids, end, trace_id)
+            yield events.CastEnded(**ids, record=end)
         elif last is not None and last.reason is not None:
-            yield _cast_ended_by(ids, last, len(part.turns), trace_id)
+            yield events.CastEnded(**ids, record=_ended_by(last, len(part.turns), trace_id))
 
     def _turn(self, ids: dict[str, Any], turn: Turn) -> Iterator[events.Event]:
         """The events of one utterance and of everything that it called. The calls of a program follow its start."""
@@ -258,32 +255,19 @@ def _above(event: events.Event, child_id: str, call_id: str, index: int | None) 
     )
 
 
-def _cast_ended(ids: dict[str, Any], end: CastRecord, trace_id: str) -> events.CastEnded:
-    return events.CastEnded(
-        **ids,
-        result=end.result,
-        terminated=end.terminated,
-        truncated=end.truncated,
-        reason=end.reason or "",
-        usage=end.usage,
-        trace_id=trace_id,
-        turns=end.turns,
-        error=end.error,
-        warnings=end.warnings or (),
-    )
-
-
-def _cast_ended_by(ids: dict[str, Any], last: Turn, turns: int, trace_id: str) -> events.CastEnded:
+def _ended_by(last: Turn, turns: int, trace_id: str) -> CastRecord:
     """The end of a cast whose process ended between its last turn and the record of its end."""
     results = [record.result for record in last.observation.results if record.gate == "done" and not record.is_error]
-    return events.CastEnded(
-        **ids,
+    return CastRecord(
+        last.cast_id or "",
+        "end",
+        last.entity_id,
+        last.cantrip_id,
+        trace_id,
         result=results[-1] if results else last.utterance.content,
         terminated=last.terminated,
         truncated=last.truncated,
-        reason=last.reason or "",
-        usage={},
-        trace_id=trace_id,
+        reason=last.reason,
         turns=turns,
     )
 
@@ -327,7 +311,7 @@ def _program_ended(ids: dict[str, Any], call_id: str, tool: str, output: Output)
     if shown.text:
         styles = shown.changes or msgspec.UNSET
         yield events.CommandOutput(**ids, call_id=call_id, stream="stdout", data=shown.text, styles=styles)
-    yield events.CommandFinished.of(output, tool, call_id=call_id, **ids)
+    yield events.CommandFinished(**ids, call_id=call_id, tool=tool, record=output)
 
 
 def _in_order_of_call(turn: Turn, parts: Sequence[Turn]) -> list[tuple[str, GateRecord]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from cantrip_acp.types import events
+from cantrip_acp.types.usage import NO_USAGE
 
 WORDS = 100
 """The most characters of the last words."""
@@ -16,7 +14,7 @@ class CastProgress:
 
     def __init__(self) -> None:
         self.turns = 0
-        self._usage: Mapping[str, Any] = {}
+        self._usage = NO_USAGE
         self._words = ""
         self._message: str | None = None
         self._children: set[str] = set()
@@ -43,11 +41,10 @@ class CastProgress:
     def line(self) -> str:
         """The progress in one line."""
         parts = [f"turn {self.turns + 1}"]
-        tokens = (self._usage.get("prompt_tokens") or 0) + (self._usage.get("completion_tokens") or 0)
-        if tokens:
-            parts.append(f"{tokens:,} tokens")
-        if self._usage.get("cost") is not None:
-            parts.append(money(self._usage["cost"]))
+        if self._usage.total_tokens:
+            parts.append(f"{self._usage.total_tokens:,} tokens")
+        if self._usage.cost is not None:
+            parts.append(money(self._usage.cost))
         if self._children:
             parts.append(f"{len(self._children)} children at work")
         words = " ".join(self._words.split())

@@ -10,7 +10,8 @@ from cantrip_acp.acp.render.event_translator import Translator
 from cantrip_acp.acp.render.formatting import CONTENT_LIMIT
 from cantrip_acp.acp.render.subagent_view import MAX_CHILDREN
 from cantrip_acp.types import events
-from cantrip_acp.types.records import GateRecord
+from cantrip_acp.types.records import CastRecord, GateRecord
+from cantrip_acp.types.usage import Usage
 from tests.acp.unit.test_event_translator import called, finished, shown
 from tests.support.fixtures.acp import Start
 
@@ -48,7 +49,8 @@ def begun(intent: str, *path: str, index: int | None = None) -> events.ChildEven
 
 def over(*path: str, index: int | None = None, **how: Any) -> events.ChildEvent:
     plain: dict[str, Any] = {"result": "r", "terminated": True, "truncated": False, "reason": "done"} | how
-    inner = events.CastEnded(**ids((path or ("kid",))[-1]), usage={}, trace_id="0" * 32, turns=1, **plain)
+    record = CastRecord("k", "end", "kid", "c", turns=1, **plain)
+    inner = events.CastEnded(**ids((path or ("kid",))[-1]), record=record)
     return from_child(inner, *path, index=index)
 
 
@@ -189,20 +191,20 @@ def test_a_stopped_prompt_leaves_what_was_seen() -> None:
 
 def test_what_children_cost_is_told_by_the_next_turn_or_the_end() -> None:
     translator = Translator(ClientAbilities())
-    usage: dict[str, Any] = {"usage": {"cost": 0.5}, "cumulative": {"cost": 0.5}, "used": 100, "size": 1000}
+    usage: dict[str, Any] = {"usage": Usage(cost=0.5), "cumulative": Usage(cost=0.5), "used": 100, "size": 1000}
     translator.translate(events.UsageReported(entity_id="e", cast_id="c", **usage))
     spawned(translator, begun("x"))
-    below = events.UsageReported(**ids(), usage={"cost": 0.25}, cumulative={"cost": 9}, used=7, size=9)
+    below = events.UsageReported(**ids(), usage=Usage(cost=0.25), cumulative=Usage(cost=9), used=7, size=9)
     for _ in range(100):
         assert translator.translate(from_child(below)) == []
-    end: dict[str, Any] = {"usage": {}, "trace_id": "0" * 32, "turns": 1, "terminated": False, "truncated": True}
-    ended = events.CastEnded(entity_id="e", cast_id="c", result=None, reason="max_turns", **end)
+    record = CastRecord("c", "end", "e", "k", truncated=True, reason="max_turns", turns=1)
+    ended = events.CastEnded(entity_id="e", cast_id="c", record=record)
     (update,) = shown(translator.translate(ended))
     assert (update["used"], update["size"], update["cost"]["amount"]) == (100, 1000, 25.5)
     # What was told is not told again.
     assert translator.translate(ended) == []
     translator.translate(from_child(below))
-    usage["cumulative"] = {"cost": 30.0}
+    usage["cumulative"] = Usage(cost=30.0)
     (update,) = shown(translator.translate(events.UsageReported(entity_id="e", cast_id="c", **usage)))
     assert update["cost"]["amount"] == 30.0
     assert translator.translate(ended) == []

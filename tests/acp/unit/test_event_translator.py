@@ -10,7 +10,8 @@ from cantrip_acp.acp.protocol import ClientAbilities, SessionNotification
 from cantrip_acp.acp.render.event_translator import OUTPUT_LIMIT, Translator
 from cantrip_acp.acp.render.formatting import CONTENT_LIMIT
 from cantrip_acp.types import events
-from cantrip_acp.types.records import GateRecord
+from cantrip_acp.types.records import CastRecord, GateRecord, Output
+from cantrip_acp.types.usage import NO_USAGE, Usage
 from tests.support.acp_schema_check import check as check_schema
 
 IDS: dict[str, Any] = {"entity_id": "e", "cast_id": "c"}
@@ -51,7 +52,7 @@ def output(data: str, call_id: str = "b") -> events.CommandOutput:
 
 
 def ended(call_id: str = "b", exit_code: int | None = 0, **more: Any) -> events.CommandFinished:
-    return events.CommandFinished(**IDS, call_id=call_id, exit_code=exit_code, **more)
+    return events.CommandFinished(**IDS, call_id=call_id, tool="bash", record=Output(exit_code=exit_code, **more))
 
 
 def fenced(text: str) -> list[dict[str, Any]]:
@@ -196,7 +197,7 @@ def test_a_traceback_is_seen_beside_what_was_printed() -> None:
     [
         (ended(), "completed"),
         (ended(exit_code=1), "failed"),
-        (ended(exit_code=None, signal="SIGKILL"), "failed"),
+        (ended(exit_code=137), "failed"),
         (ended(timed_out=True), "failed"),
         (ended(error="no sandbox"), "failed"),
     ],
@@ -210,7 +211,7 @@ def test_done_ends_its_command_and_that_is_no_failure() -> None:
         command(),
         called("g", gate="done", args={"answer": "x"}, via="b"),
         finished("g", gate="done", result="x", parent_call_id="b"),
-        ended(exit_code=None, signal="SIGKILL"),
+        ended(exit_code=137),
     )
     assert updates[-1]["status"] == "completed"
 
@@ -239,7 +240,7 @@ def test_the_end_of_a_long_output_is_what_was_recorded_of_it() -> None:
     translator.translate(command())
     translator.translate(output("line 1\n[… 5 lines (30 bytes) not shown …]\nline 7\n"))
     whole = "line 1\n[… 8 lines (60 bytes) not shown …]\nBUILD OK\n"
-    (done,) = shown(translator.translate(ended(truncated=True, output=whole)))
+    (done,) = shown(translator.translate(ended(truncated=True, stdout=whole)))
     assert done["rawOutput"]["output"] == whole
     assert done["content"][0]["content"]["text"] == f"```\n{whole.rstrip()}\n```"
 
@@ -318,16 +319,8 @@ def test_words_and_thoughts() -> None:
 
 
 def end_of_cast(result: Any, reason: str = "done") -> events.CastEnded:
-    return events.CastEnded(
-        **IDS,
-        result=result,
-        terminated=reason == "done",
-        truncated=False,
-        reason=reason,
-        usage={},
-        trace_id="t",
-        turns=1,
-    )
+    record = CastRecord("c", "end", "e", "k", result=result, terminated=reason == "done", reason=reason, turns=1)
+    return events.CastEnded(**IDS, record=record)
 
 
 @pytest.mark.parametrize(
@@ -357,13 +350,15 @@ def test_the_answer_is_said_once(said: str | None, end: events.CastEnded, answer
     ],
 )
 def test_usage(size: int | None, cost: float | None, expected: dict[str, Any]) -> None:
-    (update,) = translate(events.UsageReported(**IDS, usage={}, cumulative={"cost": cost}, used=7, size=size))
+    (update,) = translate(events.UsageReported(**IDS, usage=NO_USAGE, cumulative=Usage(cost=cost), used=7, size=size))
     assert update == {"sessionUpdate": "usage_update", **expected}
 
 
 def test_no_usage_where_the_window_is_not_known() -> None:
     for cost in (None, 0.25):
-        assert not translate(events.UsageReported(**IDS, usage={}, cumulative={"cost": cost}, used=7, size=None))
+        assert not translate(
+            events.UsageReported(**IDS, usage=NO_USAGE, cumulative=Usage(cost=cost), used=7, size=None)
+        )
 
 
 def test_a_notice_only_where_it_was_offered() -> None:

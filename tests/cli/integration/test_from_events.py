@@ -7,7 +7,7 @@ from typing import Any
 from cantrip_acp.cli.render.display import ChildAction, Note, ToolCall
 from cantrip_acp.cli.render.from_events import EventTranslator
 from cantrip_acp.types import events
-from cantrip_acp.types.records import GateRecord
+from cantrip_acp.types.records import GateRecord, Output, Turn, TurnMetadata, Utterance
 
 IDS: dict[str, Any] = {"entity_id": "e", "cast_id": "k"}
 REJECTED = {"permission": "rejected", "error": "You rejected this."}
@@ -15,7 +15,7 @@ REJECTED = {"permission": "rejected", "error": "You rejected this."}
 
 def test_a_rejected_command_shows_the_text_for_people() -> None:
     finished = events.CommandFinished(
-        **IDS, call_id="c", exit_code=None, error="Do not try this again.", annotations=REJECTED
+        **IDS, call_id="c", tool="bash", record=Output(error="Do not try this again.", annotations=REJECTED)
     )
     heading, end = EventTranslator().translate(finished)
     assert isinstance(heading, ToolCall)
@@ -70,5 +70,6 @@ def test_children_are_numbered_as_they_start() -> None:
 
 
 def test_a_fold_is_a_note() -> None:
-    (note,) = EventTranslator().translate(events.Folded(**IDS, first=1, last=3, summary="s", turn_id="t"))
+    fold = Turn("t", None, "k", "e", None, role="fold", utterance=Utterance("s"), metadata=TurnMetadata(folded=3))
+    (note,) = EventTranslator().translate(events.Folded(**IDS, turn=fold))
     assert note == Note("turns 1 to 3 were folded")

@@ -179,7 +179,7 @@ async def test_an_entity_a_fork_and_a_stream_give_values_too(anyio_backend: str)
             assert (await fork.cast("Again.")).result.findings[0].line == 3
     async with cantrip.cast_stream("Review it.") as stream:
         ended = [event async for event in stream if isinstance(event, events.CastEnded)]
-    assert ended[0].result == GOOD
+    assert ended[0].record.result == GOOD
     assert stream.result.result.verdict == "reject"
     group = await cantrip.fork_group(next(cantrip.loom.turns()).id, "Once more.", samples=1)
     assert group.samples[0].result is not None

@@ -133,8 +133,8 @@ async def test_events_are_matched_by_their_type(anyio_backend: str) -> None:
                 seen.append(args)
             case events.GateFinished(record=GateRecord(gate="look", result=result, is_error=False)):
                 seen.append(result)
-            case events.CastEnded(reason=reason, result=result):
-                seen.append((reason, result))
+            case events.CastEnded(record=end):
+                seen.append((end.reason, end.result))
     assert seen == ["Let me look.", {"where": "here"}, "nothing here", ("done", "found")]
     assert stream.result.result == "found"
 

@@ -91,10 +91,10 @@ async def test_a_query_that_fails_for_good_counts_without_a_turn(tmp_path: Path)
     with pytest.raises(CrystalError):
         await listen()
     assert entity.usage.prompt_tokens == 20
-    assert [e.usage["prompt_tokens"] for e in heard if isinstance(e, UsageReported)] == [10, 10]
+    assert [e.usage.prompt_tokens for e in heard if isinstance(e, UsageReported)] == [10, 10]
     last = heard[-1]
     assert isinstance(last, CastEnded)
-    assert last.usage["prompt_tokens"] == 20
+    assert last.record.usage["prompt_tokens"] == 20
     await entity.close()
     cantrip.loom.close()
     with Loom.open(path) as loom:
@@ -147,7 +147,7 @@ async def test_unknown_usage_is_null_everywhere() -> None:
     turns = [t.metadata for t in cantrip.loom.turns() if t.role == "crystal"]
     assert [(m.tokens_prompt, m.tokens_completion, m.cost) for m in turns] == [(None, None, None)] * 2
     reported = [e for e in heard if isinstance(e, UsageReported)]
-    assert [e.usage["prompt_tokens"] for e in reported] == [None, None]
+    assert [e.usage.prompt_tokens for e in reported] == [None, None]
     # The window is as full as it is estimated to be, not empty.
     assert all(e.used > 0 for e in reported)
     await entity.close()
@@ -190,7 +190,7 @@ async def test_a_price_that_is_known_to_be_missing_is_told_at_the_start() -> Non
         heard = [event async for event in stream]
     assert isinstance(heard[1], Noticed)
     assert "silent-1 costs is not known" in heard[1].text
-    assert heard[-1].warnings
+    assert heard[-1].record.warnings
     await entity.close()
 
 

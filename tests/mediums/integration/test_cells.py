@@ -147,7 +147,7 @@ async def test_streams_are_told_apart_and_streamed(python) -> None:
     assert "".join(d for s, d in told if s == "stdout") == output.stdout + "=> 0\n"
     first, last = python.turn.events[0], python.turn.events[-1]
     assert isinstance(last, events.CommandFinished)
-    assert (last.exit_code, last.error) == (0, None)
+    assert (last.exit_code, last.record.error) == (0, None)
     assert isinstance(first, events.CommandStarted)
     assert (first.tool, first.command[:10]) == ("python", "import sys")
 

@@ -123,7 +123,8 @@ async def test_a_noisy_build_is_its_beginning_its_end_and_the_size_of_the_gap(wo
     assert lines[gap].startswith(f"[… {missing:,} lines (")
     assert len(lines) - 1 + missing == 50_002
     end = next(event for event in happened if isinstance(event, events.CommandFinished))
-    assert (end.truncated, end.output) == (True, output.stdout)
+    assert end.shortened is not None
+    assert (end.record.truncated, end.shortened.text) == (True, output.stdout)
     crystal = made.crystal
     assert isinstance(crystal, ScriptedCrystal)
     (read,) = [m.content for m in crystal.invocations[-1].messages if m.role == "tool"]
@@ -147,7 +148,8 @@ async def test_events_of_a_command(workspace: Path) -> None:
     mine = [e for e in seen if getattr(e, "call_id", None) == started.call_id]
     assert isinstance(mine[0], events.CommandStarted)
     assert isinstance(mine[-1], events.CommandFinished)
-    assert (mine[-1].exit_code, mine[-1].timed_out, mine[-1].truncated) == (4, False, False)
+    assert not mine[-1].record.timed_out
+    assert (mine[-1].exit_code, mine[-1].record.truncated) == (4, False)
     out = [(e.stream, e.data) for e in mine if isinstance(e, events.CommandOutput)]
     assert out[0] == ("stdout", "one\n")
     assert ("stderr", "two\n") in out

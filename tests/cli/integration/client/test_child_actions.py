@@ -5,7 +5,7 @@ from typing import Any
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.subagent_view import SubagentView
 from cantrip_acp.types import events
-from cantrip_acp.types.records import GateRecord
+from cantrip_acp.types.records import CastRecord, GateRecord
 from tests.cli.integration.client.test_transcript import content, more, shown, tool
 
 
@@ -42,7 +42,7 @@ def called(title: str) -> events.GateCalled:
 
 def ended(**how: Any) -> events.CastEnded:
     plain: dict[str, Any] = {"result": "r", "terminated": True, "truncated": False, "reason": "done"} | how
-    return events.CastEnded(**IDS, usage={}, trace_id="0" * 32, turns=1, **plain)
+    return events.CastEnded(**IDS, record=CastRecord("k", "end", "kid", "c", turns=1, **plain))
 
 
 def said(delta: str) -> events.Text:

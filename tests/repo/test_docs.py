@@ -242,7 +242,7 @@ def test_the_examples_of_a_page_run(
     project.mkdir()
     sockets = tmp_path_factory.mktemp("s")
     environment = user | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{user['PATH']}",
+        "PATH": os.pathsep.join([str(processes.programs()), str(Path(sys.executable).parent), user["PATH"]]),
         "CANTRIP_CACHE_DIR": os.environ["CANTRIP_CACHE_DIR"],
         "XDG_RUNTIME_DIR": str(sockets),
         "NO_COLOR": "1",

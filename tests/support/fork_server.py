@@ -2,9 +2,9 @@
 
 A command's imports take 0.3 to 1 s of processor time, and the tests start thousands of commands. The forked process gets
 the arguments, the environment, the folder and the streams that an executed one would get, runs the same `main`, and ends
-like any Python program. `processes.Popen` is the other end of the socket.
+like any Python program. `processes.Popen` is the other end of the socket; shells ask at an address (`fork_client.py`).
 
-    python fork_server.py SOCKET_FD
+    python fork_server.py SOCKET_FD ADDRESS
 """
 
 from __future__ import annotations
@@ -55,13 +55,15 @@ def preload() -> None:
             importlib.import_module(name)
 
 
-def serve(control: socket.socket) -> dict[str, Any]:
-    """Fork a process for each request. Returns only in a forked process: the request.
+def serve(control: socket.socket, door: socket.socket) -> dict[str, Any]:
+    """Fork a process for each request, whether it comes from the process that started this one or through the door. Returns
+    only in a forked process: the request.
 
     Each request comes with a connection of its own, over which the process id and, later, the wait status go back.
     """
     selector = selectors.DefaultSelector()
     selector.register(control, selectors.EVENT_READ)
+    selector.register(door, selectors.EVENT_READ)
     waking, woken = os.pipe()
     for fd in (waking, woken):
         os.set_blocking(fd, False)
@@ -74,14 +76,22 @@ def serve(control: socket.socket) -> dict[str, Any]:
     running: dict[int, socket.socket] = {}
     while True:
         for key, _ in selector.select():
-            if key.fileobj is not control:
+            fds = array.array("i")
+            if key.fileobj is control:
+                data, ancillary, *_ = control.recvmsg(1 << 20, socket.CMSG_SPACE(16 * fds.itemsize))
+                if not data:
+                    os._exit(0)
+            elif key.fileobj is door:
+                asker, _ = door.accept()
+                data, ancillary, *_ = asker.recvmsg(1 << 20, socket.CMSG_SPACE(16 * fds.itemsize))
+                if not data:
+                    asker.close()
+                    continue
+                fds.append(asker.detach())
+            else:
                 with contextlib.suppress(BlockingIOError):
                     os.read(waking, 4096)
                 continue
-            fds = array.array("i")
-            data, ancillary, *_ = control.recvmsg(1 << 20, socket.CMSG_SPACE(16 * fds.itemsize))
-            if not data:
-                os._exit(0)
             for _level, _kind, passed in ancillary:
                 fds.frombytes(passed[: len(passed) - len(passed) % fds.itemsize])
             request: dict[str, Any] = json.loads(data)
@@ -93,6 +103,7 @@ def serve(control: socket.socket) -> dict[str, Any]:
                 for connection in running.values():
                     connection.close()
                 control.close()
+                door.close()
                 selector.close()
                 os.close(waking)
                 os.close(woken)
@@ -186,11 +197,14 @@ def _writer(fd: int, errors: str, *, line_buffering: bool) -> io.TextIOWrapper:
 if __name__ == "__main__":
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
+    entrance = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    entrance.bind(sys.argv[2])
+    entrance.listen()
     preload()
     gc.collect()
     gc.freeze()
     channel.sendall(b"ready\n")
-    asked = serve(channel)
+    asked = serve(channel, entrance)
     if "program" in asked:
         finish(lambda: exec(compile(asked["program"], "<string>", "exec"), vars(sys.modules["__main__"])))
     else:

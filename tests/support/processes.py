@@ -13,30 +13,33 @@ import fcntl
 import json
 import os
 import pty
+import shlex
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import termios
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cantrip_acp.files.descriptors import is_ready
+from tests.support import fork_client
 
 CANTRIP = [sys.executable, "-m", "cantrip_acp.cli.main"]
+CANTRIP_PROGRAM = str(Path(sys.executable).parent / "cantrip")
 AGENT = str(Path(sys.executable).parent / "cantrip-acp")
 
 _STARTS = {
     tuple(CANTRIP): "cantrip_acp.cli.main",
-    (str(Path(sys.executable).parent / "cantrip"),): "cantrip_acp.cli.main",
+    (CANTRIP_PROGRAM,): "cantrip_acp.cli.main",
     (AGENT,): "cantrip_acp.acp.start",
     (sys.executable, "-m", "cantrip_acp.acp.start"): "cantrip_acp.acp.start",
     (sys.executable, "-m", "cantrip_acp.acp"): "cantrip_acp.acp.start",
     (sys.executable, "-c"): "",
 }
 """The beginnings of commands that are forked, each with the module of its ``main``; "" for a program in the arguments."""
-ROOT = str(Path(__file__).parents[2])
-_LANGUAGE = ("LANG", "LANGUAGE", "TZ", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
 
 class _Server:
@@ -44,12 +47,13 @@ class _Server:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.settings = _settings(os.environ)
+        self.settings = fork_client.settings(os.environ)
         self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._folder = tempfile.mkdtemp(prefix="cantrip-fork-")
+        self.address = f"{self._folder}/door"
         program = str(Path(__file__).with_name("fork_server.py"))
-        self._process = subprocess.Popen(
-            [sys.executable, program, str(other.fileno())], pass_fds=[other.fileno()], stdin=subprocess.DEVNULL
-        )
+        words = [sys.executable, program, str(other.fileno()), self.address]
+        self._process = subprocess.Popen(words, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
         other.close()
         if self._channel.recv(64) != b"ready\n":
             raise RuntimeError("the server that forks the product's commands ended when it started")
@@ -73,9 +77,31 @@ class _Server:
         if os.getpid() == self.pid:
             self._channel.close()
             self._process.wait(60)
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 _server: _Server | None = None
+
+
+def _running_server() -> _Server:
+    global _server
+    if _server is None or not _server.serves():
+        _server = _Server()
+    return _server
+
+
+def programs() -> Path:
+    """The folder of `cantrip` and `cantrip-acp` for whoever starts them by name or path, such as shells and foreign clients:
+    they start as `Popen` starts them."""
+    server = _running_server()
+    folder = Path(server.address).parent
+    for program in (CANTRIP_PROGRAM, AGENT):
+        script = folder / Path(program).name
+        if not script.exists():
+            words = [sys.executable, "-IS", fork_client.__file__, server.address, json.dumps(server.settings)]
+            script.write_text(f'#!/bin/sh\nexec {shlex.join([*words, _STARTS[(program,)], program])} "$@"\n')
+            script.chmod(0o755)
+    return folder
 
 
 def _line(connection: socket.socket) -> bytes:
@@ -87,12 +113,6 @@ def _line(connection: socket.socket) -> bytes:
             raise RuntimeError("the server that forks the product's commands is gone")
         data += piece
     return data
-
-
-def _settings(environment: Any) -> dict[str, str]:
-    """The variables that Python itself reads when it starts, and that make a difference to the server's start."""
-    found = {k: v for k, v in environment.items() if k.startswith(("PYTHON", "LC_")) or k in _LANGUAGE}
-    return dict(found.items() - {("PYTHONPATH", ROOT), ("PYTHONIOENCODING", "utf-8"), ("PYTHONDONTWRITEBYTECODE", "1")})
 
 
 class Popen(subprocess.Popen[Any]):
@@ -122,10 +142,8 @@ class Popen(subprocess.Popen[Any]):
                 p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *more,
             )  # fmt: skip
             return
-        global _server
-        if _server is None or not _server.serves():
-            _server = _Server()
-        if _settings(environment) != _server.settings:
+        server = _running_server()
+        if fork_client.settings(environment) != server.settings:
             super()._execute_child(  # type: ignore[misc]
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
                 p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *more,
@@ -150,7 +168,7 @@ class Popen(subprocess.Popen[Any]):
         }
         streams = [fd if fd != -1 else at for at, fd in enumerate((p2cread, c2pwrite, errwrite))]
         try:
-            self.pid, self._status = _server.start(request, streams)
+            self.pid, self._status = server.start(request, streams)
         finally:
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
         self._child_created = True

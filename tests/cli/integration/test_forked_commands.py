@@ -91,3 +91,34 @@ def test_other_programs_and_settings_are_executed(tmp_path: Path) -> None:
     assert other.returncode == 0
     with pytest.raises(FileNotFoundError):
         processes.run([*CANTRIP, "--version"], cwd=tmp_path / "nowhere")
+
+
+def in_a_shell(folder: Path, place: Path, script: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{place}{os.pathsep}{os.environ['PATH']}", **more}
+    return subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_commands_of_a_shell_do_the_same(tmp_path: Path) -> None:
+    recipe(tmp_path, SLEEPER)
+    scripts = [
+        "cantrip --version; cantrip recipe check r.cantrip.yaml | wc -l; cantrip nonsense; echo $?; cantrip loom --help | head -1",
+        "mkdir -p in && cd in && cantrip recipe check ../r.cantrip.yaml && X=1 cantrip nonsense && echo never",
+        """echo '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}' | cantrip-acp""",
+        # A signal of the shell, to a command beside it.
+        "touch out; cantrip cast r.cantrip.yaml x >out 2>&1 & until grep -q 'echo begun' out; do sleep 0.1; done; "
+        "kill $!; wait $!; echo $?",
+    ]
+    executed = [in_a_shell(tmp_path, Path(AGENT).parent, script) for script in scripts]
+    forked = [in_a_shell(tmp_path, processes.programs(), script) for script in scripts]
+    assert [(e.returncode, e.stdout, e.stderr) for e in executed] == [
+        (f.returncode, f.stdout, f.stderr) for f in forked
+    ]
+    assert all(each.stdout or each.stderr for each in forked)
+
+
+def test_a_shell_with_settings_of_its_own_executes_it(tmp_path: Path) -> None:
+    done = in_a_shell(tmp_path, processes.programs(), "cantrip --version", PYTHONVERBOSE="1")
+    assert done.stdout.startswith("cantrip")
+    assert "import 'cantrip_acp.cli.main'" in done.stderr

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from cantrip_acp.cli.command_table import COMMANDS, cantrip
+from tests.support import processes
 from tests.support.command_line import CANTRIP, GREETER, recipe, run
 
 
@@ -90,15 +91,11 @@ def example_lines(page: tuple[str, ...], folder: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=" ".join)
 def test_examples_work_when_pasted(page: tuple[str, ...], tmp_path: Path) -> None:
     """One after the other, in an empty folder, as a person would try them. A script plays the role of the model."""
-    (tmp_path / "bin").mkdir()
-    for name in ("cantrip", "cantrip-acp"):
-        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec {Path(sys.executable).parent / name} "$@"\n')
-        (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "here").mkdir()
     (tmp_path / "crystal.yaml").write_text(CRYSTAL)
     environment = {
         **os.environ,
-        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "PATH": f"{processes.programs()}:{os.environ['PATH']}",
         "CANTRIP_CRYSTAL": f"scripted:{tmp_path / 'crystal.yaml'}",
     }
     for line in example_lines(page, tmp_path):

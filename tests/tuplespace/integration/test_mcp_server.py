@@ -57,8 +57,8 @@ def command(*words: str) -> list[str]:
 
 @asynccontextmanager
 async def on_stdio(folder: Path, *words: str, mode: str = "auto") -> AsyncIterator[Client]:
-    program, *arguments = command(*words)
-    server = StdioServerParameters(command=program, args=arguments, cwd=folder, env=environment(folder))
+    program = str(processes.programs() / "cantrip")
+    server = StdioServerParameters(command=program, args=["mcp", *words], cwd=folder, env=environment(folder))
     async with Client(server, mode=mode) as client:
         yield client
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -160,16 +161,18 @@ def test_a_cancelled_question_cancels_the_prompt_and_comes_again(tmp_path: Path)
 
 @needs_npx
 def test_a_failed_installation_is_shown_and_the_prompt_goes_on(tmp_path: Path) -> None:
-    with registry() as (address, _):
-        path = written(tmp_path, address)
-    # By itself npm asks a registry that is gone again for more than a minute.
-    path.write_text(path.read_text().replace("env: {", 'env: {npm_config_fetch_retries: "0", '))
-    agent = agent_for(tmp_path, path, "allow_once")
-    assert prompt(agent, agent.session(tmp_path)) == "end_turn"
-    (question,) = asked_in_editor(agent)
-    assert question["status"] == "failed"
-    assert "cannot be installed" in question["content"][-1]["content"]["text"]
-    agent.close()
+    # A port that is kept and refuses: at one that is given up, somebody else's server may keep npm waiting.
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))
+        path = written(tmp_path, f"http://127.0.0.1:{refusing.getsockname()[1]}")
+        # By itself npm asks a registry that is gone again for more than a minute.
+        path.write_text(path.read_text().replace("env: {", 'env: {npm_config_fetch_retries: "0", '))
+        agent = agent_for(tmp_path, path, "allow_once")
+        assert prompt(agent, agent.session(tmp_path)) == "end_turn"
+        (question,) = asked_in_editor(agent)
+        assert question["status"] == "failed"
+        assert "cannot be installed" in question["content"][-1]["content"]["text"]
+        agent.close()
 
 
 def test_a_time_out_says_what_the_server_wrote_last(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ All attempts together are one query of the loop and at most one turn. A failed a
 
 from __future__ import annotations
 
+import asyncio
 import random as _random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from math import inf
 from typing import Any
 
 import anyio
@@ -116,15 +116,32 @@ Spend = Callable[[Usage], None]
 
 
 class _Guard:
-    """Passes pieces to ``emit``, and raises if a response is endless. Each piece restarts the time limit."""
+    """Passes pieces to ``emit``, and raises if a response is endless. Cancels ``wait`` if no piece comes for a long time."""
 
-    __slots__ = ("_emit", "_left", "_wait", "begun")
+    __slots__ = ("_emit", "_last", "_left", "_loop", "_sending", "_timer", "_wait", "begun")
 
     def __init__(self, emit: Emit, wait: anyio.CancelScope) -> None:
         self._emit = emit
         self._wait = wait
         self.begun = False
         self._left = MAX_RESPONSE_CHARS
+        self._sending = False
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
+        # One timer for all pieces: to restart one at each piece costs as much as the piece.
+        self._timer = self._loop.call_later(LONGEST_WAIT_S, self._look)
+
+    def _look(self) -> None:
+        # The time that the reader needs does not count.
+        left = LONGEST_WAIT_S if self._sending else self._last + LONGEST_WAIT_S - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            self._wait.cancel()
+
+    def close(self) -> None:
+        """Do not look at the time any more."""
+        self._timer.cancel()
 
     async def __call__(self, delta: Delta) -> None:
         self.begun = True
@@ -133,10 +150,10 @@ class _Guard:
             raise MalformedResponse(
                 f"the response was stopped, because it has more than {MAX_RESPONSE_CHARS:,} characters"
             )
-        # The time that the reader needs does not count.
-        self._wait.deadline = inf
+        self._sending = True
         await self._emit(delta)
-        self._wait.deadline = anyio.current_time() + LONGEST_WAIT_S
+        self._sending = False
+        self._last = self._loop.time()
 
 
 async def query_with_retries(
@@ -230,11 +247,12 @@ def _without_media(response: Response, search: MediaSearch, left_out: frozenset[
 
 async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> Response:
     """Run one attempt. If it gives no valid response, report its usage to ``spend``. The query's meter must be new."""
-    # A person has no time limit.
-    patience = inf if complete(crystal, CrystalBase).patient else LONGEST_WAIT_S
-    wait = anyio.CancelScope(deadline=anyio.current_time() + patience)
+    wait = anyio.CancelScope()
     characters = WholeCharacters(emit)
     guard = _Guard(characters, wait)
+    if complete(crystal, CrystalBase).patient:
+        # A person has no time limit.
+        guard.close()
     try:
         with wait:
             response = mended(await crystal.query(query, guard))
@@ -252,6 +270,8 @@ async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> R
         if used != NO_USAGE:
             spend(used)
         raise
+    finally:
+        guard.close()
     try:
         try:
             check_response(response, query.messages)

@@ -128,7 +128,9 @@ class MessageSeparator:
             text = "\n" * max(2 - ends, 0) + text.lstrip("\n")
         at_end = len(text) - len(text.rstrip("\n"))
         self._last[kind] = update.message_id, at_end if at_end < len(text) else ends + at_end
-        return msgspec.structs.replace(update, content=acp.TextContent(text)) if text else update
+        if not text or text == update.content.text:
+            return update
+        return msgspec.structs.replace(update, content=acp.TextContent(text))
 
 
 def text_content(text: str) -> acp.Content:

@@ -211,6 +211,25 @@ async def test_a_slow_answer_that_goes_on_is_waited_for(kind: str, monkeypatch: 
     assert set(response.content or "") == {"a"}
 
 
+async def test_the_time_of_a_slow_reader_does_not_count(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "LONGEST_WAIT_S", 1)
+    shown: list[str] = []
+
+    async def show(delta: Delta) -> None:
+        await anyio.sleep(2.5)
+        shown.append(delta.text)
+
+    async def nothing(*_: object) -> None: ...
+
+    with Wire([sse_reply(says(kind, "Slowly."))]) as wire:
+        made = crystal(kind, wire.url)
+        await anyio.to_thread.run_sync(made.prepare)
+        query = Query([Message("user", "Hello")])
+        response = await retry.query_with_retries(made, query, show, retry.RetryPolicy(max_retries=0), nothing)
+        await made.aclose()
+    assert response.content == "".join(shown) == "Slowly."
+
+
 # --- calls
 
 

@@ -2,7 +2,7 @@
 
 No other package knows JSON-RPC. Only `cli` and `demo` may import this package. Importing it loads nothing heavy,
 because the agent answers ``initialize`` before it loads anything else.
-Start reading in `server` (the table of methods) and `sessions.handlers`. The command ``cantrip-acp`` is in `start`.
+Start reading in `server` (the table of methods) and `sessions.agent`. The command ``cantrip-acp`` is in `start`.
 """
 
 from __future__ import annotations

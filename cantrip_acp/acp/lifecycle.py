@@ -17,7 +17,7 @@ from typing import Any, Never
 
 import anyio
 
-from cantrip_acp.acp.server import Agent, make_agent
+from cantrip_acp.acp.server import Server, make_agent
 from cantrip_acp.acp.wire.byte_streams import DescriptorReader, DescriptorWriter
 from cantrip_acp.acp.wire.connection import Connection
 from cantrip_acp.loom.output_file import check_appendable
@@ -58,16 +58,9 @@ def serve_process(
     return 0
 
 
-async def _start_request(agent: Agent, source: int, sink: int, leftover: bytes) -> None:
+async def _start_request(agent: Server, source: int, sink: int, leftover: bytes) -> None:
     reader = DescriptorReader(source)
-    connection = Connection(
-        reader,
-        DescriptorWriter(sink),
-        agent.methods(),
-        leftover=leftover,
-        check_request=agent.check_request,
-        masked=True,
-    )
+    connection = Connection(reader, DescriptorWriter(sink), agent.methods(), leftover=leftover, masked=True)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signals, connection)
         await agent.serve(connection, finish_requests=reader.is_file, on_end=_exit_after)

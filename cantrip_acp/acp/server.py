@@ -6,9 +6,8 @@ A method that is not in the table gets the error -32601, and the agent does not 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import anyio.to_thread
@@ -26,8 +25,9 @@ from cantrip_acp.acp.initialize import (
     negotiated_result,
 )
 from cantrip_acp.acp.model_providers import ModelProviders
+from cantrip_acp.acp.sessions import session_methods as one
+from cantrip_acp.acp.sessions.agent import Agent
 from cantrip_acp.acp.sessions.factory import CantripFactory, Recipes, SessionFactory
-from cantrip_acp.acp.sessions.handlers import FILE_METHODS, Sessions
 from cantrip_acp.acp.sessions.session_store import SessionStore
 from cantrip_acp.acp.wire.byte_streams import byte_streams
 from cantrip_acp.acp.wire.connection import Connection, Method, Request
@@ -43,6 +43,9 @@ from cantrip_acp.files import paths
 from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import CantripError, MissingKey
 
+if TYPE_CHECKING:
+    from cantrip_acp.acp.v2.agent import AgentV2
+
 log = logger(__name__)
 
 _NEED_A_KEY = frozenset({"session/new", "session/load", "session/resume", "session/fork"})
@@ -54,93 +57,103 @@ REQUEST_GRACE = 3.0
 """Seconds that open requests get after the end if no turn runs. A script may pipe a few requests into the agent."""
 
 
-class Agent:
-    """The agent of one connection.
+class Server:
+    """Serves one connection: ``initialize``, the ways to sign in, and the methods of its `Agent`.
 
     ``initialize_params`` are the parameters of ``initialize`` if that request was already answered, else None.
     """
 
     def __init__(self, factory: SessionFactory, *, initialize_params: dict[str, Any] | None = None) -> None:
         self._recipes = factory.recipes
-        self._sessions = Sessions(factory)
+        self._agent = Agent(factory)
         self._providers = ModelProviders()
         self._initialized = False
         self._signed_out = False
         self._version = 1
         self._shows_queue = False
         self._connection: Connection | None = None
-        self._methods = self._v1_methods()
+        self._v2: AgentV2 | None = None
+        self._methods: dict[str, Method] = {}
         if initialize_params is not None:
             self._set_client(initialize_params)
+        self._update_methods()
 
     def methods(self) -> dict[str, Method]:
-        """The methods of the negotiated version. The mapping changes when the client negotiates version 2."""
+        """The methods that are allowed now. The mapping changes with the client's version, and when the user signs in or out."""
         return self._methods
 
     def _v1_methods(self) -> dict[str, Method]:
         """The methods of ACP version 1 that this agent has, and those that are not stable yet."""
+        of = self._agent.of_session
         return {
             **self._methods_of_both_versions(),
             "initialize": Method(acp.Initialize, self._initialize),
             "authenticate": Method(acp.Authenticate, self._authenticate),
             "logout": Method(acp.Logout, self._logout),
-            "session/new": Method(acp.NewSession, self._sessions.new),
-            "session/load": Method(acp.LoadSession, self._sessions.load),
-            "session/resume": Method(acp.LoadSession, self._sessions.resume),
-            "session/fork": Method(acp.LoadSession, self._sessions.fork),
-            "session/close": Method(acp.SessionParams, self._sessions.close),
-            "session/set_mode": Method(acp.SetMode, self._sessions.set_mode),
-            "session/set_model": Method(acp.SetModel, self._sessions.set_model),
-            "session/set_config_option": Method(acp.SetConfigOption, self._sessions.set_option),
-            "session/prompt": Method(acp.Prompt, self._sessions.prompt),
+            "session/new": Method(acp.NewSession, self._agent.new),
+            "session/load": Method(acp.LoadSession, self._agent.load),
+            "session/resume": Method(acp.LoadSession, self._agent.resume),
+            "session/fork": Method(acp.LoadSession, self._agent.fork),
+            "session/close": Method(acp.SessionParams, self._agent.close),
+            "session/set_mode": Method(acp.SetMode, of(one.set_mode)),
+            "session/set_model": Method(acp.SetModel, of(one.set_model)),
+            "session/set_config_option": Method(acp.SetConfigOption, of(one.set_option)),
+            "session/prompt": Method(acp.Prompt, self._agent.prompt),
             # The name of this extension is shared with other agents.
-            "_session/steering": Method(acp.Prompt, self._sessions.steer),
+            "_session/steering": Method(acp.Prompt, self._agent.steer),
         }
 
     def _methods_of_both_versions(self) -> dict[str, Method]:
         """The methods that are the same in both versions: some of the protocol, and extensions of our own."""
+        of = self._agent.of_session
         return {
             **self._providers.methods(),
-            "session/list": Method(acp.ListSessions, self._sessions.list),
-            "session/set_title": Method(acp.SetTitle, self._sessions.set_title),
-            "session/delete": Method(acp.SessionParams, self._sessions.delete),
-            "session/cancel": Method(acp.Cancel, self._sessions.cancel, notification=True),
-            "_cantrip/context": Method(acp.SessionParams, self._sessions.next_query),
-            "_cantrip/queue/list": Method(acp.SessionParams, self._sessions.queue_list),
-            "_cantrip/queue/edit": Method(acp.QueueEdit, self._sessions.queue_edit),
-            "_cantrip/queue/remove": Method(acp.QueueEntry, self._sessions.queue_remove),
-            "_cantrip/queue/send_now": Method(acp.QueueEntry, self._sessions.queue_send_now),
-            "_cantrip/tool_call/cancel": Method(acp.CancelToolCall, self._sessions.cancel_tool_call),
-            "_cantrip/mcp/list": Method(acp.SessionParams, self._sessions.mcp_list),
-            "_cantrip/mcp/restart": Method(acp.McpRestart, self._sessions.mcp_restart),
+            "session/list": Method(acp.ListSessions, self._agent.list),
+            "session/set_title": Method(acp.SetTitle, self._agent.set_title),
+            "session/delete": Method(acp.SessionParams, self._agent.delete),
+            "session/cancel": Method(acp.Cancel, self._agent.cancel, notification=True),
+            "_cantrip/context": Method(acp.SessionParams, of(one.next_query)),
+            "_cantrip/queue/list": Method(acp.SessionParams, of(one.queue_list)),
+            "_cantrip/queue/edit": Method(acp.QueueEdit, of(one.queue_edit)),
+            "_cantrip/queue/remove": Method(acp.QueueEntry, of(one.queue_remove)),
+            "_cantrip/queue/send_now": Method(acp.QueueEntry, of(one.queue_send_now)),
+            "_cantrip/tool_call/cancel": Method(acp.CancelToolCall, of(one.cancel_tool_call)),
+            "_cantrip/mcp/list": Method(acp.SessionParams, of(one.mcp_list)),
+            "_cantrip/mcp/restart": Method(acp.McpRestart, of(one.mcp_restart)),
             "_cantrip/models/local": Method(acp.Incoming, self._local_models),
-            "_cantrip/models/refresh": Method(acp.SessionParams, self._sessions.refresh_models),
+            "_cantrip/models/refresh": Method(acp.SessionParams, of(one.refresh_models)),
             "_cantrip/sign_in/list": Method(acp.Incoming, self._sign_in_list),
             "_cantrip/sign_in/models": Method(acp.ServedModels, self._served_models),
             "_cantrip/sign_in": Method(acp.SignIn, self._sign_in),
-            **{
-                f"_cantrip/{name}": Method(acp.FileRequest, partial(self._sessions.files, name))
-                for name in FILE_METHODS
-            },
+            **{f"_cantrip/{name}": Method(acp.FileRequest, of(one.files)) for name in one.FILE_METHODS},
         }
 
-    def check_request(self, method: str) -> None:
-        """Check that a request is allowed now: ``initialize`` must be the first one (ACP, Initialization).
+    def _update_methods(self) -> None:
+        """Serve what is allowed now, in the same mapping that the connection has: before ``initialize`` nothing else (ACP,
+        Initialization), and no new session that needs a key after the user has signed out."""
+        served = self._v2_methods() if self._version == 2 else self._v1_methods()
+        if not self._initialized:
+            refused = Method(Any, self._refuse_before_initialize)
+            served = {name: each if each.notification else refused for name, each in served.items()}
+            served["initialize"] = Method(acp.Initialize, self._initialize)
+        elif self._signed_out:
+            served |= dict.fromkeys(_NEED_A_KEY, Method(Any, self._refuse_signed_out))
+        self._methods.clear()
+        self._methods |= served
 
-        Raises `RpcError` if the request comes before ``initialize``, or if it needs a key and the user has signed out.
-        """
-        if not self._initialized and method != "initialize":
-            raise RpcError(
-                INVALID_REQUEST,
-                f"Invalid request: {method} came before initialize; send initialize first",
-                {"method": method},
-            )
-        if self._signed_out and method in _NEED_A_KEY:
-            raise RpcError(
-                AUTH_REQUIRED,
-                "Authentication required: you have signed out; choose a way to sign in again",
-                {"methodId": AUTH_METHOD},
-            )
+    def _refuse_before_initialize(self, params: Any, request: Request) -> Any:
+        raise RpcError(
+            INVALID_REQUEST,
+            f"Invalid request: {request.method} came before initialize; send initialize first",
+            {"method": request.method},
+        )
+
+    def _refuse_signed_out(self, params: Any, request: Request) -> Any:
+        raise RpcError(
+            AUTH_REQUIRED,
+            "Authentication required: you have signed out; choose a way to sign in again",
+            {"methodId": AUTH_METHOD},
+        )
 
     async def serve(
         self, connection: Connection, *, finish_requests: bool = False, on_end: Callable[[float], None] | None = None
@@ -150,13 +163,13 @@ class Agent:
         Set ``finish_requests`` if the input is a file: at its end the open requests are still answered. ``on_end`` is
         called when the shutdown begins, with the seconds that open requests still get.
         """
-        self._connection = self._sessions.context.connection = connection
+        self._connection = self._agent.connection = connection
         self._providers.activate()
         if self._version == 2:
-            self._serve_v2(connection)
+            self._speak_v2(connection)
 
         def on_disconnect() -> float:
-            turns = self._sessions.running()
+            turns = self._agent.running()
             grace = TURN_GRACE if turns else REQUEST_GRACE
             if on_end is not None:
                 on_end(grace)
@@ -169,7 +182,7 @@ class Agent:
             await connection.run(on_disconnect, finish_requests=finish_requests)
         finally:
             with anyio.CancelScope(shield=True):
-                await self._sessions.close_all()
+                await self._agent.close_all()
 
     # --- methods -----------------------------------------------------------------------------------------------------
 
@@ -187,7 +200,7 @@ class Agent:
         }
         self._set_client(given)
         if self._version == 2 and self._connection is not None:
-            self._serve_v2(self._connection)
+            self._speak_v2(self._connection)
         return negotiated_result(given)
 
     def _set_client(self, params: dict[str, Any]) -> None:
@@ -201,26 +214,36 @@ class Agent:
             client = replace(acp.ClientAbilities.of(v1_capabilities(params)), joins_messages=False)
         else:
             client = acp.ClientAbilities.of(params.get("clientCapabilities"))
-        self._sessions.context.client = client
-        self._sessions.factory.asks_user = client.urls or client.forms
+        self._agent.client = client
+        self._agent.factory.asks_user = client.urls or client.forms
         self._initialized = True
+        self._update_methods()
 
-    def _serve_v2(self, connection: Connection) -> None:
-        """Serve the methods of version 2 from now on, in the same mapping that the connection has."""
-        from cantrip_acp.acp.v2.agent import AgentV2
-
-        agent = AgentV2(self._sessions, connection, shows_queue=self._shows_queue)
-        self._methods.clear()
-        self._methods |= {
+    def _v2_methods(self) -> dict[str, Method]:
+        """The methods of version 2, once the connection is known."""
+        if self._v2 is None:
+            return {}
+        return {
             **self._methods_of_both_versions(),
             "auth/login": Method(acp.Authenticate, self._authenticate),
             "auth/logout": Method(acp.Logout, self._logout),
-            **agent.methods(),
+            **self._v2.methods(),
         }
+
+    def _speak_v2(self, connection: Connection) -> None:
+        """Speak version 2 from now on."""
+        from cantrip_acp.acp.v2.agent import AgentV2
+        from cantrip_acp.acp.v2.client import Client
+
+        client = Client(connection, shows_queue=self._shows_queue)
+        # Sessions use it as a connection. It passes on what it does not change.
+        self._agent.connection = cast("Connection", client)
+        self._v2 = AgentV2(self._agent, client)
+        self._update_methods()
 
     async def _authenticate(self, params: acp.Authenticate, request: Request) -> dict[str, Any]:
         """Let the user enter a key if the method is the page. Then check that a key exists."""
-        client = self._sessions.context.client
+        client = self._agent.client
         known = [
             AUTH_METHOD,
             LOCAL_METHOD,
@@ -232,7 +255,7 @@ class Agent:
         if params.method_id == PAGE_METHOD:
             from cantrip_acp.acp.client_services.key_page import sign_in_on_page
 
-            await sign_in_on_page(self._sessions.context.connection, request)
+            await sign_in_on_page(self._agent.connection, request)
         elif params.method_id == LOCAL_METHOD:
             await self._use_local_model(params.meta)
         await self._check_key()
@@ -250,7 +273,8 @@ class Agent:
             # Only a missing key matters here. session/new reports all other problems of a recipe.
             log.info("authenticate: %s", problem)
         self._signed_out = False
-        await self._sessions.renew_crystals()
+        self._update_methods()
+        await self._agent.renew_crystals()
 
     async def _use_local_model(self, meta: Any) -> None:
         """Make the model that ``_meta.cantrip.crystal`` names the default crystal."""
@@ -330,6 +354,7 @@ class Agent:
         except CantripError as problem:
             # session/new reports all other problems of a recipe.
             log.info("logout: %s", problem)
+        self._update_methods()
         return {}
 
 
@@ -349,10 +374,7 @@ async def serve(
     """
     receive, send, finish_requests = byte_streams(reader, writer)
     agent = make_agent(recipe, state_dir, cantrips=cantrips)
-    await agent.serve(
-        Connection(receive, send, agent.methods(), check_request=agent.check_request, masked=True),
-        finish_requests=finish_requests,
-    )
+    await agent.serve(Connection(receive, send, agent.methods(), masked=True), finish_requests=finish_requests)
 
 
 def make_agent(
@@ -361,8 +383,8 @@ def make_agent(
     *,
     cantrips: CantripFactory | None = None,
     initialize_params: dict[str, Any] | None = None,
-) -> Agent:
+) -> Server:
     """Make an agent for a recipe. If ``recipe`` is None, the agent uses the built-in recipe (`sessions.factory.Recipes`)."""
     folder = paths.state_dir(state_dir)
     factory = SessionFactory(Recipes(recipe, folder, cantrips), SessionStore(folder))
-    return Agent(factory, initialize_params=initialize_params)
+    return Server(factory, initialize_params=initialize_params)

@@ -139,6 +139,7 @@ class Entity(EntityState, Generic[Value]):
         self.checkpoints = self._own_checkpoints if above is None else typed("Checkpoints | None", above.checkpoints)
         self.executor.checkpoints = self.checkpoints
         self._sources = SourceConnections(cantrip.sources if parent is None else ())
+        self.connected = parent is not None or not cantrip.sources
         self._remarked: Crystal | None = None
         """The crystal whose remarks were already reported."""
         self._history: Sequence[CastPart] = ()
@@ -362,6 +363,7 @@ class Entity(EntityState, Generic[Value]):
         Raises `CantripError` if a source fails that the entity cannot do without.
         """
         circle = await self._sources.connect(self.cantrip.circle)
+        self.connected = True
         self.source_problems = self.executor.source_problems = self._sources.problems
         if circle is None:
             return

@@ -163,6 +163,8 @@ class EntityState:
     running: CastState | None = None
     """The running cast."""
     children: Children = field(default_factory=Children)
+    connected: bool = False
+    """Whether its gate sources (MCP servers) are connected, or it has none."""
     source_problems: tuple[str, ...] = ()
     """What of its gate sources (MCP servers) cannot be used, and why. It is a warning of each of its casts."""
     closed: bool = False
@@ -231,6 +233,10 @@ class EntityState:
         if tools == self.cantrip.circle.tools:
             return SentQuery(digest)
         return SentQuery(digest, self.tools_in_turns.get(self.query_digest.tools_hash(tools)) or freeze(tools))
+
+    def name_requests(self) -> None:
+        """Give each query an id of its own from now on, which providers send as a header (`Query.request_id`)."""
+        self.names_requests = True
 
     def leave_out(self, query: Query, media: tuple[str, ...]) -> SentQuery:
         """Leave out media that the provider refused, from this query on. Returns what the record says about the query."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "cantrip_acp"
-MOST = 13
+MOST = 10
 
 
 def is_forward(method: ast.stmt) -> bool:

@@ -17,10 +17,11 @@ OURS = [p for p in SOURCES if not set(SAMPLES) & set(p.parents)]
 NAMELESS = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
 CLASS_LINES, CLASS_FIELDS = 400, 12
 LARGER = {
+    "acp.Agent": (550, 12),
     "acp.Connection": (400, 20),
     "acp.OpenedSession": (400, 14),
-    "acp.Session": (550, 35),
-    "acp.Sessions": (700, 12),
+    "acp.OpenSession": (400, 16),
+    "acp.Session": (650, 37),
     "acp.Translator": (500, 14),
     "acp._Call": (400, 14),
     "checkpoints.Watcher": (450, 22),

@@ -101,11 +101,22 @@ class _OpenQuestion:
 
 
 class Permissions:
-    """The permissions of one session. ``ask`` asks the user, and ``remember`` saves an "always" answer."""
+    """The permissions of one session. ``ask`` asks the user, and ``remember`` saves an "always" answer. ``route`` redirects a
+    call to the client, for example to the files that are open in the editor. ``without_checkpoints`` is told why no file can be
+    restored.
+    """
 
-    def __init__(self, ask: Callable[[Question], Awaitable[Decision]], remember: Callable[[Grant], None]) -> None:
+    def __init__(
+        self,
+        ask: Callable[[Question], Awaitable[Decision]],
+        remember: Callable[[Grant], None],
+        route: Callable[[GateInvocation], GateInvocation] | None = None,
+        without_checkpoints: Callable[[str], None] = lambda why: None,
+    ) -> None:
         self.ask = ask
         self.remember = remember
+        self.route = route
+        self.without_checkpoints = without_checkpoints
         self.mode = modes.FALLBACK
         self.granted: list[Grant] = []
         self.hosts = NamedHosts()
@@ -114,9 +125,6 @@ class Permissions:
         """The edits of the present utterance, by entity."""
         self._steps: dict[str, str] = {}
         """The program whose edits are allowed, by entity."""
-
-    route: Callable[[GateInvocation], GateInvocation] | None = None
-    """Redirects a call to the client, for example to the files that are open in the editor."""
 
     def forget(self) -> None:
         """Delete all "always" answers."""

@@ -108,26 +108,22 @@ class MessageSeparator:
     """
 
     def __init__(self) -> None:
-        self._last: dict[type[acp.Update], tuple[str | None, int]] = {}
-        """By kind of update: the id of the last message, and the number of line ends at its end."""
-
-    def begin(self) -> None:
-        """Start a turn."""
-        self._last.clear()
+        self.last: dict[type[acp.Update], tuple[str | None, int]] = {}
+        """By kind of update: the id of the last message, and the number of line ends at its end. Clear it when a turn starts."""
 
     def separate(self, update: acp.Update) -> acp.Update:
         """Return the update to send: the given one, or a copy with a blank line at its start."""
         kind = type(update)
         if kind is acp.UserMessageChunk:
-            self.begin()
+            self.last.clear()
         if not isinstance(update, _JOINED) or not update.content.text:
             return update
         text = update.content.text
-        last, ends = self._last.get(kind, (update.message_id, 0))
+        last, ends = self.last.get(kind, (update.message_id, 0))
         if last != update.message_id:
             text = "\n" * max(2 - ends, 0) + text.lstrip("\n")
         at_end = len(text) - len(text.rstrip("\n"))
-        self._last[kind] = update.message_id, at_end if at_end < len(text) else ends + at_end
+        self.last[kind] = update.message_id, at_end if at_end < len(text) else ends + at_end
         if not text or text == update.content.text:
             return update
         return msgspec.structs.replace(update, content=acp.TextContent(text))

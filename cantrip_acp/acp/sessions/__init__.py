@@ -1,7 +1,7 @@
 """The sessions of one connection: opens, loads, forks, prompts, configures and closes them.
 
-These modules may import the core, the loom, the recipes and the rest of `acp`. Start reading in `handlers` (the ACP
-methods) and `session` (one session with its running prompt).
+These modules may import the core, the loom, the recipes and the rest of `acp`. Start reading in `agent` (opens, finds
+and closes sessions) and `session` (one session with its running prompt).
 """
 
 __all__ = ["factory", "modes", "prompt_content", "prompt_queue", "session_store", "slash_commands", "user_shell"]

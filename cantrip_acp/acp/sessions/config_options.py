@@ -29,7 +29,8 @@ from cantrip_acp.types.records import ConfigRecord, ForkRecord, new_id, now
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cantrip_acp.acp.sessions.session import Session
+    from cantrip_acp.acp.sessions.open_session import OpenSession
+    from cantrip_acp.acp.wire.connection import Connection
     from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.recipes.build.crystal_choices import Choice
     from cantrip_acp.tuplespace.gate_cache import SwitchableCache
@@ -40,24 +41,29 @@ DEFAULT_EFFORT = "default"
 
 
 class SessionOptions:
-    """The config options of one agent's sessions."""
+    """The config options of one self._session."""
 
-    def __init__(self, factory: SessionFactory) -> None:
+    def __init__(self, session: OpenSession, factory: SessionFactory) -> None:
+        self._session = session
         self._factory = factory
-        self._next_crystals: dict[str, Crystal] = {}
-        """Crystals chosen for the next prompt, by session id."""
-        self._served: dict[str, list[Choice]] = {}
-        """The models that the server of a session's crystal lists, by session id."""
+        self._next_crystal: Crystal | None = None
+        """The crystal that was chosen for the next prompt."""
+        self._next_recipe = ""
+        """The recipe that was chosen for the next prompt, or ""."""
+        self._served: list[Choice] = []
+        """The models that the server of the session's crystal lists."""
 
-    def option_list(self, session: Session) -> list[acp.AnyOption]:
+    def _crystal(self) -> Crystal:
+        """The crystal of the next prompt."""
+        return self._session.entity.crystal if self._next_crystal is None else self._next_crystal
+
+    def listed(self) -> list[acp.AnyOption]:
         """Every option with its current value, including choices for the next prompt."""
         from cantrip_acp.recipes.build import crystal_choices as choosing
 
-        metadata, entity = session.metadata, session.entity
-        crystal = self._next_crystals.get(session.id, entity.crystal)
-        choices = {
-            c.value: c for c in choosing.list_choices(session.opened.recipe, crystal, self._served.get(session.id, ()))
-        }
+        metadata = self._session.metadata
+        crystal = self._crystal()
+        choices = {c.value: c for c in choosing.list_choices(self._session.opened.recipe, crystal, self._served)}
         chosen = metadata.crystal if metadata.crystal in choices else choosing.value_of(crystal)
         accepted = {
             "images": takes(crystal, "image"),
@@ -96,8 +102,8 @@ class SessionOptions:
                     category="thought_level",
                 )
             )
-        names = dict(self._factory.recipes.names(_folder(session)))
-        current = session.pending.get(RECIPE) or metadata.recipe or self._factory.recipes.default_name
+        names = dict(self._factory.recipes.names(_folder(self._session)))
+        current = self._next_recipe or metadata.recipe or self._factory.recipes.default_name
         if names:
             names.setdefault(current, "")
             found.append(
@@ -110,7 +116,7 @@ class SessionOptions:
                     category="_recipe",
                 )
             )
-        if session.client.boolean_options and _cache_of(session) is not None:
+        if self._session.client.boolean_options and _cache_of(self._session) is not None:
             found.append(
                 acp.BooleanOption(
                     id=REUSE,
@@ -122,31 +128,31 @@ class SessionOptions:
             )
         return found
 
-    def models(self, session: Session) -> acp.ModelState | None:
+    def models(self) -> acp.ModelState | None:
         """The models for the unstable field `models`, which is for clients that do not read the options."""
-        option = next((each for each in self.option_list(session) if each.id == MODEL), None)
+        option = next((each for each in self.listed() if each.id == MODEL), None)
         if not isinstance(option, acp.ConfigOption):
             return None
         offered = [acp.Model(each.value, each.name, each.description) for each in option.options]
         return acp.ModelState(offered, option.current_value)
 
-    async def set(self, session: Session, option: str, value: Any) -> None:
+    async def set(self, option: str, value: Any) -> None:
         """Set an option. Raises `RpcError` -32602 for an unknown option or value."""
-        if option == REUSE and session.client.boolean_options:
-            self._set_reuse(session, value)
+        if option == REUSE and self._session.client.boolean_options:
+            self._set_reuse(value)
             return
         if not isinstance(value, str):
             raise invalid_params("must be the id of one of the option's values", "value")
         try:
             match option:
                 case "mode":
-                    self.set_mode(session, value)
-                    session.mode_chosen = True
-                    session.send_now(acp.CurrentMode(value))
+                    self.set_mode(value)
+                    self._session.mode_chosen = True
+                    self._session.send_now(acp.CurrentMode(value))
                 case "model" | "effort":
-                    await self._set_crystal(session, option, value)
+                    await self._set_crystal(option, value)
                 case "recipe":
-                    await self._set_recipe(session, value)
+                    await self._set_recipe(value)
                 case _:
                     raise invalid_params(
                         f"unknown option {option[:100]!r}; known: mode, model, effort, recipe", "configId"
@@ -158,63 +164,63 @@ class SessionOptions:
         except CantripError as problem:
             raise invalid_params(str(problem), "value") from None
 
-    def set_mode(self, session: Session, mode: str) -> None:
+    def set_mode(self, mode: str) -> None:
         """Set the mode at once, also for a running prompt. The entity is told with its next query.
 
         Raises `RpcError` for an unknown mode, and if the change cannot be recorded. A stricter mode applies even then.
         """
         if mode not in modes.NAMES:
             raise invalid_params(f"unknown mode {mode[:100]!r}; known: {', '.join(modes.NAMES)}", "modeId")
-        if mode == session.metadata.mode:
+        if mode == self._session.metadata.mode:
             return
         unwritten: LoomError | None = None
-        began = {} if session.metadata.known_mode is not None else {"known_mode": session.metadata.mode}
+        began = {} if self._session.metadata.known_mode is not None else {"known_mode": self._session.metadata.mode}
         try:
-            self._append(session, {MODE: mode, **began})
+            self._append({MODE: mode, **began})
         except LoomError as problem:
-            if not modes.tightens(session.metadata.mode, mode):
+            if not modes.tightens(self._session.metadata.mode, mode):
                 raise _not_saved(problem) from None
             unwritten = problem
-        session.metadata.known_mode = session.metadata.known_mode or session.metadata.mode
-        session.metadata.mode = session.permissions.mode = mode
-        apply_mode(session.entity, mode)
-        session.permissions.settle_open_questions()
-        self._factory.try_save_metadata(session.opened)
+        self._session.metadata.known_mode = self._session.metadata.known_mode or self._session.metadata.mode
+        self._session.metadata.mode = self._session.permissions.mode = mode
+        apply_mode(self._session.entity, mode)
+        self._session.permissions.settle_open_questions()
+        self._session.save()
         if unwritten is not None:
             raise _not_saved(unwritten)
 
-    def _set_reuse(self, session: Session, value: Any) -> None:
-        cache = _cache_of(session)
+    def _set_reuse(self, value: Any) -> None:
+        cache = _cache_of(self._session)
         if cache is None:
             raise invalid_params("this agent was started without reuse of results (--no-cache)", "configId")
         if not isinstance(value, bool):
             raise invalid_params("must be true or false", "value")
-        if value != session.metadata.reuse_results:
+        if value != self._session.metadata.reuse_results:
             try:
-                self._append(session, {REUSE: value})
+                self._append({REUSE: value})
             except LoomError as problem:
                 raise _not_saved(problem) from None
-            session.metadata.reuse_results = cache.enabled = value
-            self._factory.try_save_metadata(session.opened)
+            self._session.metadata.reuse_results = cache.enabled = value
+            self._session.save()
 
-    def set_title(self, session: Session, title: str) -> None:
+    def set_title(self, title: str) -> None:
         """Set a title that the user chose. Raises `LoomError` or OSError if it cannot be recorded."""
-        session.entity.loom.append(title_record(session.entity.id, title))
-        session.metadata.title, session.metadata.title_chosen = title, True
-        self._factory.save_metadata(session.opened)
+        self._session.entity.loom.append(title_record(self._session.entity.id, title))
+        self._session.metadata.title, self._session.metadata.title_chosen = title, True
+        self._factory.save_metadata(self._session.opened)
 
-    async def _set_crystal(self, session: Session, option: str, value: str) -> None:
+    async def _set_crystal(self, option: str, value: str) -> None:
         from cantrip_acp.recipes.build import crystal_choices as choosing
 
-        metadata, recipe = session.metadata, session.opened.recipe
-        current = choosing.value_of(self._next_crystals.get(session.id, session.entity.crystal))
+        metadata, recipe = self._session.metadata, self._session.opened.recipe
+        current = choosing.value_of(self._crystal())
         crystal, effort = metadata.crystal, metadata.effort
         if option == MODEL:
             if value == (metadata.crystal or current):
                 return
             crystal = value
         else:
-            known = (DEFAULT_EFFORT, *choosing.efforts_of(self._next_crystals.get(session.id, session.entity.crystal)))
+            known = (DEFAULT_EFFORT, *choosing.efforts_of(self._crystal()))
             if len(known) == 1:
                 raise invalid_params(
                     f"{current} has no setting for the effort: Cantrip does not know that this model can think",
@@ -239,18 +245,18 @@ class SessionOptions:
                 effort = None
         self._factory.recipes.require_signed_in(new_crystal)
         metadata.crystal, metadata.effort = crystal, effort
-        self._next_crystals[session.id] = new_crystal
-        self._record_change(session, {"crystal": crystal or current, "effort": effort or DEFAULT_EFFORT})
-        if not session.running:
-            await self._apply_crystal(session)
+        self._next_crystal = new_crystal
+        self._record_change({"crystal": crystal or current, "effort": effort or DEFAULT_EFFORT})
+        if not self._session.running:
+            await self._apply_crystal()
 
-    async def renew_crystal(self, session: Session) -> None:
+    async def renew_crystal(self) -> None:
         """Make the session's crystal again, so that it has a key that was saved meanwhile. It stays the same model."""
         from cantrip_acp.recipes.build import crystal_choices as choosing
         from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 
-        recipe, metadata = session.opened.recipe, session.metadata
-        old = self._next_crystals.get(session.id, session.entity.crystal)
+        recipe, metadata = self._session.opened.recipe, self._session.metadata
+        old = self._crystal()
         if recipe is None or old.name not in MODEL_PROVIDERS:
             return
         try:
@@ -261,157 +267,154 @@ class SessionOptions:
             return
         if (new.name, new.model) != (old.name, old.model):
             return
-        self._next_crystals[session.id] = new
-        if not session.running:
-            await self._apply_crystal(session)
+        self._next_crystal = new
+        if not self._session.running:
+            await self._apply_crystal()
 
-    async def _apply_crystal(self, session: Session) -> None:
-        new_crystal = self._next_crystals.pop(session.id, None)
+    async def _apply_crystal(self) -> None:
+        new_crystal, self._next_crystal = self._next_crystal, None
         if new_crystal is None:
             return
-        entity = session.entity
+        entity = self._session.entity
         old = entity.crystal
         entity.use_crystal(new_crystal)
         if old.name == new_crystal.name == "scripted" and old.model == new_crystal.model:
             complete(new_crystal, CrystalBase).skip(complete(old, CrystalBase).queries)
         await http_clients.release(old, entity)
 
-    async def _set_recipe(self, session: Session, value: str) -> None:
-        if value == (session.pending.get(RECIPE) or session.metadata.recipe or self._factory.recipes.default_name):
+    async def _set_recipe(self, value: str) -> None:
+        if value == (self._next_recipe or self._session.metadata.recipe or self._factory.recipes.default_name):
             return
         offered = [
-            name for name, _ in await anyio.to_thread.run_sync(list, self._factory.recipes.names(_folder(session)))
+            name
+            for name, _ in await anyio.to_thread.run_sync(list, self._factory.recipes.names(_folder(self._session)))
         ]
         if value not in (*offered, self._factory.recipes.default_name):
             # A path is not accepted, because nobody has checked that file. Start the agent with it instead.
             raise invalid_params(
                 f"no recipe {value[:100]!r} is offered here; known: {', '.join(map(_short, offered))}", "value"
             )
-        await self.ask_for_trust(session.connection, session.id, _folder(session), value)
-        session.pending[RECIPE] = value
-        if not session.running:
-            await self._apply_recipe(session)
+        await ask_for_trust(self._factory, self._session.connection, self._session.id, _folder(self._session), value)
+        self._next_recipe = value
+        if not self._session.running:
+            await self._apply_recipe()
 
-    async def _apply_recipe(self, session: Session) -> None:
+    async def _apply_recipe(self) -> None:
         """Switch the session to an entity of another recipe."""
         from cantrip_acp.core.forking.resume import resume_entity
 
-        value = session.pending.pop(RECIPE, None)
-        if value is None:
-            return
-        metadata, old = session.metadata, session.entity
-        self._next_crystals.pop(session.id, None)
-        base, recipe = await anyio.to_thread.run_sync(self._factory.recipes.cantrip, _folder(session), value)
-        cantrip = base.for_session([_path(folder) for folder in metadata.directories], session.permissions)
-        cantrip = cantrip.replace(sources=(*cantrip.sources, *session.sources))
+        value, self._next_recipe = self._next_recipe, ""
+        metadata, old = self._session.metadata, self._session.entity
+        self._next_crystal = None
+        base, recipe = await anyio.to_thread.run_sync(self._factory.recipes.cantrip, _folder(self._session), value)
+        cantrip = base.for_session([_path(folder) for folder in metadata.directories], self._session.permissions)
+        cantrip = cantrip.replace(sources=(*cantrip.sources, *self._session.sources))
         cantrip = with_client_prompt(self._factory.with_cache(cantrip, metadata), metadata.system_prompt)
-        fork_turn = old.last_turn if old.sequence or session.opened.turns else None
+        fork_turn = old.last_turn if old.sequence or self._session.opened.turns else None
         found = await anyio.to_thread.run_sync(resume_entity, cantrip, old.loom, new_id("e"), fork_turn)
         apply_mode(found.entity, metadata.mode, known=metadata.known_mode or metadata.mode)
-        found.entity.names_requests = old.names_requests
-        if found.entity.checkpoints is not None and old.checkpoints is not None:
-            found.entity.checkpoints.on_problem = old.checkpoints.on_problem
-        session.opened.entity, session.opened.recipe = found.entity, recipe
+        self._session.use_entity(found.entity, recipe)
         metadata.entity_id, metadata.recipe, metadata.crystal, metadata.effort = found.entity.id, value, None, None
         metadata.from_turn = fork_turn
         if fork_turn is not None:
             old.loom.append(ForkRecord(new_id("k"), fork_turn, found.entity.id, found.kept, (), now()))
-        self._record_change(session, {RECIPE: value, "from_turn": fork_turn})
+        self._record_change({RECIPE: value, "from_turn": fork_turn})
         await old.close()
 
-    async def ask_for_trust(self, connection: Any, session_id: str, workspace: Path, name: str | None) -> None:
-        """Ask for the user's trust if a workspace's recipe needs it. The answer holds for the present content of the files.
-
-        Raises `RpcError` if the user does not trust the recipe.
-        """
-        try:
-            await anyio.to_thread.run_sync(self._factory.recipes.cantrip, workspace, name)
-            return
-        except UntrustedRecipe as problem:
-            wanted = str(problem)
-        from cantrip_acp.gates.confinement import one_line
-        from cantrip_acp.recipes import trust
-        from cantrip_acp.recipes.build.python_files import Files
-
-        ledger = trust.Ledger(self._factory.store.folder.parent)
-        shown = await anyio.to_thread.run_sync(lambda: trust.content(workspace, Files()))
-        wanted = "\n".join(map(one_line, wanted.splitlines()))
-        call = acp.PermissionToolCall(
-            tool_call_id=f"trust_{shown.digest[:16]}",
-            title=one_line(f"Trust the recipes in {workspace}/{trust.FOLDER}"),
-            kind="other",
-            status="pending",
-            content=[
-                acp.Content(
-                    acp.TextContent(f"They came with the folder, and they need rights that could do harm:\n\n{wanted}")
-                )
-            ],
-        )
-        answers = [
-            acp.PermissionOption("trust", "Trust them as they are now", "allow_always"),
-            acp.PermissionOption("refuse", "Do not trust them", "reject_once"),
-        ]
-        answer = await choose(connection, acp.RequestPermission(session_id, call, answers))
-        if answer != "trust":
-            raise RpcError(INVALID_REQUEST, f"The recipe is not trusted: {wanted}", {"reason": "untrusted_recipe"})
-        if not await anyio.to_thread.run_sync(ledger.grant_seen, workspace, shown):
-            raise RpcError(
-                INVALID_REQUEST, "The recipes changed while you were asked about them; read them and try again"
-            )
-
-    async def look_for_local_servers(self, session: Session) -> None:
+    async def look_for_local_servers(self) -> None:
         """Search for models of local servers. The client gets an update if there are new ones."""
         from cantrip_acp.crystals.local import discovery
 
         before = discovery.last_found()
         found = await anyio.to_thread.run_sync(discovery.find_running, abandon_on_cancel=True)
         # If they were known before, the reply that opened the session has them.
-        if found != before and not session.closing and session.opened.recipe is not None:
-            session.send_now(acp.ConfigOptionsChanged(self.option_list(session)))
+        if found != before and not self._session.closing and self._session.opened.recipe is not None:
+            self._session.send_now(acp.ConfigOptionsChanged(self.listed()))
 
-    async def look_for_served_models(self, session: Session) -> None:
+    async def look_for_served_models(self) -> None:
         """Ask the server of the session's crystal which models it has. The client gets an update if there are new ones.
 
         Not at the start of each session: the server may be far away, and may count requests.
         """
         from cantrip_acp.recipes.build import crystal_choices as choosing
 
-        recipe = session.opened.recipe
+        recipe = self._session.opened.recipe
         if recipe is None:
             return
-        value = session.metadata.crystal or choosing.value_of(session.entity.crystal)
+        value = self._session.metadata.crystal or choosing.value_of(self._session.entity.crystal)
         served = await anyio.to_thread.run_sync(choosing.served_choices, recipe, value, abandon_on_cancel=True)
-        if served != self._served.get(session.id, []) and not session.closing:
-            self._served[session.id] = served
-            session.send_now(acp.ConfigOptionsChanged(self.option_list(session)))
+        if served != self._served and not self._session.closing:
+            self._served = served
+            self._session.send_now(acp.ConfigOptionsChanged(self.listed()))
 
-    async def before_cast(self, session: Session) -> Sequence[ContextBlock]:
+    async def before_cast(self) -> Sequence[ContextBlock]:
         """Apply the pending options before a cast. Returns context that tells the entity about the changes."""
-        if session.pending:
+        if self._next_recipe:
             try:
-                await self._apply_recipe(session)
+                await self._apply_recipe()
             finally:
                 # Send the options again: another recipe has other models, or the recipe could not be loaded.
-                session.send_now(acp.ConfigOptionsChanged(self.option_list(session)))
-        await self._apply_crystal(session)
-        if session.metadata.system_prompt is not None and not session.entity.last_turn:
+                self._session.send_now(acp.ConfigOptionsChanged(self.listed()))
+        await self._apply_crystal()
+        if self._session.metadata.system_prompt is not None and not self._session.entity.last_turn:
             # Not earlier: a session whose loom is empty is not listed.
-            self._append(session, {"system_prompt": msgspec.to_builtins(session.metadata.system_prompt)})
-        text, session.entity_notes = session.entity_notes, []
+            self._append({"system_prompt": msgspec.to_builtins(self._session.metadata.system_prompt)})
+        text, self._session.entity_notes = self._session.entity_notes, []
         told = [ContextBlock("\n".join(text), "This session", "session")] if text else []
-        if session.metadata.mode != modes.PLAN or session.entity.due_note is not None:
+        if self._session.metadata.mode != modes.PLAN or self._session.entity.due_note is not None:
             return told  # the note says it
         from cantrip_acp.acp.sessions.plan_mode import INSTRUCTION
 
         return [*told, INSTRUCTION]
 
-    def _record_change(self, session: Session, changes: dict[str, Any]) -> None:
+    def _record_change(self, changes: dict[str, Any]) -> None:
         """Record a change in the loom and in the session's metadata."""
-        self._append(session, changes)
-        self._factory.try_save_metadata(session.opened)
+        self._append(changes)
+        self._session.save()
 
-    def _append(self, session: Session, changes: dict[str, Any]) -> None:
-        session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
+    def _append(self, changes: dict[str, Any]) -> None:
+        self._session.entity.loom.append(ConfigRecord(new_id("g"), self._session.entity.id, changes, now()))
+
+
+async def ask_for_trust(
+    factory: SessionFactory, connection: Connection, session_id: str, workspace: Path, name: str | None
+) -> None:
+    """Ask for the user's trust if a workspace's recipe needs it. The answer holds for the present content of the files.
+
+    Raises `RpcError` if the user does not trust the recipe.
+    """
+    try:
+        await anyio.to_thread.run_sync(factory.recipes.cantrip, workspace, name)
+        return
+    except UntrustedRecipe as problem:
+        wanted = str(problem)
+    from cantrip_acp.gates.confinement import one_line
+    from cantrip_acp.recipes import trust
+    from cantrip_acp.recipes.build.python_files import Files
+
+    ledger = trust.Ledger(factory.store.folder.parent)
+    shown = await anyio.to_thread.run_sync(lambda: trust.content(workspace, Files()))
+    wanted = "\n".join(map(one_line, wanted.splitlines()))
+    call = acp.PermissionToolCall(
+        tool_call_id=f"trust_{shown.digest[:16]}",
+        title=one_line(f"Trust the recipes in {workspace}/{trust.FOLDER}"),
+        kind="other",
+        status="pending",
+        content=[
+            acp.Content(
+                acp.TextContent(f"They came with the folder, and they need rights that could do harm:\n\n{wanted}")
+            )
+        ],
+    )
+    answers = [
+        acp.PermissionOption("trust", "Trust them as they are now", "allow_always"),
+        acp.PermissionOption("refuse", "Do not trust them", "reject_once"),
+    ]
+    answer = await choose(connection, acp.RequestPermission(session_id, call, answers))
+    if answer != "trust":
+        raise RpcError(INVALID_REQUEST, f"The recipe is not trusted: {wanted}", {"reason": "untrusted_recipe"})
+    if not await anyio.to_thread.run_sync(ledger.grant_seen, workspace, shown):
+        raise RpcError(INVALID_REQUEST, "The recipes changed while you were asked about them; read them and try again")
 
 
 def _not_saved(problem: LoomError) -> RpcError:
@@ -419,7 +422,7 @@ def _not_saved(problem: LoomError) -> RpcError:
     return RpcError(INTERNAL_ERROR, f"The change cannot be recorded: {text}", {"details": text})
 
 
-def _cache_of(session: Session) -> SwitchableCache | None:
+def _cache_of(session: OpenSession) -> SwitchableCache | None:
     """The part of the session's entity that reuses results of gates. None if the agent was started without it."""
     from cantrip_acp.tuplespace.gate_cache import SwitchableCache
 
@@ -431,7 +434,7 @@ def _short(recipe: str) -> str:
     return _path(recipe).name
 
 
-def _folder(session: Session) -> Path:
+def _folder(session: OpenSession) -> Path:
     return _path(session.metadata.cwd)
 
 

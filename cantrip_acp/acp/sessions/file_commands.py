@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cantrip_acp.acp import protocol as acp
     from cantrip_acp.acp.client_services.editor_files import EditorFiles
-    from cantrip_acp.acp.sessions.session import Session
+    from cantrip_acp.acp.sessions.open_session import OpenSession
     from cantrip_acp.checkpoints.history import FileHistory, FileReview, Hunk, Target
     from cantrip_acp.checkpoints.restore import Outcome, Plan, Step
     from cantrip_acp.core.lifecycle.checkpoints import Checkpoints
@@ -41,7 +41,7 @@ _KEEP, _OVERWRITE, _CANCEL = "keep", "overwrite", "cancel"
 """The answers to the question about conflicts."""
 
 
-def _checkpoints(session: Session) -> Checkpoints:
+def _checkpoints(session: OpenSession) -> Checkpoints:
     found = session.entity.checkpoints
     if found is None:
         raise CheckpointError("this session keeps no files: its recipe says loom: {files: false}, or it has no folder")
@@ -49,7 +49,7 @@ def _checkpoints(session: Session) -> Checkpoints:
 
 
 async def run_restore(
-    session: Session,
+    session: OpenSession,
     target: Target,
     *,
     turn_id: str = "",
@@ -102,7 +102,7 @@ async def run_restore(
     return _result(plan, outcome.done, outcome.skipped, answer)
 
 
-async def _ask_about_conflicts(session: Session, plan: Plan) -> str | None:
+async def _ask_about_conflicts(session: OpenSession, plan: Plan) -> str | None:
     """Ask whether files are restored over the user's changes. Returns `_KEEP`, `_OVERWRITE` or `_CANCEL`; None if the client
     cannot ask."""
     from cantrip_acp.acp import protocol as acp
@@ -140,7 +140,7 @@ async def _ask_about_conflicts(session: Session, plan: Plan) -> str | None:
 
 
 async def _ask(
-    session: Session, title: str, content: list[acp.ToolContent], options: list[acp.PermissionOption]
+    session: OpenSession, title: str, content: list[acp.ToolContent], options: list[acp.PermissionOption]
 ) -> str | None:
     """Ask the user about files, as a call that ends with the answer. Returns the id of the option, ``unasked`` if the client
     cannot ask, or None if the prompt was cancelled."""
@@ -180,7 +180,7 @@ def _result(
     }
 
 
-def _editor(session: Session) -> EditorFiles | None:
+def _editor(session: OpenSession) -> EditorFiles | None:
     client = session.client
     if not client.reads_files:
         return None
@@ -189,7 +189,7 @@ def _editor(session: Session) -> EditorFiles | None:
     return EditorFiles(session.connection, session.id, reads=True, writes=client.writes_files)
 
 
-async def _unsaved(session: Session, editor: EditorFiles, paths: Iterable[str]) -> dict[str, bytes]:
+async def _unsaved(session: OpenSession, editor: EditorFiles, paths: Iterable[str]) -> dict[str, bytes]:
     """The texts in the editor that differ from the disk, by path."""
     workspace = str(session.entity.circle.workspace)
     found: dict[str, bytes] = {}
@@ -222,11 +222,11 @@ def _read_text(path: str) -> str | None:
     return None if "\0" in text else text
 
 
-async def _history(session: Session) -> FileHistory:
+async def _history(session: OpenSession) -> FileHistory:
     return await _checkpoints(session).history(running=session.entity.busy)
 
 
-async def _turn_target(session: Session, history: FileHistory, turn_id: str) -> Target:
+async def _turn_target(session: OpenSession, history: FileHistory, turn_id: str) -> Target:
     from cantrip_acp.core.lifecycle.checkpoints import target_of_turn
 
     entity = session.entity
@@ -234,7 +234,9 @@ async def _turn_target(session: Session, history: FileHistory, turn_id: str) -> 
         return await anyio.to_thread.run_sync(target_of_turn, history, entity.loom, entity.last_turn, turn_id)
 
 
-async def restore_to_turn(session: Session, turn_id: str, *, dry_run: bool = False, ask: bool = True) -> dict[str, Any]:
+async def restore_to_turn(
+    session: OpenSession, turn_id: str, *, dry_run: bool = False, ask: bool = True
+) -> dict[str, Any]:
     """Restore the files of a turn, for a fork that starts there. With ``dry_run`` only say what that would do."""
     history = await _history(session)
     target = await _turn_target(session, history, turn_id)
@@ -244,7 +246,7 @@ async def restore_to_turn(session: Session, turn_id: str, *, dry_run: bool = Fal
 
 
 async def _undo_part(
-    session: Session, review: FileReview, hunk: int | None, *, force: bool, ask: bool = True
+    session: OpenSession, review: FileReview, hunk: int | None, *, force: bool, ask: bool = True
 ) -> dict[str, Any]:
     from cantrip_acp.checkpoints.history import Target
 
@@ -258,7 +260,7 @@ async def _undo_part(
 # --- methods
 
 
-async def changes_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
+async def changes_data(session: OpenSession, params: acp.FileRequest) -> dict[str, Any]:
     """``_cantrip/changes``: the files that the entity changed and the user has not kept yet."""
     history = await _history(session)
     reviews = await _reviews(session, history, params.since)
@@ -276,7 +278,7 @@ def _listed(reviews: Iterable[FileReview]) -> list[FileReview]:
     return [each for each in reviews if not each.generated]
 
 
-async def undo_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
+async def undo_data(session: OpenSession, params: acp.FileRequest) -> dict[str, Any]:
     """``_cantrip/undo``: undo the last prompt, or one file, or one hunk of it; with ``since`` all that `changes_data` lists."""
     from cantrip_acp.checkpoints.history import Target
 
@@ -295,20 +297,20 @@ async def undo_data(session: Session, params: acp.FileRequest) -> dict[str, Any]
 
 
 async def _restore_as_asked(
-    session: Session, target: Target, params: acp.FileRequest, turn_id: str = ""
+    session: OpenSession, target: Target, params: acp.FileRequest, turn_id: str = ""
 ) -> dict[str, Any]:
     return await run_restore(
         session, target, turn_id=turn_id, force=params.force, dry_run=params.dry_run, ask=params.ask
     )
 
 
-async def redo_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
+async def redo_data(session: OpenSession, params: acp.FileRequest) -> dict[str, Any]:
     """``_cantrip/redo``: take the last restore back."""
     _require_idle(session)
     return await _restore_as_asked(session, (await _history(session)).redo(), params)
 
 
-async def restore_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
+async def restore_data(session: OpenSession, params: acp.FileRequest) -> dict[str, Any]:
     """``_cantrip/restore``: restore the files of a turn, by id or number."""
     from cantrip_acp.loom.query.history import named_turn
 
@@ -322,7 +324,7 @@ async def restore_data(session: Session, params: acp.FileRequest) -> dict[str, A
     return await _restore_as_asked(session, target, params, turn_id)
 
 
-async def keep_data(session: Session, params: acp.FileRequest) -> dict[str, Any]:
+async def keep_data(session: OpenSession, params: acp.FileRequest) -> dict[str, Any]:
     """``_cantrip/keep``: keep all changes, or those of one file, or one hunk of it. They are not shown again."""
     _require_idle(session)
     history = await _history(session)
@@ -338,12 +340,12 @@ async def keep_data(session: Session, params: acp.FileRequest) -> dict[str, Any]
     return {"kept": [review.path]}
 
 
-def _require_idle(session: Session) -> None:
+def _require_idle(session: OpenSession) -> None:
     if session.running:
         raise session_busy(session.id)
 
 
-async def _reviews(session: Session, history: FileHistory, since: str | int | None) -> list[FileReview]:
+async def _reviews(session: OpenSession, history: FileHistory, since: str | int | None) -> list[FileReview]:
     if since in (None, "", "start"):
         return await anyio.to_thread.run_sync(history.review)
     if since == "all":
@@ -357,14 +359,14 @@ async def _reviews(session: Session, history: FileHistory, since: str | int | No
     return await anyio.to_thread.run_sync(lambda: history.review(cast))
 
 
-async def _prompts(session: Session, history: FileHistory) -> list[dict[str, Any]]:
+async def _prompts(session: OpenSession, history: FileHistory) -> list[dict[str, Any]]:
     """The prompts that changed files, in order."""
     casts = await anyio.to_thread.run_sync(history.casts)
     starts = session.entity.loom.cast_starts()
     return [{"id": cast, "text": (starts[cast].intent or "")[:200] if cast in starts else ""} for cast in casts]
 
 
-async def _find_review(session: Session, history: FileHistory, params: acp.FileRequest) -> FileReview:
+async def _find_review(session: OpenSession, history: FileHistory, params: acp.FileRequest) -> FileReview:
     reviews = await _reviews(session, history, params.since)
     found = next((each for each in reviews if each.path == params.path), None)
     if found is None:
@@ -412,7 +414,7 @@ def _without_surrogates(data: dict[str, Any]) -> dict[str, Any]:
 # --- slash commands
 
 
-async def undo_command(session: Session, rest: str) -> str:
+async def undo_command(session: OpenSession, rest: str) -> str:
     force, words = _force(rest)
     if words:
         return await _undo_named(session, words, force=force)
@@ -420,7 +422,7 @@ async def undo_command(session: Session, rest: str) -> str:
     return report(await run_restore(session, history.undo(), force=force), "/undo")
 
 
-async def redo_command(session: Session, rest: str) -> str:
+async def redo_command(session: OpenSession, rest: str) -> str:
     force, _ = _force(rest)
     history = await _history(session)
     target = history.redo()
@@ -428,13 +430,13 @@ async def redo_command(session: Session, rest: str) -> str:
     return report(await run_restore(session, target, force=force), "/redo", back=back)
 
 
-async def restore_command(session: Session, rest: str, turn_id: str, *, force: bool) -> str:
+async def restore_command(session: OpenSession, rest: str, turn_id: str, *, force: bool) -> str:
     history = await _history(session)
     target = await _turn_target(session, history, turn_id)
     return report(await run_restore(session, target, turn_id=turn_id, force=force), f"/restore {rest}".rstrip())
 
 
-async def changes_command(session: Session, rest: str) -> str:
+async def changes_command(session: OpenSession, rest: str) -> str:
     words = _words(rest)
     history = await _history(session)
     if words[:1] == ["keep"]:
@@ -488,7 +490,7 @@ async def changes_command(session: Session, rest: str) -> str:
     )
 
 
-async def _go_through(session: Session, history: FileHistory) -> str:
+async def _go_through(session: OpenSession, history: FileHistory) -> str:
     """Show each hunk and ask what to do with it, like `git add -p`."""
     for path in [each.path for each in await _reviews(session, history, None)]:
         number = 1
@@ -512,7 +514,7 @@ async def _go_through(session: Session, history: FileHistory) -> str:
     return "These are all changes."
 
 
-async def _ask_about_hunk(session: Session, review: FileReview, number: int, hunks: Sequence[Hunk]) -> str | None:
+async def _ask_about_hunk(session: OpenSession, review: FileReview, number: int, hunks: Sequence[Hunk]) -> str | None:
     from cantrip_acp.acp import protocol as acp
     from cantrip_acp.acp.render.formatting import code_block, text_content
 
@@ -537,13 +539,13 @@ def _row(review: FileReview) -> str:
     return f"| `{name}` | {review.status} | +{added} -{removed} | {len(review.hunks())} |"
 
 
-async def _undo_named(session: Session, words: list[str], *, force: bool) -> str:
+async def _undo_named(session: OpenSession, words: list[str], *, force: bool) -> str:
     history = await _history(session)
     review, hunk = await _named_review(session, history, words)
     return report(await _undo_part(session, review, hunk, force=force), f"/undo {shlex.join(words)}")
 
 
-async def _named_review(session: Session, history: FileHistory, words: list[str]) -> tuple[FileReview, int | None]:
+async def _named_review(session: OpenSession, history: FileHistory, words: list[str]) -> tuple[FileReview, int | None]:
     if not words or len(words) > 2 or (len(words) == 2 and not words[1].isdecimal()):
         raise CheckpointError("name a file, and perhaps the number of a hunk, such as /changes undo src/app.py 2")
     reviews = await _reviews(session, history, None)

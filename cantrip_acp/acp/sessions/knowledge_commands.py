@@ -19,11 +19,11 @@ from cantrip_acp.types.messages import KIND_NAMES
 from cantrip_acp.types.records import new_id
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.sessions.session import Session
+    from cantrip_acp.acp.sessions.open_session import OpenSession
     from cantrip_acp.substrate.view import SessionView
 
 
-def view_of(session: Session) -> SessionView:
+def view_of(session: OpenSession) -> SessionView:
     """What the session reads of the substrate. Raises `DefinitionError` if it reads nothing."""
     from cantrip_acp.substrate.view import SessionView
 
@@ -33,7 +33,7 @@ def view_of(session: Session) -> SessionView:
     raise DefinitionError("this session reads nothing from the substrate: its recipe has no `memory: {culture: true}`")
 
 
-async def scope(session: Session, rest: str) -> str:
+async def scope(session: OpenSession, rest: str) -> str:
     """List what the session reads, or add a scope to it."""
     from cantrip_acp.substrate.recorder import flush
 
@@ -57,7 +57,7 @@ async def scope(session: Session, rest: str) -> str:
     return "\n".join([*lines, f"\nTogether about {knowledge.tokens:,} tokens."])
 
 
-async def remember(session: Session, rest: str) -> str:
+async def remember(session: OpenSession, rest: str) -> str:
     """Add a fact after asking where it belongs. The question shows the change."""
     from cantrip_acp.substrate.projects import make_fact
     from cantrip_acp.substrate.projects import remember as add
@@ -116,7 +116,7 @@ class ContextRow:
     chunk: str = ""
 
 
-async def context_rows(session: Session) -> list[ContextRow]:
+async def context_rows(session: OpenSession) -> list[ContextRow]:
     """What the next query will contain, by source, in the order in which the crystal reads it."""
     entity = session.entity
     tokens: dict[str, int] = {}
@@ -139,14 +139,14 @@ async def context_rows(session: Session) -> list[ContextRow]:
     return rows
 
 
-def _price(session: Session) -> float | None:
+def _price(session: OpenSession) -> float | None:
     """Dollars for one token of a query, without a prompt cache; None if it is not known."""
     crystal = session.entity.crystal
     price = look_up(crystal.name, crystal.model, remark=False).price
     return price.input / 1_000_000 if price is not None else None
 
 
-async def context_data(session: Session) -> dict[str, Any]:
+async def context_data(session: OpenSession) -> dict[str, Any]:
     """What the next query will contain, as data: the answer to ``_cantrip/context``."""
     rows, each = await context_rows(session), _price(session)
     window = session.entity.crystal.context_window
@@ -162,7 +162,7 @@ async def context_data(session: Session) -> dict[str, Any]:
     }
 
 
-async def context(session: Session, rest: str) -> str:
+async def context(session: OpenSession, rest: str) -> str:
     """What the next query will contain, by source, in tokens and money."""
     entity, rows, each = session.entity, await context_rows(session), _price(session)
     total = sum(row.tokens for row in rows)

@@ -20,15 +20,17 @@ import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import anyio.to_thread
+from msgspec.structs import replace
 
-from cantrip_acp.acp.protocol import Audio, ContentBlock, Image, Resource, ResourceLink, Text
+from cantrip_acp.acp.protocol import Audio, ContentBlock, Image, Prompt, Resource, ResourceLink, Text
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateContext, GateInvocation
+from cantrip_acp.telemetry import tracing
 from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import CantripError, GateError
 from cantrip_acp.types.messages import Attachment
@@ -116,6 +118,21 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
     if not intent.strip():
         raise invalid_params("intent is required: the prompt contains no text", "prompt")
     return intent, tuple(context)
+
+
+class PromptRequest(NamedTuple):
+    """What ``session/prompt`` asks for. Without an intent the last cast continues."""
+
+    intent: str | None
+    context: tuple[ContextBlock | Link, ...]
+    trace: tracing.Trace
+
+
+def read_request(params: Prompt, trace: tracing.Trace | None, session_id: str) -> PromptRequest:
+    """Read a prompt. ``trace`` is the session's, for a prompt without one. Raises `RpcError` for content of the wrong shape."""
+    intent, context = read_prompt(params.prompt) if params.prompt else (None, ())
+    found = tracing.trace_from(params.meta if isinstance(params.meta, dict) else None, default=trace)
+    return PromptRequest(intent, context, replace(found, conversation=session_id))
 
 
 def _limit_text(text: str) -> str:
@@ -289,7 +306,7 @@ async def read_links(
 ) -> tuple[ContextBlock, ...]:
     """Read every link in the context of a prompt. Of a link that cannot be parsed only the client's description is kept.
 
-    ``route`` redirects gate calls to the client (`connection_context.gate_router`). ``unread`` is called for each link that
+    ``route`` redirects gate calls to the client (`client_services.gate_router`). ``unread`` is called for each link that
     cannot be read, with the reason.
     """
     blocks: list[ContextBlock] = []

@@ -10,7 +10,7 @@ with the stop reason ``cancelled`` when it was removed or cancelled before it st
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import anyio
@@ -29,6 +29,15 @@ if TYPE_CHECKING:
     from cantrip_acp.types.context_block import ContextBlock
 
 
+class QueuedPrompt(Protocol):
+    """A prompt and its request (`acp.sessions.session.OpenPrompt`)."""
+
+    params: acp.Prompt
+    request: Request
+
+    def delivered(self, message_id: str) -> None: ...
+
+
 class QueueOwner(Protocol):
     """The session of a queue (`acp.sessions.session.Session`)."""
 
@@ -37,20 +46,16 @@ class QueueOwner(Protocol):
     running: bool
     closing: bool
 
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def metadata(self) -> SessionMetadata: ...
-
-    @property
-    def entity(self) -> Entity: ...
+    id: str
+    metadata: SessionMetadata
+    entity: Entity
 
     async def read(self, blocks: Sequence[acp.ContentBlock]) -> tuple[str, tuple[ContextBlock, ...]]: ...
 
+    def start(self, prompt: Any) -> Awaitable[acp.PromptResult]: ...
 
-Begin = Callable[[acp.Prompt, "Request"], Awaitable[acp.PromptResult]]
-"""Marks the session as busy with a prompt, and returns the work of the prompt."""
+    def save(self) -> None: ...
+
 
 QUEUE_CHANGED = "_cantrip/queue_changed"
 
@@ -60,11 +65,9 @@ MOST_PROMPTS = 100
 class _Waiting:
     """A queued prompt and its open request."""
 
-    def __init__(self, params: acp.Prompt, request: Request, begin: Begin) -> None:
-        self.id = prompt_id(params.meta) or new_id("p")
-        self.params = params
-        self.request = request
-        self.begin = begin
+    def __init__(self, prompt: QueuedPrompt) -> None:
+        self.id = prompt_id(prompt.params.meta) or new_id("p")
+        self.prompt = prompt
         self.message: SteeringMessage | None = None
         """Set by "send now"."""
         self.settled = anyio.Event()
@@ -76,7 +79,7 @@ class _Waiting:
     def text(self) -> str:
         from cantrip_acp.acp.sessions.prompt_content import read_prompt
 
-        return read_prompt(self.params.prompt)[0]
+        return read_prompt(self.prompt.params.prompt)[0]
 
     async def reply(self) -> acp.PromptResult:
         """Wait for the turn of this prompt, and run it."""
@@ -141,18 +144,15 @@ def queue_text(prompts: Sequence[tuple[str, bool]]) -> str:
 
 
 class PromptQueue:
-    """The waiting prompts of one session, first one first. ``save`` stores the session's metadata."""
+    """The waiting prompts of one session, first one first."""
 
-    def __init__(self, session: QueueOwner, save: Callable[[], None]) -> None:
+    def __init__(self, session: QueueOwner) -> None:
         self._session = session
-        self._save = save
         self._waiting: list[_Waiting] = []
         self._delivered: list[_Waiting] = []
         """Prompts that the entity got while another one runs. They are answered when that one ends."""
         self._sent: list[acp.QueuedPrompt] = []
         """The queue as the client knows it."""
-        self.on_delivered: Callable[[Request, str], None] | None = None
-        """Called with the request of a prompt that the entity got, and with the id of its message."""
         self._keeps_saved = False
         """Whether the saved texts of the queue stay, because the client has left."""
 
@@ -161,17 +161,17 @@ class PromptQueue:
         prompts = [acp.QueuedPrompt(each.id, each.text, each.message is not None) for each in self._waiting]
         return acp.Queue(self._session.id, prompts)
 
-    def add(self, params: acp.Prompt, request: Request, begin: Begin) -> Awaitable[acp.PromptResult]:
+    def add(self, prompt: QueuedPrompt) -> Awaitable[acp.PromptResult]:
         """Add a prompt at the end. Returns the work of its request. Raises `RpcError` if it is empty or cannot be queued."""
         from cantrip_acp.acp.sessions.prompt_content import read_prompt
 
-        read_prompt(params.prompt)
+        read_prompt(prompt.params.prompt)
         if len(self._waiting) >= MOST_PROMPTS:
             raise RpcError(INVALID_REQUEST, f"Invalid request: {MOST_PROMPTS} prompts wait already")
-        entry = _Waiting(params, request, begin)
+        entry = _Waiting(prompt)
         if any(each.id == entry.id for each in self._waiting):
             raise invalid_params(f"a prompt {entry.id!r} waits already", "_meta.cantrip.promptId")
-        request.on_cancel = lambda: self._remove(entry)
+        prompt.request.on_cancel = lambda: self._remove(entry)
         self._waiting.append(entry)
         self._changed()
         return entry.reply()
@@ -186,7 +186,7 @@ class PromptQueue:
             # It may contain links, which must be read first. The user sends it again.
             self._session.entity.withdraw(entry.message)
             entry.message = None
-        entry.params = msgspec.structs.replace(entry.params, prompt=blocks)
+        entry.prompt.params = msgspec.structs.replace(entry.prompt.params, prompt=blocks)
         self._changed()
         return self.state()
 
@@ -199,10 +199,10 @@ class PromptQueue:
         """Give a waiting prompt to the entity before its next query. Raises `RpcError` if it does not wait."""
         entry = self._find(entry_id)
         if entry.message is None:
-            before = entry.params
+            before = entry.prompt.params
             intent, blocks = await self._session.read(before.prompt)
             # It may have started, or it may have been edited or removed.
-            if entry in self._waiting and entry.params is before and entry.message is None:
+            if entry in self._waiting and entry.prompt.params is before and entry.message is None:
                 self._waiting.remove(entry)
                 self._waiting.insert(sum(each.message is not None for each in self._waiting), entry)
                 try:
@@ -219,8 +219,8 @@ class PromptQueue:
             self._waiting = [each for each in self._waiting if each not in gone]
             self._delivered += gone
             for each in gone:
-                if self.on_delivered is not None and each.message is not None:
-                    self.on_delivered(each.request, each.message.message_id)
+                if each.message is not None:
+                    each.prompt.delivered(each.message.message_id)
             self._changed()
 
     def prompt_ended(self, result: acp.PromptResult | None, error: RpcError | None) -> None:
@@ -239,7 +239,7 @@ class PromptQueue:
         while self._waiting and not self._session.closing and not self._session.running:
             entry = self._waiting.pop(0)
             try:
-                entry.work = entry.begin(entry.params, entry.request)
+                entry.work = self._session.start(entry.prompt)
                 entry.settle()
             except RpcError as problem:
                 entry.settle(error=problem)
@@ -287,7 +287,7 @@ class PromptQueue:
         metadata = self._session.metadata
         if metadata.queued != texts and not self._keeps_saved:
             metadata.queued = texts
-            self._save()
+            self._session.save()
         if self._session.client.queues_prompts and state.prompts != self._sent:
             self._sent = state.prompts
             self._session.connection.notify_now(QUEUE_CHANGED, state)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -18,12 +18,16 @@ import msgspec
 from msgspec import Struct
 
 from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.client_services.gate_router import GateRouter
 from cantrip_acp.acp.errors import session_busy, session_not_ready
 from cantrip_acp.acp.permissions.edits import Decision
+from cantrip_acp.acp.permissions.interceptor import Permissions
 from cantrip_acp.acp.permissions.request import PermissionAsked, ask_client
 from cantrip_acp.acp.render.event_translator import STOP_REASONS, Translator, notice
 from cantrip_acp.acp.render.formatting import MessageSeparator
 from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions.config_options import SessionOptions
+from cantrip_acp.acp.sessions.factory import permission_change
 from cantrip_acp.acp.sessions.prompt_queue import PromptQueue
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params
 from cantrip_acp.crystals.http_clients import prepare_in_background
@@ -32,13 +36,14 @@ from cantrip_acp.text.logs import logger
 from cantrip_acp.text.redaction import beginning
 from cantrip_acp.types.errors import CantripError, EntityIdle, IntentRequired
 from cantrip_acp.types.events import CastStarted, Steered
-from cantrip_acp.types.records import new_id, now
+from cantrip_acp.types.records import ConfigRecord, new_id, now
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.permissions.interceptor import Permissions, Question
-    from cantrip_acp.acp.sessions.factory import OpenedSession
+    from cantrip_acp.acp.permissions.interceptor import Question
+    from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory
     from cantrip_acp.acp.sessions.prompt_content import Link
-    from cantrip_acp.acp.sessions.session_store import SessionMetadata
+    from cantrip_acp.acp.sessions.session_store import Grant, SessionMetadata
+    from cantrip_acp.acp.sessions.slash_commands import Command
     from cantrip_acp.acp.wire.connection import Connection, Request
     from cantrip_acp.core.casting.cast_stream import CastStream
     from cantrip_acp.core.casting.result import CastResult
@@ -46,8 +51,8 @@ if TYPE_CHECKING:
     from cantrip_acp.core.state import SteeringMessage
     from cantrip_acp.gates.contract import GateSource
     from cantrip_acp.gates.mcp.declaration import McpServer
+    from cantrip_acp.recipes.recipe import Recipe
     from cantrip_acp.types.context_block import ContextBlock
-    from cantrip_acp.types.events import Event
 
 T = TypeVar("T")
 
@@ -70,44 +75,67 @@ class _Steering(Struct, frozen=True):
     message: SteeringMessage | None
 
 
-class Session:
-    """One session. ``trace`` is the trace from ``session/new``; prompts without a trace use it.
-
-    ``before_cast`` is called before each cast. It applies pending options, and returns context for the entity.
-    ``after_prompt`` is called after each prompt, and ``on_event`` for each event of a cast. ``save`` stores the session's
-    metadata.
+class OpenPrompt:
+    """A prompt and its request. Its session says here what becomes of it. In version 1 the reply says all of it; in version 2
+    the client is told (`acp.v2.client`). ``params`` change if the user edits it while it waits.
     """
 
+    def __init__(self, params: acp.Prompt, request: Request) -> None:
+        self.params = params
+        self.request = request
+
+    def begin(self) -> None:
+        """The session works on it from now on."""
+
+    def cast_started(self, cast_id: str) -> None:
+        """A cast with its text has started."""
+
+    def delivered(self, message_id: str) -> None:
+        """The entity got it while another prompt runs. The update with its text follows (`types.events.Steered`)."""
+
+    def answered_beside(self) -> None:
+        """It is a command that is answered while another prompt runs."""
+
+
+class Agent(Protocol):
+    """What a session needs of the agent of its connection (`acp.sessions.agent`)."""
+
+    connection: Connection
+    client: acp.ClientAbilities
+    factory: SessionFactory
+
+    async def fork_to_disk(self, source: Session, turn_id: str) -> str: ...
+
+
+class Session:
+    """One session. Its permissions exist before its entity, which needs them: `begin_with` gives it the entity.
+
+    ``trace`` is the trace from ``session/new``; prompts without a trace use it. ``sources`` are the MCP servers that the client
+    named in addition to those of the recipe.
+    """
+
+    opened: OpenedSession
+    metadata: SessionMetadata
+    entity: Entity
+
     def __init__(
-        self,
-        opened: OpenedSession,
-        permissions: Permissions,
-        connection: Connection,
-        client: acp.ClientAbilities,
-        trace: tracing.Trace | None,
-        save: Callable[[], None] = lambda: None,
+        self, agent: Agent, session_id: str, trace: tracing.Trace | None, sources: Sequence[GateSource] = ()
     ) -> None:
-        self.opened = opened
-        self.permissions = permissions
-        self.client = client
+        self.id = session_id
+        self.client = agent.client
+        self.connection = agent.connection
         self.trace = trace
-        self.connection = connection
-        self.translator = Translator(client, opened.metadata.id)
-        self.before_cast: Callable[[Session], Awaitable[Sequence[ContextBlock]]] | None = None
-        self.after_prompt: Callable[[Session], None] | None = None
-        self.set_mode: Callable[[Session, str], None] | None = None
-        """Sets the mode of the session, and tells the client."""
-        self.queue = PromptQueue(self, save)
-        self.on_event: Callable[[Event], None] | None = None
-        self.sources: Sequence[GateSource] = ()
-        """The MCP servers that the client named in addition to those of the recipe."""
-        self.pending: dict[str, str] = {}
-        """Options that apply from the next prompt on: option and value."""
+        self.sources = sources
+        self._agent = agent
+        self.translator = Translator(agent.client, session_id)
+        self.permissions = Permissions(self.ask, self._remember, GateRouter(self), self._without_checkpoints)
+        self.options = SessionOptions(self, agent.factory)
+        self.queue = PromptQueue(self)
         self.entity_notes: list[str] = []
         """Notes for the entity. They are sent before its next intent."""
         self._sent_notes: list[str] = []
         """Notes that were sent before the last intent."""
-        self.next_context: list[ContextBlock] = list(opened.context)
+        self.next_context: list[ContextBlock] = []
         """What the entity reads before the next intent: given when the session was opened, or of a command of the user."""
         self.user_notes: list[str] = []
         """Notes for the user. They are shown after the reply that opens the session."""
@@ -131,25 +159,132 @@ class Session:
         """The result of the last cast."""
         self._steering: list[_Steering] = []
         """Messages for the running prompt."""
+        self._continues = False
+        """Whether the cast goes on without a new message."""
         self._late = False
         """Whether the intent of the next cast is a message that came too late for the last query."""
+        self._prompt: OpenPrompt | None = None
+        """The prompt that runs, or ran last."""
         self._ended = anyio.Event()
         self._closed = anyio.Event()
         self._cancellable_waits: set[anyio.CancelScope] = set()
         self._new_output = anyio.Event()
         self._separator = MessageSeparator()
 
-    @property
-    def metadata(self) -> SessionMetadata:
-        return self.opened.metadata
+    def begin_with(self, opened: OpenedSession, meta: Any = None) -> None:
+        """Begin with an entity that was opened with the `permissions` of this session. ``meta`` is ``_meta`` of the request."""
+        self.opened, self.metadata = opened, opened.metadata
+        self._names_requests = self.client.request_ids or (isinstance(meta, dict) and bool(meta.get(acp.REQUEST_EDGES)))
+        self.next_context = list(opened.context)
+        self.use_entity(opened.entity, opened.recipe)
+        self.permissions.mode, self.permissions.granted = self.metadata.mode, list(self.metadata.granted)
+        if self.metadata.queued:
+            texts = "\n".join(f"- {text}" for text in self.metadata.queued)
+            self.user_notes.append(f"These prompts were waiting when the agent ended, and never started:\n{texts}")
+            self.metadata.queued = []
+            self.save()
+        if opened.mode_reason:
+            self.user_notes.append(
+                f"This session asks before each change and each command, because {opened.mode_reason}."
+            )
 
-    @property
-    def id(self) -> str:
-        return self.opened.metadata.id
+    def use_entity(self, entity: Entity, recipe: Recipe | None) -> None:
+        """Go on with another entity, which continues from the turns of the one before."""
+        self.entity = self.opened.entity = entity
+        self.opened.recipe = recipe
+        if self._names_requests:
+            entity.name_requests()
 
-    @property
-    def entity(self) -> Entity:
-        return self.opened.entity
+    def save(self) -> None:
+        """Store the session's metadata. A failure is only logged (`SessionFactory.try_save_metadata`)."""
+        self._agent.factory.try_save_metadata(self.opened)
+
+    def state(self, *, session_id: str | None = None) -> acp.SessionState:
+        """The state of the session for a reply. Pass ``session_id`` if the client does not know the id yet."""
+        from cantrip_acp.acp.permissions.allowed import allowed_of
+
+        entity, opened = self.entity, self.opened
+        about: dict[str, Any] = {
+            "cantrip": {
+                "recipe": entity.cantrip.name,
+                "entity_id": entity.id,
+                "loom": entity.loom.location,
+                "allowed": allowed_of(entity.cantrip, entity.circle).record(),
+                **({"turns": opened.turns, "state": opened.restored_state} if opened.turns else {}),
+                **({"forkedFrom": self.metadata.forked_from} if self.metadata.forked_from is not None else {}),
+            }
+        }
+        if self.trace is not None:
+            about["cantrip_trace_id"] = self.trace.trace_id
+        return acp.SessionState(
+            session_id=session_id,
+            modes=modes.state(self.metadata.mode),
+            config_options=self.options.listed(),
+            models=self.options.models(),
+            meta=about,
+        )
+
+    def after_reply(self, request: Request, *, before_reply: bool = False) -> None:
+        """Schedule the work that follows the reply to a request that opens the session. The reply does not wait for it.
+
+        With ``before_reply`` the list of slash commands is sent before the reply, because the reply to ``session/load``
+        must come after all updates (ACP, Session Setup).
+        """
+        if before_reply:
+            self._send_commands()
+        else:
+            # In a task, because its imports would delay the reply that was queued.
+            request.after.append(lambda: self.connection.start_task(self._send_commands_later))
+        request.after.append(lambda: self.connection.start_task(self.warm))
+        if self._agent.factory.finds_servers:
+            request.after.append(lambda: self.connection.start_task(self.options.look_for_local_servers))
+
+    async def _send_commands_later(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        self._send_commands()
+
+    def _send_commands(self) -> None:
+        from cantrip_acp.acp.sessions import slash_commands
+
+        self.send_now(slash_commands.commands_update())
+
+    # --- prompts -----------------------------------------------------------------------------------------------------
+
+    def prompt(self, prompt: OpenPrompt) -> Awaitable[acp.PromptResult]:
+        """Mark the session as busy with a prompt, and return the work of the prompt. A prompt during another one waits in the
+        queue if the client asks for that."""
+        if self.running and (command := _queue_command(prompt.params)) is not None:
+            prompt.answered_beside()
+            return self._run_command(*command)
+        if self.running and (self.client.queues_prompts or acp.asks_for_queue(prompt.params.meta)):
+            return self.queue.add(prompt)
+        return self.start(prompt)
+
+    def start(self, prompt: OpenPrompt) -> Awaitable[acp.PromptResult]:
+        """Mark the session as busy with a prompt, which may have waited, and return its work."""
+        from cantrip_acp.acp.sessions.prompt_content import read_request
+
+        asked = read_request(prompt.params, self.trace, self.id)
+        command = None
+        if asked.intent is not None and asked.intent.lstrip().startswith("/"):
+            from cantrip_acp.acp.sessions import slash_commands
+
+            command = slash_commands.parse_command(asked.intent)
+        self.begin(prompt.request)
+        self._prompt = prompt
+        prompt.begin()
+        self.in_use_by_client = True
+        if command is not None:
+            return self.run(self._run_command(*command), asked.trace)
+        return self.run(self.cast(asked.intent, asked.context, asked.trace), asked.trace)
+
+    async def _run_command(self, command: Command, rest: str) -> acp.PromptResult:
+        from cantrip_acp.acp.sessions import slash_commands
+
+        text = await slash_commands.run_command(self, command, rest, self._agent.fork_to_disk)
+        if text:
+            self.send_now(acp.AgentMessageChunk(acp.TextContent(text), f"{new_id('m')}:command"))
+        return acp.PromptResult("end_turn", {"cantrip": {"command": command.name}})
 
     def begin(self, request: Request) -> None:
         """Mark the session as busy with a prompt. Raises `RpcError` if a prompt runs, or if the session is being loaded or
@@ -163,7 +298,7 @@ class Session:
         self.running = True
         self.opened.history = None
         self._cancelled, self._answer, self._late = False, None, False
-        self._separator.begin()
+        self._separator.last.clear()
         self._ended = anyio.Event()
         request.on_cancel = self.cancel
 
@@ -195,8 +330,9 @@ class Session:
             self._ended.set()
             if self._close_loom_at_end:
                 self.opened.release()
-            elif self.after_prompt is not None:
-                self.after_prompt(self)
+            elif not self.closing:
+                # The title, and the time of the last activity.
+                self.save()
             self.queue.prompt_ended(result, error)
 
     async def _run(self, work: Awaitable[acp.PromptResult], trace_id: str) -> acp.PromptResult:
@@ -250,7 +386,7 @@ class Session:
 
         answer, self._answer = self._answer, None
         plan = plan_in(answer) if self.metadata.mode == modes.PLAN and not self._was_cancelled() else None
-        if plan is None or self.set_mode is None:
+        if plan is None:
             return None
         call_id, decision = new_id("plan"), None
         with anyio.CancelScope() as scope:
@@ -273,7 +409,7 @@ class Session:
         if decision is None or self._was_cancelled():
             return None
         if decision.mode is not None:
-            self.set_mode(self, decision.mode)
+            self._change_mode(decision.mode)
         if decision.intent is not None and self.client.turns:
             said = shown_intent(decision.intent, plan)
             self.send_now(acp.UserMessageChunk(acp.TextContent(said), f"{call_id}:intent"))
@@ -371,7 +507,7 @@ class Session:
         if self.running or self._replaying:
             raise session_busy(self.id)
         self._replaying, self._cancelled = True, False
-        self._separator.begin()
+        self._separator.last.clear()
         try:
             async with self.loom_read:
                 updates = () if self.closing else await anyio.to_thread.run_sync(self._history_updates, loaded_updates)
@@ -423,14 +559,14 @@ class Session:
             ((*self.next_context, *read), []) if intent is not None else (read, self.next_context)
         )
         self._sent_notes = list(self.entity_notes)
-        if self.before_cast is not None:
-            context = (*context, *await self.before_cast(self))
-        await self.install_servers()
-        if self._was_cancelled():
+        self._continues = intent is None
+        context = (*context, *await self.options.before_cast())
+        if not self.entity.connected:
+            await self.install_servers()
+        if self._cancelled:
             return acp.PromptResult("cancelled")
         options: dict[str, Any] = {"trace": trace}
         if intent is not None:
-            self._update_title(intent)
             self.permissions.hosts.add_from_text(intent)
             options["context"] = context
         try:
@@ -468,13 +604,13 @@ class Session:
         when = self.entity.loom.turn(last).metadata.timestamp if last else None
         return acp.SessionInfoChanged(self.metadata.title, when)
 
-    def _update_title(self, intent: str) -> None:
+    def _update_title(self, started: CastStarted) -> None:
         """Set the session's title if it has none, or if the present title is only a greeting."""
         from cantrip_acp.acp.sessions.title import better_title
 
         title = None
-        if not self.metadata.title_chosen:
-            title = better_title(self.metadata.title, intent)
+        if not self.metadata.title_chosen and not self._continues:
+            title = better_title(self.metadata.title, started.intent)
         if title is not None:
             self.metadata.title = title
             self.send_now(acp.SessionInfoChanged(title, now()))
@@ -501,9 +637,9 @@ class Session:
 
     def _servers_to_install(self) -> list[McpServer]:
         """The MCP servers that must be installed before the entity connects to them. None after it has connected."""
-        unopened = [source for source, opened in self.entity.sources if opened is None]
-        if not unopened:
+        if self.entity.connected:
             return []
+        unopened = [source for source, opened in self.entity.sources if opened is None]
         from cantrip_acp.gates.mcp.servers import to_install
 
         return to_install(unopened, self.entity.circle)
@@ -536,6 +672,32 @@ class Session:
     def _was_cancelled(self) -> bool:
         """Whether the prompt was cancelled. This may change at every ``await``."""
         return self._cancelled
+
+    # --- permissions -------------------------------------------------------------------------------------------------
+
+    def _remember(self, granted: Grant) -> None:
+        self.metadata.granted.append(granted)
+        changes = {"permission": permission_change(granted)}
+        self.entity.loom.append(ConfigRecord(new_id("g"), self.entity.id, changes, now()))
+        self._agent.factory.save_metadata(self.opened)
+
+    def _change_mode(self, mode: str) -> None:
+        """Set the mode when the client has not asked for it, and tell the client: as the mode, and as an option."""
+        try:
+            self.options.set_mode(mode)
+        finally:
+            self.send_now(acp.CurrentMode(self.metadata.mode))
+            self.send_now(acp.ConfigOptionsChanged(self.options.listed()))
+
+    def _without_checkpoints(self, why: str) -> None:
+        """No files can be kept, so nothing could be undone: ask again before each change, and tell the user."""
+        note = f"Changes of files cannot be undone in this session: {why}."
+        if self.metadata.mode == modes.SANDBOXED and not self.mode_chosen:
+            with suppress(RpcError):
+                # A stricter mode applies even if it cannot be recorded.
+                self._change_mode(modes.FALLBACK)
+            note += " It now asks before each change and each command."
+        self.send_now(notice(note, self.client))
 
     async def ask(self, question: Question) -> Decision:
         """Ask the user for a permission, after all earlier updates were sent (`permissions.request`)."""
@@ -576,8 +738,9 @@ class Session:
                     self.queue.note_delivered()
                 if isinstance(event, CastStarted):
                     self._show_late(event)
-                if self.on_event is not None:
-                    self.on_event(event)
+                    self._update_title(event)
+                    if self._prompt is not None:
+                        self._prompt.cast_started(event.cast_id)
                 updates = translator.translate(event)
                 if translator.dirty:
                     self._new_output.set()
@@ -610,3 +773,15 @@ def _prompt_meta(result: CastResult, turn: str) -> dict[str, Any]:
             "loom": result.loom,
         },
     }
+
+
+def _queue_command(params: acp.Prompt) -> tuple[Command, str] | None:
+    """The slash command for the queue, which works while a prompt runs. None for any other prompt."""
+    first = params.prompt[0] if params.prompt else None
+    if not isinstance(first, acp.Text) or not first.text.lstrip().startswith("/queue"):
+        return None
+    from cantrip_acp.acp.sessions import slash_commands
+    from cantrip_acp.acp.sessions.prompt_content import read_prompt
+
+    found = slash_commands.parse_command(read_prompt(params.prompt)[0])
+    return found if found is not None and found[0].name == slash_commands.QUEUE else None

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
@@ -25,12 +25,12 @@ from cantrip_acp.types.records import ConfigRecord, new_id, now
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cantrip_acp.acp.sessions.session import Session
+    from cantrip_acp.acp.sessions.open_session import OpenSession
 
 QUEUE = "queue"
 """The command that also works while a prompt runs."""
 
-MakeFork = Callable[["Session", str], Awaitable[str]]
+MakeFork = Callable[[Any, str], Awaitable[str]]
 """Makes a fork of a session from a turn id. Returns the id of the new session."""
 
 
@@ -45,7 +45,7 @@ class Command:
 
     name: str
     description: str
-    run: Callable[[Session, str, MakeFork], Awaitable[str]]
+    run: Callable[[OpenSession, str, MakeFork], Awaitable[str]]
     hint: str | None = None
 
 
@@ -70,7 +70,7 @@ def parse_command(text: str) -> tuple[Command, str] | None:
 def _unknown(name: str, near: str) -> Command:
     """A command that answers a mistyped name or the command of another agent, so that it costs no query."""
 
-    async def run(session: Session, rest: str, forker: MakeFork) -> str:
+    async def run(session: OpenSession, rest: str, forker: MakeFork) -> str:
         return f"There is no command `/{name}`; did you mean `/{near}`? `/help` lists them all."
 
     return Command(name, "", run)
@@ -86,7 +86,7 @@ def commands_update() -> acp.AvailableCommands:
     )
 
 
-async def run_command(session: Session, command: Command, rest: str, forker: MakeFork) -> str:
+async def run_command(session: OpenSession, command: Command, rest: str, forker: MakeFork) -> str:
     """Run a command and return its answer as Markdown. A failure is an answer too."""
     try:
         return await command.run(session, rest, forker)
@@ -99,7 +99,7 @@ async def run_command(session: Session, command: Command, rest: str, forker: Mak
 # --- the commands ------------------------------------------------------------------------------------------------------
 
 
-async def _loom(session: Session, rest: str, forker: MakeFork) -> str:
+async def _loom(session: OpenSession, rest: str, forker: MakeFork) -> str:
     entity = session.entity
     where = entity.loom.location or "in memory; it is lost when the session is closed"
     turns = await anyio.to_thread.run_sync(_turn_rows, session)
@@ -115,7 +115,7 @@ async def _loom(session: Session, rest: str, forker: MakeFork) -> str:
     return "\n".join(lines)
 
 
-def _turn_rows(session: Session) -> list[tuple[int, str, str]]:
+def _turn_rows(session: OpenSession) -> list[tuple[int, str, str]]:
     entity = session.entity
     if not entity.last_turn or entity.last_turn not in entity.loom:
         return []
@@ -127,7 +127,7 @@ def _turn_rows(session: Session) -> list[tuple[int, str, str]]:
     return rows
 
 
-async def _fork(session: Session, rest: str, forker: MakeFork) -> str:
+async def _fork(session: OpenSession, rest: str, forker: MakeFork) -> str:
     words = rest.split()
     restores = "--restore" in words
     turn_id = await _resolve_turn(session, " ".join(word for word in words if word != "--restore"))
@@ -149,7 +149,7 @@ async def _fork(session: Session, rest: str, forker: MakeFork) -> str:
     )
 
 
-async def _resolve_turn(session: Session, text: str) -> str:
+async def _resolve_turn(session: OpenSession, text: str) -> str:
     """The id of the turn that ``text`` names by number or id, or of the last turn if ``text`` is empty."""
     from cantrip_acp.loom.query.history import named_turn
 
@@ -167,7 +167,7 @@ async def _resolve_turn(session: Session, text: str) -> str:
     return found
 
 
-async def _fold(session: Session, rest: str, forker: MakeFork) -> str:
+async def _fold(session: OpenSession, rest: str, forker: MakeFork) -> str:
     from cantrip_acp.core.folding.apply import fold_now
 
     if rest and not rest.isdecimal():
@@ -186,7 +186,7 @@ async def _fold(session: Session, rest: str, forker: MakeFork) -> str:
     )
 
 
-async def _reward(session: Session, rest: str, forker: MakeFork) -> str:
+async def _reward(session: OpenSession, rest: str, forker: MakeFork) -> str:
     words = shlex.split(rest) if rest.count('"') % 2 == 0 and rest.count("'") % 2 == 0 else rest.split()
     try:
         value = float(words[0])
@@ -202,7 +202,7 @@ async def _reward(session: Session, rest: str, forker: MakeFork) -> str:
     return f"Turn `{turn_id}` has the reward {value:g}."
 
 
-async def _wards(session: Session, rest: str, forker: MakeFork) -> str:
+async def _wards(session: OpenSession, rest: str, forker: MakeFork) -> str:
     granted = session.permissions.granted
     if rest:
         if rest.lower() != "forget":
@@ -244,7 +244,7 @@ def _value(value: object) -> str:
     return f"`{value}`"
 
 
-async def _cost(session: Session, rest: str, forker: MakeFork) -> str:
+async def _cost(session: OpenSession, rest: str, forker: MakeFork) -> str:
     usage = session.entity.usage
     window = session.entity.crystal.context_window
     tokens = session.entity.context.tokens
@@ -252,7 +252,7 @@ async def _cost(session: Session, rest: str, forker: MakeFork) -> str:
     return f"Used so far: {', '.join(usage.words()) or 'nothing'}.\n\nThe context holds {context}."
 
 
-async def _recipe(session: Session, rest: str, forker: MakeFork) -> str:
+async def _recipe(session: OpenSession, rest: str, forker: MakeFork) -> str:
     entity, recipe = session.entity, session.opened.recipe
     gates = ", ".join(f"`{name}`" for name in entity.circle.gates)
     source = (
@@ -265,7 +265,7 @@ async def _recipe(session: Session, rest: str, forker: MakeFork) -> str:
     )
 
 
-async def _export(session: Session, rest: str, forker: MakeFork) -> str:
+async def _export(session: OpenSession, rest: str, forker: MakeFork) -> str:
     from cantrip_acp.core import exports
 
     words = rest.split()
@@ -297,15 +297,15 @@ async def _export(session: Session, rest: str, forker: MakeFork) -> str:
     )
 
 
-async def _undo(session: Session, rest: str, forker: MakeFork) -> str:
+async def _undo(session: OpenSession, rest: str, forker: MakeFork) -> str:
     return await file_commands.undo_command(session, rest)
 
 
-async def _redo(session: Session, rest: str, forker: MakeFork) -> str:
+async def _redo(session: OpenSession, rest: str, forker: MakeFork) -> str:
     return await file_commands.redo_command(session, rest)
 
 
-async def _restore(session: Session, rest: str, forker: MakeFork) -> str:
+async def _restore(session: OpenSession, rest: str, forker: MakeFork) -> str:
     words = [word for word in rest.split() if word != "--force"]
     if len(words) != 1:
         raise UsageError(
@@ -315,23 +315,23 @@ async def _restore(session: Session, rest: str, forker: MakeFork) -> str:
     return await file_commands.restore_command(session, words[0], turn_id, force="--force" in rest.split())
 
 
-async def _changes(session: Session, rest: str, forker: MakeFork) -> str:
+async def _changes(session: OpenSession, rest: str, forker: MakeFork) -> str:
     return await file_commands.changes_command(session, rest)
 
 
-async def _context(session: Session, rest: str, forker: MakeFork) -> str:
+async def _context(session: OpenSession, rest: str, forker: MakeFork) -> str:
     return await knowledge_commands.context(session, rest)
 
 
-async def _scope(session: Session, rest: str, forker: MakeFork) -> str:
+async def _scope(session: OpenSession, rest: str, forker: MakeFork) -> str:
     return await knowledge_commands.scope(session, rest)
 
 
-async def _remember(session: Session, rest: str, forker: MakeFork) -> str:
+async def _remember(session: OpenSession, rest: str, forker: MakeFork) -> str:
     return await knowledge_commands.remember(session, rest)
 
 
-async def _run(session: Session, rest: str, forker: MakeFork) -> str:
+async def _run(session: OpenSession, rest: str, forker: MakeFork) -> str:
     if not rest:
         raise UsageError("Write a command, such as /run ls -l.")
     from cantrip_acp.acp.sessions import user_shell
@@ -339,7 +339,7 @@ async def _run(session: Session, rest: str, forker: MakeFork) -> str:
     return await user_shell.run_command(session, rest)
 
 
-async def _queue(session: Session, rest: str, forker: MakeFork) -> str:
+async def _queue(session: OpenSession, rest: str, forker: MakeFork) -> str:
     queue = session.queue
     waiting = queue.state().prompts
     try:
@@ -355,7 +355,7 @@ async def _queue(session: Session, rest: str, forker: MakeFork) -> str:
     return queue_text([(each.text, each.sending) for each in queue.state().prompts])
 
 
-async def _help(session: Session, rest: str, forker: MakeFork) -> str:
+async def _help(session: OpenSession, rest: str, forker: MakeFork) -> str:
     rows = "\n".join(f"- `/{c.name}{f' {c.hint}' if c.hint else ''}`: {c.description}" for c in COMMANDS.values())
     return f"{rows}\n\nAny other text is a prompt for the agent."
 

@@ -11,7 +11,7 @@ import msgspec
 from cantrip_acp.types.records import Output
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.sessions.session import Session
+    from cantrip_acp.acp.sessions.open_session import OpenSession
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.gates.ports import ProgramReport
     from cantrip_acp.gates.wards import Wards
@@ -73,7 +73,7 @@ class TurnWithoutEntity:
 class _ShownTurn(TurnWithoutEntity):
     """Shows what the program does, as a command of the entity is shown."""
 
-    def __init__(self, circle: Circle, session: Session) -> None:
+    def __init__(self, circle: Circle, session: OpenSession) -> None:
         super().__init__(circle)
         self.listening = True
         self.begun = False
@@ -90,7 +90,7 @@ class _ShownTurn(TurnWithoutEntity):
         self.partial = output, report
 
 
-async def run_command(session: Session, command: str) -> str:
+async def run_command(session: OpenSession, command: str) -> str:
     """Run a command of the user where commands of the entity run: with the same wards, which the mode may have narrowed, the
     same folders and the same network, and without gates. The entity reads its output before the next intent.
 

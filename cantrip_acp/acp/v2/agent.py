@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.initialize import initialize_result
-from cantrip_acp.acp.v2.client import Client, OpenPrompt
+from cantrip_acp.acp.sessions.session_methods import cancel_tool_call, set_option
+from cantrip_acp.acp.v2.client import Client, ToldPrompt
 from cantrip_acp.acp.v2.initialize import VERSION, result_of_v1, v1_capabilities
 from cantrip_acp.acp.v2.render import option
 from cantrip_acp.acp.wire.connection import Method, Request
@@ -17,13 +18,11 @@ from cantrip_acp.acp.wire.jsonrpc import (
     RpcError,
     invalid_params,
 )
-from cantrip_acp.types.events import CastStarted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from cantrip_acp.acp.sessions.handlers import Sessions
-    from cantrip_acp.acp.wire.connection import Connection
+    from cantrip_acp.acp.sessions.agent import Agent
 
 
 class Resume(acp.LoadSession, kw_only=True):
@@ -35,15 +34,9 @@ class Resume(acp.LoadSession, kw_only=True):
 class AgentV2:
     """The agent of a connection that speaks version 2."""
 
-    def __init__(self, sessions: Sessions, connection: Connection, *, shows_queue: bool) -> None:
-        self._sessions = sessions
-        self._client = Client(connection, shows_queue=shows_queue)
-        # Sessions use it as a connection. It passes on what it does not change.
-        sessions.context.connection = cast("Connection", self._client)
-        sessions.context.on_event = self._on_event
-        sessions.context.on_begin = self._client.begin
-        sessions.context.on_queue_command = self._client.insert_beside
-        sessions.context.on_delivered = self._client.delivered
+    def __init__(self, agent: Agent, client: Client) -> None:
+        self._agent = agent
+        self._client = client
 
     def methods(self) -> dict[str, Method]:
         """The methods that differ from those of version 1. `server` adds those that are the same in both."""
@@ -55,7 +48,7 @@ class AgentV2:
             "session/close": Method(acp.SessionParams, self._close),
             "session/set_config_option": Method(acp.SetConfigOption, self._set_option),
             "session/prompt": Method(acp.Prompt, self._prompt),
-            "tool_call/cancel": Method(acp.CancelToolCall, self._sessions.cancel_tool_call),
+            "tool_call/cancel": Method(acp.CancelToolCall, self._agent.of_session(cancel_tool_call)),
             "_session/steering": Method(acp.Prompt, self._steer),
         }
 
@@ -67,23 +60,23 @@ class AgentV2:
     # --- sessions ----------------------------------------------------------------------------------------------------
 
     async def _new(self, params: acp.NewSession, request: Request) -> dict[str, Any]:
-        return _reply(await self._sessions.new(params, request))
+        return _reply(await self._agent.new(params, request))
 
     async def _fork(self, params: acp.LoadSession, request: Request) -> dict[str, Any]:
-        return _reply(await self._sessions.fork(params, request))
+        return _reply(await self._agent.fork(params, request))
 
     async def _resume(self, params: Resume, request: Request) -> dict[str, Any]:
         start = params.replay_from
         if start is not None and not (isinstance(start, dict) and start.get("type") == "start"):
             raise invalid_params('must be {"type": "start"}', "replayFrom")
-        work = self._sessions.load if start is not None else self._sessions.resume
+        work = self._agent.load if start is not None else self._agent.resume
         found = await work(params, request)
         self._client.idle(params.session_id)
         return _reply(found)
 
     async def _close(self, params: acp.SessionParams, request: Request) -> dict[str, Any]:
         try:
-            await self._sessions.close(params, request)
+            await self._agent.close(params, request)
         except RpcError as problem:
             # Closing a session that is not open is no error in version 2.
             if problem.code != RESOURCE_NOT_FOUND:
@@ -94,7 +87,7 @@ class AgentV2:
     async def _set_option(self, params: acp.SetConfigOption, request: Request) -> dict[str, Any]:
         if params.type not in ("id", "boolean") or isinstance(params.value, bool) is not (params.type == "boolean"):
             raise invalid_params("must be a value of its type, id or boolean", "value")
-        found = await self._sessions.set_option(params, request)
+        found = await set_option(self._agent.sessions.session(params.session_id), params, request)
         return {"configOptions": [option(each) for each in found.config_options]}
 
     # --- prompts -----------------------------------------------------------------------------------------------------
@@ -108,7 +101,7 @@ class AgentV2:
             raise invalid_params("must not be empty", "prompt")
         prompt = self._client.add(params, request)
         try:
-            work = self._sessions.prompt(params, request)
+            work = self._agent.prompt(params, request, prompt)
         except RpcError:
             self._client.remove(prompt)
             raise
@@ -117,19 +110,13 @@ class AgentV2:
 
     async def _steer(self, params: acp.Prompt, request: Request) -> dict[str, Any]:
         """A message that starts a prompt is inserted, and ends with a state, like one of ``session/prompt``."""
-        return await self._sessions.steer(params, request, self._prompt)
+        return await self._agent.steer(params, request, self._prompt)
 
-    async def _inserted(self, prompt: OpenPrompt) -> dict[str, Any]:
+    async def _inserted(self, prompt: ToldPrompt) -> dict[str, Any]:
         await prompt.answerable.wait()
         if prompt.message_id is None:
             raise prompt.error or RpcError(REQUEST_CANCELLED, "Request cancelled")
         return {"messageId": prompt.message_id}
-
-    def _on_event(self, session_id: str, event: object) -> None:
-        prompt = self._client.running(session_id)
-        if isinstance(event, CastStarted) and prompt is not None:
-            # The same id as in the history (`render.loaded_session`).
-            self._client.insert(prompt, f"{event.cast_id}:intent")
 
 
 def _reply(state: acp.SessionState) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import anyio
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.sessions.prompt_queue import QUEUE_CHANGED
+from cantrip_acp.acp.sessions.session import OpenPrompt
 from cantrip_acp.acp.v2.render import content_blocks, permission_request, render
 from cantrip_acp.acp.wire.jsonrpc import ErrorObject, RpcError
 from cantrip_acp.types.records import new_id
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection, Request
 
 
-class OpenPrompt:
-    """A prompt that waits or runs. ``message_id`` is set when its message was inserted."""
+class ToldPrompt(OpenPrompt):
+    """A prompt that waits or runs, and of which the client is told. ``message_id`` is set when its message was inserted."""
 
-    def __init__(self, params: acp.Prompt, request: Request) -> None:
-        self.params = params
-        self.request = request
+    def __init__(self, params: acp.Prompt, request: Request, client: Client) -> None:
+        super().__init__(params, request)
+        self._client = client
         self.begun = False
         """Whether it runs or has run. One that was sent into the running prompt never does."""
         self.message_id: str | None = None
@@ -37,6 +38,21 @@ class OpenPrompt:
         self.questions = 0
         """The number of questions that the user has not answered."""
 
+    def begin(self) -> None:
+        self.begun = True
+        self._client.sort(self)
+
+    def cast_started(self, cast_id: str) -> None:
+        # The same id as in the history (`render.loaded_session`).
+        self._client.insert(self, f"{cast_id}:intent")
+
+    def delivered(self, message_id: str) -> None:
+        self.message_id = message_id
+        self.answerable.set()
+
+    def answered_beside(self) -> None:
+        self._client.insert(self)
+
 
 class Client:
     """What sessions use of a connection, for a client of version 2."""
@@ -45,7 +61,7 @@ class Client:
         """``shows_queue``: the client asks for the prompts that wait (``_cantrip/queue_changed``)."""
         self._connection = connection
         self._shows_queue = shows_queue
-        self._prompts: dict[str, list[OpenPrompt]] = {}
+        self._prompts: dict[str, list[ToldPrompt]] = {}
         """By session id: the prompts that have begun, in that order, and then those that wait."""
         self._children: set[str] = set()
         """The sessions of children."""
@@ -98,51 +114,33 @@ class Client:
 
     # --- prompts -----------------------------------------------------------------------------------------------------
 
-    def running(self, session_id: str) -> OpenPrompt | None:
+    def running(self, session_id: str) -> ToldPrompt | None:
         """The prompt that runs in a session: the first one of those that have begun."""
         return next((each for each in self._prompts.get(session_id, ()) if each.begun), None)
 
-    def add(self, params: acp.Prompt, request: Request) -> OpenPrompt:
+    def add(self, params: acp.Prompt, request: Request) -> ToldPrompt:
         """Add a prompt, which begins at once or waits."""
-        prompt = OpenPrompt(params, request)
+        prompt = ToldPrompt(params, request, self)
         self._prompts.setdefault(params.session_id, []).append(prompt)
         return prompt
 
-    def remove(self, prompt: OpenPrompt) -> None:
+    def remove(self, prompt: ToldPrompt) -> None:
         """Remove a prompt that has ended or was refused."""
         prompts = self._prompts[prompt.params.session_id]
         prompts.remove(prompt)
         if not prompts:
             del self._prompts[prompt.params.session_id]
 
-    def begin(self, params: acp.Prompt, request: Request) -> None:
-        """A prompt runs as soon as the one before it has ended. ``params`` has its content as it was edited last."""
-        prompts = self._prompts.get(params.session_id, [])
-        prompt = next((each for each in prompts if each.request is request), None)
-        if prompt is not None:
-            prompt.params, prompt.begun = params, True
-            # "Send now" changes the order in which prompts begin.
-            prompts.sort(key=lambda each: (not each.begun, each is prompt))
-
-    def insert_beside(self, params: acp.Prompt, request: Request) -> None:
-        """Insert the message of a prompt that is answered while another one runs."""
-        for each in self._prompts.get(params.session_id, ()):
-            if each.request is request:
-                self.insert(each)
-
-    def delivered(self, session_id: str, request: Request, message_id: str) -> None:
-        """The entity got a waiting prompt while another one runs. The update with its text follows (`types.events.Steered`)."""
-        for each in self._prompts.get(session_id, ()):
-            if each.request is request:
-                each.message_id = message_id
-                each.answerable.set()
+    def sort(self, begun: ToldPrompt) -> None:
+        """A prompt runs as soon as the one before it has ended. "Send now" changes the order in which prompts begin."""
+        self._prompts.get(begun.params.session_id, []).sort(key=lambda each: (not each.begun, each is begun))
 
     async def all_ended(self, session_id: str) -> None:
         """Wait until no prompt of a session runs or waits."""
         for prompt in tuple(self._prompts.get(session_id, ())):
             await prompt.ended.wait()
 
-    def insert(self, prompt: OpenPrompt, message_id: str = "") -> None:
+    def insert(self, prompt: ToldPrompt, message_id: str = "") -> None:
         """The message of a prompt is part of the conversation now, with this id or a new one."""
         if prompt.message_id is not None:
             return
@@ -154,7 +152,7 @@ class Client:
         self._send(session_id, {"sessionUpdate": "user_message", "messageId": message_id, "content": content})
         prompt.answerable.set()
 
-    async def run(self, prompt: OpenPrompt, work: Awaitable[acp.PromptResult]) -> None:
+    async def run(self, prompt: ToldPrompt, work: Awaitable[acp.PromptResult]) -> None:
         """Await the work of a prompt, and report its end as a state. If it ends before its message was inserted, its request
         is answered with the error, or as cancelled."""
         session_id = prompt.params.session_id

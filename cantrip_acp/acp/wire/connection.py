@@ -40,9 +40,8 @@ from cantrip_acp.acp.wire.jsonrpc import (
     RpcError,
     TooLong,
     decode_params,
-    member_value,
-    parse_envelope,
     parse_id,
+    parse_message,
 )
 from cantrip_acp.acp.wire.send_queue import HIGH_WATER, ByteSender, SendQueue
 from cantrip_acp.text import codecs
@@ -145,18 +144,15 @@ class Connection:
         *,
         leftover: bytes = b"",
         max_line: int = MAX_LINE,
-        check_request: Callable[[str], None] | None = None,
         masked: bool = False,
     ) -> None:
         """``masked``: known secrets are masked in what is sent, except in requests that act (`_ACTS`).
-        ``leftover`` holds bytes that were already read from the input. ``check_request`` gets the method of each
-        request, and raises `RpcError` if the request is not allowed now."""
+        ``leftover`` holds bytes that were already read from the input. ``methods`` may change while it runs."""
         self._receive = receive
         self._methods = methods
         self._leftover = leftover
         self._splitter = LineSplitter(max_line)
         self._max_line = max_line
-        self._check_request = check_request
         self._send_queue = SendQueue(send)
         self._masked = masked
         self._requests: set[Request] = set()
@@ -314,48 +310,41 @@ class Connection:
             return
         if not line or line.isspace():
             return
-        try:
-            envelope = parse_envelope(line)
-        except RpcError as problem:
-            self._send_error(problem)
+        message = parse_message(line)
+        if message.problem is not None:
+            self._send_error(message.problem, message.id)
             return
-        self._handle_message(envelope)
-
-    def _handle_message(self, envelope: Envelope) -> None:
-        reply_id = NULL_ID
-        is_call = bool(envelope.method)
-        is_answer = not is_call and bool(envelope.result or envelope.error)
+        if not message.envelope.method:
+            self._handle_response(message.envelope)
+            return
+        if not message.envelope.id:
+            self._handle_notification(message.method, message.envelope.params)
+            return
+        name = message.method
         try:
-            if envelope.id:
-                message_id = parse_id(envelope.id)
-                if message_id is None:
-                    raise RpcError(INVALID_REQUEST, "Invalid request: an id is a string, an integer or null")
-                # The id of an answer is an id of this side. An error with that id would look like an answer to a request
-                # of the other side.
-                reply_id = NULL_ID if is_answer else message_id
-            if envelope.jsonrpc != b'"2.0"' and (not envelope.jsonrpc or member_value(envelope.jsonrpc) != "2.0"):
-                raise RpcError(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"')
-            if is_answer:
-                self._handle_response(envelope)
-                return
-            if not is_call:
+            method = self._methods.get(name)
+            if method is None:
+                raise RpcError(METHOD_NOT_FOUND, f"Method not found: {name[:200]}", {"method": name})
+            if method.notification:
                 raise RpcError(
-                    INVALID_REQUEST, "Invalid request: a message has a method, or an id and a result or error"
+                    METHOD_NOT_FOUND,
+                    f"Method not found: {name} is a notification; send it without an id",
+                    {"method": name},
                 )
-            method = member_value(envelope.method)
-            if not isinstance(method, str):
-                raise RpcError(INVALID_REQUEST, "Invalid request: the method must be a string")
-            if bytes(memoryview(envelope.params)[:1]) not in (b"{", b"[", b"n", b""):
-                if not envelope.id:
-                    return
-                raise RpcError(INVALID_REQUEST, "Invalid request: params must be an object")
-        except RpcError as problem:
-            self._send_error(problem, reply_id)
+            if len(self._requests) >= MAX_IN_FLIGHT:
+                raise RpcError(INVALID_REQUEST, f"Invalid request: {MAX_IN_FLIGHT} requests are open already")
+            params = decode_params(message.envelope.params, method.params)
+            request = Request(name, message.id)
+            outcome = method.handler(params, request)
+        except Exception as problem:  # noqa: BLE001 - a fault in a handler is answered, and logged by _as_error
+            self._send_error(self._as_error(problem, name), message.id)
             return
-        if envelope.id:
-            self._start_request(Request(method, reply_id), envelope.params)
+        if hasattr(outcome, "__await__"):
+            assert self._tasks is not None
+            self._requests.add(request)
+            self._tasks.start_soon(self._await_result, request, outcome)
         else:
-            self._handle_notification(method, envelope.params)
+            self._send_result(request, outcome)
 
     def _handle_response(self, envelope: Envelope) -> None:
         message_id = parse_id(envelope.id) if envelope.id else NULL_ID
@@ -409,37 +398,6 @@ class Connection:
             if request.id is not None and request.id.key == wanted.key and not request.cancelled:
                 request.cancel()
 
-    # --- serving -----------------------------------------------------------------------------------------------------
-
-    def _start_request(self, request: Request, params: msgspec.Raw) -> None:
-        """Start a request. An awaitable result runs on its own task."""
-        try:
-            method = self._methods.get(request.method)
-            if method is None:
-                raise RpcError(
-                    METHOD_NOT_FOUND, f"Method not found: {request.method[:200]}", {"method": request.method}
-                )
-            if method.notification:
-                raise RpcError(
-                    METHOD_NOT_FOUND,
-                    f"Method not found: {request.method} is a notification; send it without an id",
-                    {"method": request.method},
-                )
-            if self._check_request is not None:
-                self._check_request(request.method)
-            if len(self._requests) >= MAX_IN_FLIGHT:
-                raise RpcError(INVALID_REQUEST, f"Invalid request: {MAX_IN_FLIGHT} requests are open already")
-            outcome = method.handler(decode_params(params, method.params), request)
-        except Exception as problem:  # noqa: BLE001 - a fault in a handler is answered, and logged by _as_error
-            self._send_error(self._as_error(problem, request), request.id)
-            return
-        if hasattr(outcome, "__await__"):
-            assert self._tasks is not None
-            self._requests.add(request)
-            self._tasks.start_soon(self._await_result, request, outcome)
-        else:
-            self._send_result(request, outcome)
-
     async def _await_result(self, request: Request, outcome: Awaitable[Any]) -> None:
         result = error = None
         try:
@@ -448,7 +406,7 @@ class Connection:
             if request.cancelled or request._scope.cancelled_caught:
                 error = RpcError(REQUEST_CANCELLED, "Request cancelled")
         except Exception as problem:  # noqa: BLE001 - as in _serve
-            error = self._as_error(problem, request)
+            error = self._as_error(problem, request.method)
         finally:
             self._requests.discard(request)
             answered, self._request_done = self._request_done, anyio.Event()
@@ -473,14 +431,14 @@ class Connection:
         raw = (reply_id or NULL_ID).raw
         self._send_queue.put(ErrorReply(raw, ErrorObject.of(error)))
 
-    def _as_error(self, problem: Exception, request: Request) -> RpcError:
+    def _as_error(self, problem: Exception, method: str) -> RpcError:
         if isinstance(problem, RpcError):
             return problem
-        log.error("%s failed", request.method, exc_info=problem)
+        log.error("%s failed", method, exc_info=problem)
         what = type(problem).__name__
         return RpcError(
             INTERNAL_ERROR,
-            f"Internal error: {request.method} failed ({what}); the agent's log says more",
+            f"Internal error: {method} failed ({what}); the agent's log says more",
             {"error": what},
         )
 

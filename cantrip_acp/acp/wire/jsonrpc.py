@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -109,6 +110,7 @@ class Id(msgspec.Struct, frozen=True):
 NULL_ID = Id(Raw(b"null"), ("null", None))
 
 _decode = codecs.json_decoder(Envelope).decode
+_decoder = cache(codecs.json_decoder)
 
 
 def member_value(raw: Raw) -> Any:
@@ -133,7 +135,48 @@ def parse_id(raw: Raw) -> Id | None:
     return None
 
 
-def parse_envelope(line: bytes) -> Envelope:
+class Message(msgspec.Struct):
+    """A received message: a request or notification (``method``), or an answer. ``problem`` says why it is neither; ``id`` is
+    then the one to answer with."""
+
+    envelope: Envelope
+    id: Id = NULL_ID
+    method: str = ""
+    problem: RpcError | None = None
+
+
+def parse_message(line: bytes) -> Message:
+    """Parse the message of a line. Its members are not decoded yet."""
+    message = Message(Envelope())
+    try:
+        envelope = message.envelope = _parse_envelope(line)
+        is_call = bool(envelope.method)
+        is_answer = not is_call and bool(envelope.result or envelope.error)
+        if envelope.id:
+            message_id = parse_id(envelope.id)
+            if message_id is None:
+                raise RpcError(INVALID_REQUEST, "Invalid request: an id is a string, an integer or null")
+            # The id of an answer is an id of this side. An error with that id would look like an answer to a request
+            # of the other side.
+            message.id = NULL_ID if is_answer else message_id
+        if envelope.jsonrpc != b'"2.0"' and (not envelope.jsonrpc or member_value(envelope.jsonrpc) != "2.0"):
+            raise RpcError(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"')
+        if is_answer:
+            return message
+        if not is_call:
+            raise RpcError(INVALID_REQUEST, "Invalid request: a message has a method, or an id and a result or error")
+        method = member_value(envelope.method)
+        if not isinstance(method, str):
+            raise RpcError(INVALID_REQUEST, "Invalid request: the method must be a string")
+        if envelope.id and bytes(memoryview(envelope.params)[:1]) not in (b"{", b"[", b"n", b""):
+            raise RpcError(INVALID_REQUEST, "Invalid request: params must be an object")
+        message.method = method
+    except RpcError as problem:
+        message.problem = problem
+    return message
+
+
+def _parse_envelope(line: bytes) -> Envelope:
     """Parse the message of a line. Raises `RpcError` -32700 for invalid JSON, and -32600 if it is not an object."""
     try:
         line.decode()
@@ -192,7 +235,7 @@ def decode_params(raw: Raw, shape: Any) -> Any:
     if data[:1] == b"[":
         raise invalid_params("must be an object with named members, not an array")
     try:
-        return codecs.json_decoder(shape).decode(data)
+        return _decoder(shape).decode(data)
     except RecursionError:
         raise invalid_params("nested too deeply") from None
     except msgspec.DecodeError as problem:

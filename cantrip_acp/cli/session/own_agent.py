@@ -51,11 +51,11 @@ class OwnAgent(SessionFactory):
 
     async def serve(self, receive: ByteReceiver, send: ByteSender) -> None:
         """Serve ACP on two streams (`acp.client.in_process`)."""
-        from cantrip_acp.acp.server import Agent
+        from cantrip_acp.acp.server import Server
         from cantrip_acp.acp.wire.connection import Connection
 
-        agent = Agent(self)
-        await agent.serve(Connection(receive, send, agent.methods(), check_request=agent.check_request, masked=True))
+        agent = Server(self)
+        await agent.serve(Connection(receive, send, agent.methods(), masked=True))
 
     def make_crystal(self, recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
         if value is None or effort is not None:

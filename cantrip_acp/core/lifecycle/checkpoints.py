@@ -64,8 +64,6 @@ class Checkpoints:
         """The first checkpoint of a fork or a new entity, until one of its turns records it."""
         self.problem: str | None = None
         """Why no files are kept; None while they are."""
-        self.on_problem: Callable[[str], None] | None = None
-        """Called once when it turns out that no files can be kept."""
         self.notes: list[str] = []
         """What the user should know, such as a restore that was completed after a crash."""
 
@@ -202,8 +200,10 @@ class Checkpoints:
         self._close()
         if entity.last_turn:
             entity.loom.append(FilesRecord(new_id("w"), entity.last_turn, entity.id, error=why, timestamp=now()))
-        if self.on_problem is not None:
-            self.on_problem(why)
+        for interceptor in entity.cantrip.interceptors:
+            tell = getattr(interceptor, "without_checkpoints", None)
+            if tell is not None:
+                tell(why)
 
     def _close(self) -> None:
         watcher, self._watcher = self._watcher, None

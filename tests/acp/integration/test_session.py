@@ -47,7 +47,7 @@ def test_a_folder_that_cannot_be_worked_in(start: Start, folder: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not read a folder")
 def test_a_folder_that_this_user_may_not_read(recipe: Callable[..., str], folder: Path, tmp_path: Path) -> None:
-    from cantrip_acp.acp.sessions.handlers import check_folder
+    from cantrip_acp.acp.sessions.request_params import check_folder
     from cantrip_acp.acp.wire.jsonrpc import RpcError
 
     folder.chmod(0o700)
@@ -254,7 +254,7 @@ def test_whatever_is_printed_stays_off_the_protocol(folder: Path, tmp_path: Path
     noisy = tmp_path / "noisy.py"
     noisy.write_text(
         "import ctypes, os, sys, subprocess\n"
-        "from cantrip_acp.acp.sessions import handlers as server\n"
+        "from cantrip_acp.acp.sessions import request_params as server\n"
         "check = server.check_folder\n"
         "def loud(cwd, *place):\n"
         "    print('junk from print')\n"

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.acp.permissions.interceptor import Permissions
 from cantrip_acp.acp.wire.jsonrpc import RESOURCE_NOT_FOUND
 from tests.support.acp_client import RawClient
 
@@ -110,7 +109,9 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
 
     from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
     from cantrip_acp.acp import protocol as acp
+    from cantrip_acp.acp.sessions.factory import OpenedSession
     from cantrip_acp.acp.sessions.session import Session
+    from cantrip_acp.acp.sessions.session_store import SessionMetadata
     from cantrip_acp.telemetry import tracing
     from cantrip_acp.types.errors import LoomError
 
@@ -129,35 +130,22 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
         Hanging([{"content": "x"}]), Call(), Circle(gates=["done"], wards=[{"max_turns": 2}]), loom=loom
     ).invoke()
 
-    class Metadata:
-        id = "sess_x"
-        title = "t"
-        title_chosen = False
-        mode = "ask"
-
-    class Opened:
-        metadata = Metadata()
-        context = ()
-        left = False
-
-        def __init__(self) -> None:
-            self.entity = entity
-
-        def release(self) -> None:
-            self.left = True
-            loom.close()
-
     class Silent:
         congested = False
 
         def notify_now(self, *_: Any) -> None:
             return None
 
-    opened: Any = Opened()
-    connection: Any = Silent()
-    session = Session(opened, None, connection, acp.ClientAbilities.of(None), None)  # type: ignore[arg-type]
+    class Agent:
+        connection = Silent()
+        client = acp.ClientAbilities.of(None)
+        factory = None
 
-    session.permissions = Permissions(None, lambda granted: None)  # type: ignore[arg-type]
+    metadata = SessionMetadata(id="sess_x", cwd=str(tmp_path), entity_id=entity.id, loom=str(path))
+    opened = OpenedSession(metadata, entity, None, tmp_path)
+    agent: Any = Agent()
+    session = Session(agent, "sess_x", None)
+    session.begin_with(opened)
 
     class Request:
         on_cancel = None
@@ -170,11 +158,11 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
         await asked.wait()
         await session.close()
         # As long as the cast may write, the loom is open: nobody else can write to it.
-        assert opened.left == (not late)
+        assert opened.released == (not late)
         if late:
             with pytest.raises(LoomError):
                 Loom.open(path)
         closed.set()
-    assert opened.left
+    assert opened.released
     with Loom.open(path) as again:
         assert [end is not None for _, end in again.casts()] == [True]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from cantrip_acp.acp.client.client import AgentError, Outcome, Session
+from cantrip_acp.acp.client.client import AgentError, AgentRefused, Outcome, Session
 from cantrip_acp.cli import json_errors
 from cantrip_acp.cli.render.display import duration
 from cantrip_acp.cli.render.from_acp import UpdateTranslator, get_int, get_mapping, get_text, usage_of
@@ -45,6 +45,7 @@ class ClientOutput(Protocol):
     def show_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None: ...
     def show_line(self, source: str, line: str) -> None: ...
     def show_note(self, words: str) -> None: ...
+    def show_attached(self, names: Sequence[str]) -> None: ...
     def show_outcome(self, outcome: Outcome, seconds: float) -> None: ...
     def show_error(self, error: Exception) -> None: ...
 
@@ -150,6 +151,9 @@ class ClientText:
         self.renderer.show_note(words, "yellow")
         self.screen.flush()
 
+    def show_attached(self, names: Sequence[str]) -> None:
+        self.show_lines(f"attached {', '.join(names)}")
+
     def show_lines(self, text: str) -> None:
         """Show a remark about what the user typed."""
         for line in text.splitlines():
@@ -196,9 +200,15 @@ class ClientText:
         self._translator.end_turn()
         self.screen.flush()
 
+    def text_of(self, error: Exception) -> str:
+        """An error for people. What our own agent refuses is said without the words of the protocol."""
+        data = error.data if self.own and isinstance(error, AgentRefused) else None
+        about = data if isinstance(data, Mapping) else {}
+        return get_text(about, "details") or get_text(about, "problem") or str(error)
+
     def show_error(self, error: Exception) -> None:
         self.end_turn()
-        self._errors.line((f"cantrip: {error}", "red"))
+        self._errors.line((f"cantrip: {self.text_of(error)}", "red"))
 
 
 class ClientJson:
@@ -253,6 +263,9 @@ class ClientJson:
 
     def show_note(self, words: str) -> None:
         self._print("note", text=words)
+
+    def show_attached(self, names: Sequence[str]) -> None:
+        """Does nothing: the prompt names them."""
 
     def show_outcome(self, outcome: Outcome, seconds: float) -> None:
         self._result(outcome.stop_reason, seconds, usage=outcome.usage or None, meta=outcome.meta or None)

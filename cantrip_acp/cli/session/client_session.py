@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import signal
-import termios
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -33,7 +32,7 @@ from cantrip_acp.acp.client.client import (
 )
 from cantrip_acp.acp.client.in_process import Serve
 from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RESOURCE_NOT_FOUND
-from cantrip_acp.cli.render.client_output import ClientOutput
+from cantrip_acp.cli.render.client_output import ClientOutput, loom_of
 from cantrip_acp.cli.render.from_acp import get_list, get_mapping, get_text
 from cantrip_acp.cli.session.loop_thread import handled_signals
 from cantrip_acp.cli.session.permissions import Policy, choose_option
@@ -81,7 +80,7 @@ class ClientSession:
         self._folder = folder
         self._policy = policy or Policy()
         self._questions = questions
-        self._own = own
+        self.own = own
         self._timeout = timeout
         self._environment = environment
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -93,6 +92,8 @@ class ClientSession:
         self._commands: dict[str, list[tuple[str, str]]] = {}
         self._about: Mapping[str, Any] = {}
         self._cancelling = False
+        self._used = False
+        """Whether the session has a turn."""
         self._thread = threading.get_ident()
         self._waiting = False
         self.steered: Callable[[str], None] = lambda text: None
@@ -116,9 +117,7 @@ class ClientSession:
     def initialize(self, auth: str | None = None) -> Mapping[str, Any]:
         """Initialize the agent and sign in with the method `auth`, if one is named. Returns what the agent says about itself."""
         about: Mapping[str, Any] = self._wait(
-            lambda: self._agent.initialize(
-                forms=self._questions is not None, own=self._own, timeout=self._timeout or 60
-            )
+            lambda: self._agent.initialize(forms=self._questions is not None, own=self.own, timeout=self._timeout or 60)
         )
         if auth is not None:
             self._wait(lambda: self._agent.authenticate(auth, timeout=self._timeout or 300))
@@ -157,10 +156,24 @@ class ClientSession:
         self._output.show_session(self._about, session)
 
     def begin_anew(self) -> None:
-        """Close the session, which the agent may keep, and begin another one."""
-        earlier = self.session.id
-        self._wait(lambda: self._agent.close_session(earlier))
-        self._open_session(None, None)
+        """Close the session, if the agent can do that, and begin another one."""
+        earlier, abilities = self.session.id, get_mapping(self._about, "agentCapabilities")
+        if "close" in get_mapping(abilities, "sessionCapabilities"):
+            self._wait(lambda: self._agent.close_session(earlier))
+        self.reopen()
+
+    def continue_words(self) -> str:
+        """What the user types to continue this session; empty if it has no turn, or if it is not kept."""
+        if not self._used:
+            return ""
+        if self.own:
+            return f"cantrip repl --session {self.session.id}" if loom_of(self.session.meta) else ""
+        return f"/load {self.session.id}" if get_mapping(self._about, "agentCapabilities").get("loadSession") else ""
+
+    @property
+    def asks(self) -> bool:
+        """Whether the user can be asked for permissions."""
+        return self._questions is not None
 
     @property
     def session(self) -> Session:
@@ -240,6 +253,7 @@ class ClientSession:
                 words = _sign_in(str(refused), self._about)
                 raise AgentRefused(words, code=refused.code, data=refused.data) from refused
             raise
+        self._used = wanted is not None
         return self.session
 
     def _last(self) -> str:
@@ -262,6 +276,8 @@ class ClientSession:
 
         session = self.session
         prompt, notes = prompt_blocks(words, session.folder)
+        if attached := dict.fromkeys(each["name"] for each in prompt if "name" in each):
+            self._output.show_attached(list(attached))
         for note in notes:
             self._output.show_note(note)
         started = working_clock()
@@ -284,12 +300,17 @@ class ClientSession:
         outcome: Outcome | AgentError = self._wait(run, may_cancel=True)
         if isinstance(outcome, AgentError):
             raise outcome
+        self._used = self._used or not get_text(get_mapping(outcome.meta, "cantrip"), "command")
         self._output.show_outcome(outcome, working_clock() - started)
         return outcome
 
     async def steer(self, words: str) -> bool:
-        """Give the running turn a message. Returns False if none runs. Call it in the protocol's thread."""
-        return await self._agent.steer(self.session.id, words)
+        """Give the running turn a message. Returns False if none runs, or if the agent takes none. Call it in the protocol's
+        thread."""
+        try:
+            return await self._agent.steer(self.session.id, words)
+        except AgentRefused:
+            return False
 
     def call(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run a coroutine function in the protocol's thread, and show what the agent sends meanwhile."""
@@ -348,11 +369,11 @@ class ClientSession:
             raise Quit(self._leave)
         if not self._interrupts:
             return
-        if not may_cancel or self._interrupts > 1 + self._own:
+        if not may_cancel or self._interrupts > 1 + self.own:
             raise Quit(130)
         if not self._cancelling:
             self._cancelling = True
-            if not self._own:
+            if not self.own:
                 self._output.show_note("cancelling; press Ctrl-C again to quit")
             assert self._session is not None
             self._portal.start_task_soon(self._agent.cancel, self._session.id)
@@ -376,7 +397,7 @@ class ClientSession:
 
     @contextlib.contextmanager
     def keyboard(self) -> Iterator[None]:
-        """While the user types, the terminal shows it, Ctrl-C raises KeyboardInterrupt and the other signals raise Quit."""
+        """While the user types, Ctrl-C raises KeyboardInterrupt and the other signals raise Quit."""
 
         def ended(number: int, frame: FrameType | None) -> None:
             raise Quit(128 + number)
@@ -385,8 +406,7 @@ class ClientSession:
         for number in handled_signals(signal.SIGTERM, signal.SIGHUP):
             before[number] = signal.signal(number, ended)
         try:
-            with echo(True):
-                yield
+            yield
         finally:
             for number, earlier in before.items():
                 signal.signal(number, earlier)
@@ -470,24 +490,6 @@ class _QueueObserver:
 
     async def on_line(self, source: str, line: str) -> None:
         await self._put(lambda: self._output.show_line(source, line))
-
-
-@contextlib.contextmanager
-def echo(on: bool) -> Iterator[None]:
-    """Whether the terminal shows what is typed inside the block. What is typed while a turn runs is not shown in the midst of
-    the output; it waits for the next prompt."""
-    try:
-        before = termios.tcgetattr(0)
-    except termios.error:
-        yield
-        return
-    flags = before[3] | termios.ECHO if on else before[3] & ~termios.ECHO
-    termios.tcsetattr(0, termios.TCSANOW, [*before[:3], flags, *before[4:]])
-    try:
-        yield
-    finally:
-        # Not TCSAFLUSH, which would throw away what was typed.
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
 async def _set(event: anyio.Event) -> None:

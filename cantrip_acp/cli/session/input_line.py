@@ -37,9 +37,12 @@ from prompt_toolkit.keys import Keys
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.shortcuts import PromptSession
 
+from cantrip_acp.cli.errors import INTERRUPTED
 from cantrip_acp.cli.render.terminal import Screen
+from cantrip_acp.cli.session.client_session import Quit
 from cantrip_acp.cli.session.completions import Complete
 from cantrip_acp.cli.session.loop_thread import SIGNALS, handled_signals
+from cantrip_acp.cli.session.typed_lines import ENDS_LATER
 from cantrip_acp.crystals import human
 from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.text.sanitize import clean
@@ -49,6 +52,8 @@ T = TypeVar("T")
 
 _TYPING_S: Final = 0.5
 """A key that comes this soon after the last one is not an answer to a question that has just appeared."""
+_QUICK_S: Final = 0.2
+"""What has ended sooner shows no sign that it works."""
 _FRAME_S: Final = 0.1
 _FRAMES: Final = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "-\\|/")
 
@@ -83,6 +88,8 @@ class InputLine:
         self._kept = Document()
         """What the user was typing when a question took the line."""
         self._last_key = 0.0
+        self._pressed = False
+        """Whether the last key was Ctrl-C on an empty line."""
         self._above: list[str] = []
         """Output that is not printed yet."""
         self._next_live = ""
@@ -93,7 +100,7 @@ class InputLine:
         self._early_shift_tabs = 0
         """How often Shift-Tab was pressed before there was anything to call."""
         self._early_end = False
-        """Whether Ctrl-D was pressed while nothing waited for a line."""
+        """Whether Ctrl-D was pressed while nothing waited for a prompt."""
         self._stop: Callable[[int], None] | None = None
         self._since = 0.0
         self._stopped_by = 0
@@ -109,8 +116,10 @@ class InputLine:
         while not self._stopped_by:
             try:
                 yield self._wait(_Request("intent"))
-            except (EOFError, KeyboardInterrupt):
+            except EOFError:
                 return
+            except KeyboardInterrupt:
+                raise Quit(INTERRUPTED) from None
 
     def when_shift_tab(self, called: Callable[[], None]) -> None:
         """What Shift-Tab calls, in any thread. It is also called for each time that the key was pressed before."""
@@ -285,8 +294,13 @@ class InputLine:
             self._stop(signal.SIGINT)
         elif request is not None and request.kind in ("answer", "key"):
             request.future.set_exception(KeyboardInterrupt())
-        elif self._session is not None:
+        elif self._session is not None and (request is None or self._session.default_buffer.text):
             self._session.default_buffer.reset()
+        elif request is not None and self._pressed:
+            request.future.set_exception(KeyboardInterrupt())
+        else:
+            self._pressed = True
+            self.screen.line(("press Ctrl-C again to quit", "dim"))
 
     def _top(self) -> _Request | None:
         """The request that gets what the user types: the last question, else who waits for a line."""
@@ -333,10 +347,10 @@ class InputLine:
             shown += [*to_formatted_text(ANSI(line)), ("", "\n")]
         if top is not None and top.kind == "key":
             return [*shown, ("", "\n"), ("bold", top.message), ("", "\n"), ("", f"{marks.prompt} ")]
-        if self._stop is not None and (top is None or top.kind == "typed"):
+        seconds = human.working_clock() - self._since
+        if self._stop is not None and seconds > _QUICK_S and (top is None or top.kind == "typed"):
             frames = _FRAMES[0] if marks.prompt == "❯" else _FRAMES[1]
             frame = frames[int(time.monotonic() / _FRAME_S) % len(frames)]
-            seconds = human.working_clock() - self._since
             shown += [("", "\n"), ("ansicyan", frame), ("", f" working {int(seconds)} s {marks.dot} Ctrl-C stops")]
         if top is not None and top.kind == "answer":
             return [*shown, ("", "\n"), ("bold", top.message)]
@@ -344,7 +358,7 @@ class InputLine:
 
     def _submit(self, buffer: Buffer) -> None:
         text, top = buffer.text, self._top()
-        self._last_key = 0.0
+        self._last_key, self._pressed = 0.0, False
         if text.endswith("\\"):
             buffer.delete_before_cursor(1)
             buffer.insert_text("\n")
@@ -385,7 +399,7 @@ class InputLine:
 
         @keys.add("<any>", filter=~asks_for_key)
         def _(event: KeyPressEvent) -> None:
-            self._last_key = time.monotonic()
+            self._last_key, self._pressed = time.monotonic(), False
             event.current_buffer.insert_text(event.data * event.arg)
 
         @keys.add("enter", filter=~asks_for_key)
@@ -421,6 +435,9 @@ class InputLine:
             if top is not None and (top.kind == "key" or not text):
                 if top.kind != "typed":
                     top.future.set_exception(EOFError())
+                elif not self._early_end:
+                    self._early_end = True
+                    self.screen.line((ENDS_LATER, "dim"), indent=2)
             else:
                 event.current_buffer.delete()
 

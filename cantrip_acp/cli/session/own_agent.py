@@ -1,14 +1,13 @@
-"""The agent of `cantrip repl`: it runs in this process, and opens sessions as the command line says.
-
-A session is recorded where the command line says, and is in no list of sessions until it is kept.
-"""
+"""The agent of `cantrip repl`: it runs in this process, and opens sessions as the command line says. A session is in the lists
+of sessions from its first turn on."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 from msgspec.structs import replace as changed
@@ -16,6 +15,7 @@ from msgspec.structs import replace as changed
 from cantrip_acp.acp.sessions.factory import OpenedSession, Recipes, SessionFactory, apply_mode
 from cantrip_acp.acp.sessions.session_store import Grant, SessionMetadata, SessionStore
 from cantrip_acp.cli.session.setup import ContextFiles
+from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.types.errors import CantripError, DefinitionError, LoomLocked
 
 if TYPE_CHECKING:
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session_store import ClientPrompt, ForkedFrom
     from cantrip_acp.acp.wire.connection import ByteReceiver
     from cantrip_acp.acp.wire.send_queue import ByteSender
-    from cantrip_acp.cli.session.setup import OpenedRecipe
+    from cantrip_acp.cli.session.setup import BuiltRecipe
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.gates.contract import GateSource, Interceptor
     from cantrip_acp.gates.web.named_hosts import NamedHosts
-    from cantrip_acp.loom.loom import Loom
     from cantrip_acp.recipes.recipe import Recipe
 
 
@@ -47,7 +46,7 @@ class OwnAgent(SessionFactory):
         self._given = ContextFiles()
         """What the entity reads before the first intent."""
         self._loom_file: str | None = None
-        self._listed: set[str] = set()
+        self._allowed_hosts: list[Grant] = []
 
     async def serve(self, receive: ByteReceiver, send: ByteSender) -> None:
         """Serve ACP on two streams (`acp.client.in_process`)."""
@@ -66,12 +65,12 @@ class OwnAgent(SessionFactory):
         return crystal_for_run(recipe, value, "/model")[0]
 
     def save_metadata(self, opened: OpenedSession) -> None:
-        if opened.metadata.id in self._listed:
-            super().save_metadata(opened)
-
-    def fork(self, session_id: str, *arguments: Any, **options: Any) -> OpenedSession:
-        self._listed.add(session_id)
-        return super().fork(session_id, *arguments, **options)
+        """Save a session that can be continued: not one without a turn, and not the hosts of ``--allow-host``."""
+        metadata, where = opened.metadata, opened.entity.loom.location
+        if where is None or opened.released or not (opened.entity.last_turn or self.store.has(metadata.id)):
+            return
+        kept = [each for each in metadata.granted if each not in self._allowed_hosts]
+        self.store.save(changed(metadata, loom=where if is_address(where) else os.path.abspath(where), granted=kept))
 
     def _interceptor(self, permissions: Interceptor) -> Interceptor:
         """What decides about calls. If nobody can be asked, everything that the recipe allows is allowed, but not a request to
@@ -84,8 +83,8 @@ class OwnAgent(SessionFactory):
         cantrip, recipe = self.recipes.cantrip(cwd)
         return self.with_cache(cantrip), recipe
 
-    def _first(self, cantrip: Cantrip) -> tuple[Loom, str, str, list[Grant]]:
-        """The loom, the chosen model, the mode and the "always" answers of the first new session."""
+    def _first(self) -> tuple[str, str, list[Grant]]:
+        """The chosen model, the mode and the "always" answers of the first new session."""
         raise NotImplementedError
 
     def new(
@@ -101,22 +100,23 @@ class OwnAgent(SessionFactory):
         """Begin a session. It has the model, the mode and the "always" answers of the one before, and a loom of its own unless
         the user named one."""
         from cantrip_acp.cli.session.setup import record_model
-        from cantrip_acp.recipes.build.build import open_loom
+        from cantrip_acp.recipes.build.build import looms_folder, open_loom
 
         with self._noting_problems():
             before = self.opened
             base, recipe = self._definition(cwd)
             cantrip = base.for_session(directories, self._interceptor(interceptor))
             if before is None:
-                loom, model, mode, granted = self._first(cantrip)
+                model, mode, granted = self._first()
             else:
-                loom = open_loom(cantrip.loom_settings, self._loom_file, self.state_dir)
-                cantrip = cantrip.replace(crystal=before.entity.crystal)
-                model, mode, granted = (
-                    before.metadata.crystal or "",
-                    before.metadata.mode,
-                    list(before.metadata.granted),
-                )
+                cantrip, metadata = cantrip.replace(crystal=before.entity.crystal), before.metadata
+                model, mode, granted = metadata.crystal or "", metadata.mode, list(metadata.granted)
+            if self._loom_file is not None:
+                loom, lock = open_loom(cantrip.loom_settings, self._loom_file, self.state_dir), -1
+            else:
+                if cantrip.loom_settings.get("store", "jsonl") == "jsonl":
+                    looms_folder(self.state_dir)
+                loom, lock = self._open_loom(cantrip, session_id)
             entity = cantrip.invoke(loom=loom)
             if model:
                 record_model(entity, model)
@@ -132,22 +132,8 @@ class OwnAgent(SessionFactory):
             granted=granted,
         )
         context = self._given.blocks if before is None else ()
-        self.opened = OpenedSession(metadata, entity, recipe, self.store.exports, context=context)
+        self.opened = OpenedSession(metadata, entity, recipe, self.store.exports, lock=lock, context=context)
         return self.opened
-
-    def keep(self) -> str:
-        """Keep the present session, so that it can be continued. Returns its id, or "" if there is nothing to keep."""
-        from cantrip_acp.loom.stores.address import is_address
-
-        opened = self.opened
-        if opened is None or not opened.entity.last_turn or opened.entity.loom.location is None:
-            return ""
-        if opened.metadata.id not in self._listed:
-            loom, hosts = opened.entity.loom.location, self._hosts.patterns
-            kept = [each for each in opened.metadata.granted if each.tool != "fetch" or each.pattern not in hosts]
-            where = loom if is_address(loom) else str(Path(loom).resolve())
-            self.store.save(changed(opened.metadata, loom=where, granted=kept))
-        return opened.metadata.id
 
     @contextmanager
     def _noting_problems(self) -> Iterator[None]:
@@ -164,7 +150,7 @@ class NewSessions(OwnAgent):
 
     def __init__(
         self,
-        opening: OpenedRecipe,
+        opening: BuiltRecipe,
         given: ContextFiles,
         hosts: NamedHosts,
         *,
@@ -180,9 +166,9 @@ class NewSessions(OwnAgent):
     def _definition(self, cwd: Path) -> tuple[Cantrip, Recipe | None]:
         return self._given.to(self._opening.cantrip), self._opening.recipe
 
-    def _first(self, cantrip: Cantrip) -> tuple[Loom, str, str, list[Grant]]:
-        opening, patterns = self._opening, sorted(self._hosts.patterns)
-        return opening.loom, opening.model, self._mode, [Grant("fetch", pattern, True) for pattern in patterns]
+    def _first(self) -> tuple[str, str, list[Grant]]:
+        self._allowed_hosts = [Grant("fetch", pattern, True) for pattern in sorted(self._hosts.patterns)]
+        return self._opening.model, self._mode, list(self._allowed_hosts)
 
 
 class EarlierSession(OwnAgent):
@@ -234,7 +220,6 @@ class EarlierSession(OwnAgent):
     ) -> OpenedSession:
         from cantrip_acp.core.forking.resume import STATE_NOTES
 
-        self._listed.add(metadata.id)
         own = (metadata.recipe, metadata.crystal, metadata.effort)
         if self._other_recipe or self.recipes.crystal_of is not None:
             metadata.crystal = metadata.effort = None

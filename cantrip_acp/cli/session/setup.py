@@ -102,18 +102,22 @@ context_option = click.option(
 
 
 @dataclass(frozen=True)
-class OpenedRecipe:
-    """A built cantrip with its loom and folder, ready for a cast. The caller must call `leave`.
-
-    ``model`` is the model that takes the place of the recipe's own, as ``PROVIDER:MODEL``, or "".
-    """
+class BuiltRecipe:
+    """A recipe with its cantrip and folder. ``model`` is the model that takes the place of the recipe's own, as
+    ``PROVIDER:MODEL``, or ""."""
 
     recipe: Recipe
     cantrip: Cantrip
-    loom: Loom
     workspace: Path
     state_dir: Path
-    model: str = ""
+    model: str
+
+
+@dataclass(frozen=True)
+class OpenedRecipe(BuiltRecipe):
+    """A recipe with its loom, ready for a cast. The caller must call `leave`."""
+
+    loom: Loom
 
     def leave(self) -> None:
         self.loom.close()
@@ -141,13 +145,30 @@ def open_recipe(
     many: bool = False,
     named_here: bool = True,
 ) -> OpenedRecipe:
-    """Load a recipe, build its cantrip and open its loom. ``model`` takes the place of the recipe's own model.
+    """Build a recipe (`build_recipe`) and open its loom."""
+    from cantrip_acp.recipes.build.build import open_loom
+
+    built = build_recipe(name_or_path, cwd, state_dir, model, many=many, named_here=named_here)
+    loom = open_loom(built.cantrip.loom_settings, loom_file, built.state_dir)
+    return OpenedRecipe(**vars(built), loom=loom)
+
+
+def build_recipe(
+    name_or_path: str,
+    cwd: Path,
+    state_dir: Path | None,
+    model: str | None = None,
+    *,
+    many: bool = False,
+    named_here: bool = True,
+) -> BuiltRecipe:
+    """Load a recipe and build its cantrip. ``model`` takes the place of the recipe's own model.
 
     ``many``: for casts that have nothing to do with each other, so they have no memory of sessions, unless the recipe wants it.
 
     A recipe that is named by its path is trusted for this run. A recipe of the workspace that is named without a path is not.
     """
-    from cantrip_acp.recipes.build.build import build, open_loom
+    from cantrip_acp.recipes.build.build import build
 
     recipe, workspace, state = load_trusted(name_or_path, cwd, state_dir, named_here=named_here)
     if many and not recipe.data.get("memory", {}).get("batches"):
@@ -158,8 +179,7 @@ def open_recipe(
     cantrip = with_gate_cache(build(recipe, workspace=workspace, crystal=crystal), state)
     if sys.stdin.isatty() and sys.stderr.isatty():
         install_servers(cantrip)
-    loom = open_loom(cantrip.loom_settings, loom_file, state)
-    return OpenedRecipe(recipe, cantrip, loom, workspace, state, model=named)
+    return BuiltRecipe(recipe, cantrip, workspace, state, named)
 
 
 def model_for_run(recipe: Recipe, model: str | None) -> tuple[Crystal | None, str]:

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from cantrip_acp.acp.sessions.prompt_queue import parse_queue_command, queue_text
 from cantrip_acp.types.errors import CrystalError
 
+ENDS_LATER = "quits when this turn and what waits has ended; Ctrl-C stops it"
+
 
 class _Line:
     """A line that waits. ``sent``: the agent has it, and reads it before its next query."""
@@ -24,6 +26,8 @@ class TypedLines:
         self._show = show
         self._steer = steer
         self._lines: list[_Line] = []
+        self.input_ended = False
+        """Whether Ctrl-D was pressed while a turn ran, at a terminal that cannot move its cursor."""
 
     def before(self, typed: Iterator[str]) -> Iterator[str]:
         """Yield the lines that wait, and then one that the user types, again and again."""
@@ -54,7 +58,8 @@ class TypedLines:
                     earlier = ""
         except CrystalError:
             # The end of input, or the terminal is gone. The turn goes on.
-            return
+            self.input_ended = True
+            self._show(ENDS_LATER)
 
     async def _take(self, text: str) -> None:
         words = text.strip()

@@ -370,12 +370,16 @@ def open_loom(settings: Mapping[str, Any], file: Path | str | None, state: Path)
         return Loom.memory()
     if address.is_address(store):
         return Loom.open(store, fsync=fsync)
+    return Loom.open(looms_folder(state) / f"{new_id('cast')}.loom.jsonl", fsync=fsync)
+
+
+def looms_folder(state: Path) -> Path:
+    """The folder of looms in the state folder. Raises `DefinitionError` if it cannot be used."""
     try:
-        folder = private(state / "looms")
+        return private(state / "looms")
     except OSError as error:
         mend = "choose another folder with --state-dir or $CANTRIP_STATE_DIR, or a file with --loom"
         raise DefinitionError(f"the state folder cannot be used: {error.strerror}; {mend}", where=str(state)) from None
-    return Loom.open(folder / f"{new_id('cast')}.loom.jsonl", fsync=fsync)
 
 
 def _server(recipe: Recipe, place: int, data: dict[str, Any]) -> McpServer:

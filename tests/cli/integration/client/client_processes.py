@@ -71,7 +71,8 @@ class Terminal:
             # CPython notices a signal that comes between readline's prompt and its wait with the next key only, and no
             # person is that quick.
             settled(self.pid, 1)
-        os.write(self._fd, text.encode())
+        # The Enter key.
+        os.write(self._fd, text.replace("\n", "\r").encode())
 
     def wait(self, timeout: float = 60) -> int:
         """Reads to the end; the exit status."""

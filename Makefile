@@ -18,11 +18,11 @@ demo: ## the main job, with no key: a scripted entity mends a real project in a 
 	@bash .ci/setup --demo
 	@$(BIN)/cantrip demo $(ARGS)
 
-check: setup ## format, lint, types, imports and unit tests: what to run before each commit (at most 3 minutes)
+check: setup ## format, lint, types, imports and unit tests: what to run before each commit (at most 2 minutes)
 	@$(MAKE) --no-print-directory -j3 --output-sync=target lint types unit
 
-unit: setup ## the tests that start no process
-	@$(BIN)/python -m pytest -q -n 4 -m "not timing" tests/*/unit tests/repo
+unit: setup ## the tests that start no process, or few
+	@$(BIN)/python -m pytest -q -n 4 -m "not timing and not slow" tests/*/unit tests/repo
 
 test: ## every test: pytest, doctests, the conformance suite (ARGS="-k loom" for some)
 	@bash .ci/setup --tests

@@ -118,7 +118,7 @@ def _own_folders(
     base = _new_folder(tmp_path_factory, "cantrip")
     # A process learns the secrets that it meets. Another test's, met before, may begin like a text that this one streams, and
     # what may be a secret's beginning is held back.
-    monkeypatch.setattr(redaction, "_shared", None)
+    redaction.shared.cache_clear()
     monkeypatch.setenv("CANTRIP_STATE_DIR", str(base / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(base / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(base / "state-home"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from functools import cache
 from typing import Any
 
 from cantrip_acp.gates.contract import CircleView, Gate
@@ -80,7 +81,7 @@ def reaches_files(name: str) -> bool:
 
 def names() -> list[str]:
     """All gate names that a circle may use, sorted."""
-    return sorted({*BUILT_IN, *_entry_points()})
+    return sorted({*BUILT_IN, *installed()})
 
 
 def find(name: str) -> Gate:
@@ -90,7 +91,7 @@ def find(name: str) -> Gate:
     if target is not None:
         found = _load(target)
     else:
-        entry = _entry_points().get(name)
+        entry = installed().get(name)
         if entry is None:
             known = names()
             near = difflib.get_close_matches(name, known, n=1)
@@ -152,14 +153,9 @@ def load_entry(entry: Any) -> Any:
         ) from error
 
 
-_cached: dict[str, Any] | None = None
+@cache
+def installed() -> dict[str, Any]:
+    """The entry points of installed packages, by name. Scanning is slow, and most circles use only built-in gates."""
+    from importlib.metadata import entry_points
 
-
-def _entry_points() -> dict[str, Any]:
-    # Scanning the installed packages is slow, and most circles use only built-in gates.
-    global _cached
-    if _cached is None:
-        from importlib.metadata import entry_points
-
-        _cached = {e.name: e for e in entry_points(group="cantrip_acp.gates")}
-    return _cached
+    return {e.name: e for e in entry_points(group="cantrip_acp.gates")}

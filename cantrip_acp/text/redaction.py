@@ -486,12 +486,7 @@ class Pieces:
         return text
 
 
-_shared: Redactor | None = None
-
-
+@cache
 def shared() -> Redactor:
     """The process's redactor, made from its environment on first use."""
-    global _shared
-    if _shared is None:
-        _shared = Redactor.from_environment()
-    return _shared
+    return Redactor.from_environment()

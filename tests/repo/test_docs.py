@@ -102,6 +102,7 @@ def test_a_picture_shows_its_commands_and_loads_nothing() -> None:
 
 
 @needs_sandbox
+@pytest.mark.slow
 @pytest.mark.sandbox
 def test_a_picture_is_drawn_of_a_real_terminal(tmp_path: Path) -> None:
     (gate,) = (each for each in pictures.PICTURES if each.name == "gate")

@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 
 from tests.support import browser, processes
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("video", "src")}
 

@@ -76,12 +76,18 @@ def serve(control: socket.socket, door: socket.socket) -> dict[str, Any]:
     running: dict[int, socket.socket] = {}
     while True:
         for key, _ in selector.select():
-            fds = array.array("i")
+            fds, from_door = array.array("i"), key.fileobj is door
+            if isinstance(key.data, int):
+                # The client has ended, though its command has not: something killed it.
+                selector.unregister(key.fileobj)
+                if key.data in running:
+                    os.kill(key.data, signal.SIGKILL)
+                continue
             if key.fileobj is control:
                 data, ancillary, *_ = control.recvmsg(1 << 20, socket.CMSG_SPACE(16 * fds.itemsize))
                 if not data:
                     os._exit(0)
-            elif key.fileobj is door:
+            elif from_door:
                 asker, _ = door.accept()
                 data, ancillary, *_ = asker.recvmsg(1 << 20, socket.CMSG_SPACE(16 * fds.itemsize))
                 if not data:
@@ -113,6 +119,8 @@ def serve(control: socket.socket, door: socket.socket) -> dict[str, Any]:
             for fd in fds[1:]:
                 os.close(fd)
             running[pid] = reply
+            if from_door:
+                selector.register(reply, selectors.EVENT_READ, pid)
             reply.sendall(b"%d\n" % pid)
         while running:
             try:
@@ -123,6 +131,8 @@ def serve(control: socket.socket, door: socket.socket) -> dict[str, Any]:
                 break
             connection = running.pop(pid, None)
             if connection is not None:
+                with contextlib.suppress(KeyError):
+                    selector.unregister(connection)
                 with contextlib.suppress(OSError):
                     connection.sendall(b"%d\n" % status)
                 connection.close()

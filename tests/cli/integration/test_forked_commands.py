@@ -122,3 +122,18 @@ def test_a_shell_with_settings_of_its_own_executes_it(tmp_path: Path) -> None:
     done = in_a_shell(tmp_path, processes.programs(), "cantrip --version", PYTHONVERBOSE="1")
     assert done.stdout.startswith("cantrip")
     assert "import 'cantrip_acp.cli.main'" in done.stderr
+
+
+def test_what_kills_a_command_of_a_shell_ends_it(tmp_path: Path) -> None:
+    path = recipe(tmp_path, SLEEPER)
+    program = processes.programs() / "cantrip"
+    with subprocess.Popen(
+        [program, "cast", str(path), "x"], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        while b"echo begun" not in (line := process.stdout.readline()):
+            assert line, "it ended before it began"
+        process.kill()
+        # The end of the stream: nobody has it any more.
+        process.stdout.read()
+        assert process.wait(60) == -signal.SIGKILL

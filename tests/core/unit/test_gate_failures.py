@@ -290,7 +290,7 @@ def test_an_entry_point_that_cannot_be_loaded_is_a_definition_error(monkeypatch:
     from cantrip_acp.gates import registry
 
     entry = EntryPoint("strange", "no_such_module_here:GATE", "cantrip_acp.gates")
-    monkeypatch.setattr(registry, "_cached", {"strange": entry})
+    monkeypatch.setattr(registry, "installed", lambda: {"strange": entry})
     with pytest.raises(DefinitionError, match=r"'strange' cannot be loaded.*ModuleNotFoundError"):
         registry.find("strange")
 

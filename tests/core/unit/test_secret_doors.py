@@ -42,9 +42,10 @@ def named(cls: Any) -> str:
 
 
 @pytest.fixture(params=[True, False], ids=["masked", "control"])
-def masks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+def masks(request: pytest.FixtureRequest) -> bool:
     """Whether the process knows the secret. The control shows that the test would see it."""
-    monkeypatch.setattr(redaction, "_shared", Redactor([SECRET] if request.param else []))
+    if request.param:
+        redaction.shared().add(SECRET)
     return bool(request.param)
 
 

@@ -178,7 +178,7 @@ def test_gates_of_others_declare_what_they_take(monkeypatch: pytest.MonkeyPatch)
         "page": Gate("page", "", schema, declared, options={"url": {"type": "string"}}, needs=("url",)),
     }
     entries = {name: type("Entry", (), {"load": lambda self, gate=gate: gate})() for name, gate in found.items()}
-    monkeypatch.setattr(registry, "_cached", entries)
+    monkeypatch.setattr(registry, "installed", lambda: entries)
     circle = _circle(gates=["done", {"name": "shout", "times": 2}, {"name": "bound", "url": "y"}])
     assert circle.gates["shout"].dependencies == {"mark": "!", "times": 2}
     assert circle.gates["bound"].dependencies == {"url": "y"}

@@ -69,8 +69,7 @@ async def test_samples_leave_no_files_open(coding: Suite, tmp_path: Path) -> Non
     try:
         await tried(named(coding, "bug-discount"), tmp_path / "first")
         before = len(os.listdir("/proc/self/fd"))
-        for number in range(3):
-            await tried(named(coding, "bug-discount"), tmp_path / str(number))
+        await tried(named(coding, "bug-discount"), tmp_path / "second")
         assert len(os.listdir("/proc/self/fd")) <= before
     finally:
         gc.enable()

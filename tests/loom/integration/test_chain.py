@@ -109,9 +109,11 @@ def store(place: Place, rows: list[Row]) -> None:
         for name, sql in guards:
             base.execute(f"DROP {'TRIGGER' if 'TRIGGER' in sql else 'INDEX'} {name}")
         base.execute("DELETE FROM record")
-        for row in rows:
-            names = ", ".join(row)
-            base.execute(f"INSERT INTO record ({names}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
+        for names, alike in itertools.groupby(rows, tuple):
+            marks = ", ".join("?" * len(names))
+            base.executemany(
+                f"INSERT INTO record ({', '.join(names)}) VALUES ({marks})", [list(row.values()) for row in alike]
+            )
         for _, sql in guards:
             with contextlib.suppress(sqlite3.IntegrityError):
                 base.execute(sql)
@@ -123,11 +125,11 @@ def store(place: Place, rows: list[Row]) -> None:
         base.execute(
             "DELETE FROM cantrip_records WHERE loom = (SELECT id FROM cantrip_looms WHERE name = %s)", (_name(place),)
         )
-        for row in rows:
-            names = ", ".join(row)
-            base.execute(
-                f"INSERT INTO cantrip_records ({names}) VALUES ({', '.join(['%s'] * len(row))})",  # type: ignore[arg-type]
-                list(row.values()),
+        for names, alike in itertools.groupby(rows, tuple):
+            marks = ", ".join(["%s"] * len(names))
+            base.cursor().executemany(
+                f"INSERT INTO cantrip_records ({', '.join(names)}) VALUES ({marks})",  # type: ignore[arg-type]
+                [list(row.values()) for row in alike],
             )
         for trigger in ("cantrip_new", "cantrip_kept", "cantrip_chained"):
             base.execute(f"ALTER TABLE cantrip_records ENABLE ALWAYS TRIGGER {trigger}")  # type: ignore[arg-type]
@@ -269,17 +271,16 @@ MISHAPS: list[Callable[[list[Row], random.Random], list[Row]]] = [
 
 
 @pytest.mark.parametrize("mishap", MISHAPS, ids=lambda m: str(m.__name__))
-@pytest.mark.parametrize("seed", range(2))
-def test_every_random_damage_is_found(filled: Place, mishap: Callable[..., list[Row]], seed: int) -> None:
-    dice = random.Random(f"{mishap.__name__} {seed}")
+def test_every_random_damage_is_found(filled: Place, mishap: Callable[..., list[Row]]) -> None:
+    dice = random.Random(mishap.__name__)
     whole = stored(filled)
-    for _ in range(3):
+    for _ in range(6):
         hurt = mishap(whole, dice)
         if hurt == whole:
             continue
         store(filled, hurt)
         assert found(filled), f"{mishap.__name__} was not found"
-        store(filled, whole)
+    store(filled, whole)
     assert found(filled) == []
 
 

@@ -67,6 +67,8 @@ class Scene:
         self.sandbox: Sandbox | None = None
         self.more: dict[str, Any] = {}
         self.seen = 0
+        self.met = False
+        """Whether somebody who connected was hung up on."""
         self.hold_s = 1.6
         """How long an attack holds what it took. What ends it looks now and then, and on a busy machine seldom."""
         self.more_descriptor = -1
@@ -139,6 +141,8 @@ class Scene:
 
     def connected(self) -> bool:
         """Whether anybody connected to what listens here, or sent to it."""
+        if self.met:
+            return True
         for listening in (self.listener, self.unix):
             try:
                 listening.accept()[0].close()

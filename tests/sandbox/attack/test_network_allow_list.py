@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import shutil
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from unittest import mock
 
 import pytest
 
+from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.sandbox import AllowedHosts, SandboxOptions
 from cantrip_acp.sandbox.network import proxy
 from cantrip_acp.sandbox.policy.policy import PROXY_PORT
@@ -170,10 +172,31 @@ async def test_held(way: Way, scene: Scene, certificate: Path, datagrams: socket
             assert "the network refuses" in said
 
 
+@contextlib.contextmanager
+def hanging_up(scene: Scene) -> Iterator[None]:
+    """Whoever connects is hung up on, and does not wait for an answer until its time is over."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            if is_ready(scene.listener, 0.05):
+                scene.listener.accept()[0].close()
+                scene.met = True
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        looking.join()
+
+
 @pytest.mark.parametrize("way", WAYS, ids=lambda w: w.name)
 async def test_control(way: Way, scene: Scene, certificate: Path, datagrams: socket.socket) -> None:
     with site_of(way, certificate) as site, way.defence.removed(scene):
-        said = await run(way, scene, site, datagrams)
+        with hanging_up(scene):
+            said = await run(way, scene, site, datagrams)
         assert way.broke(scene, site), said
 
 

@@ -334,7 +334,8 @@ async def test_without_recipes_the_workers_of_the_lane_decide(folder: Path) -> N
         stays = await call(client, "tuple.dispatch", {"payload": payload})
         done = await call(client, "tuple.dispatch", {"payload": payload[:2], "wait_s": 30})
         assert [(each["step"], each["exit"]) for each in done["receipts"]] == [(0, 0), (1, 0), (None, 0)]
-        assert (await call(client, "tuple.observe", {"tuple_id": stays["tuple_id"]}))["state"] == "waiting"
+        still = await call(client, "tuple.observe", {"tuple_id": stays["tuple_id"], "timeout_s": 0})
+        assert still["state"] == "waiting"
         assert done["cost"]["usd"] == pytest.approx(0.002)
         step = await call(client, "receipt.get", {"receipt_id": done["receipts"][1]["receipt_id"]})
         assert step["receipt"]["yool"] == "agent.cast.other"

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_acp.text import redaction
-from cantrip_acp.text.redaction import Redactor
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import NewerSchema, TupleError
 from cantrip_acp.tuplespace.tuples import MAX_BYTES, Pattern, contains, new_tuple, parse_tuple, tuple_id
@@ -181,10 +180,8 @@ def test_data_contains_itself_and_its_id_survives_json(value: Any) -> None:
         ({"yool": "a.b", "args": {"env": [{"deep": "known-secret-value"}]}}, "$.payload[0].args.env[0].deep"),
     ],
 )
-def test_a_tuple_with_a_secret_is_refused_without_showing_it(
-    step: dict[str, Any], place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redaction, "_shared", Redactor(["known-secret-value"]))
+def test_a_tuple_with_a_secret_is_refused_without_showing_it(step: dict[str, Any], place: str) -> None:
+    redaction.shared().add("known-secret-value")
     with pytest.raises(TupleError, match="is a secret, or looks like one") as refused:
         new_tuple("x", [step])
     assert f"at `{place}`" in str(refused.value)

@@ -68,21 +68,28 @@ def migrate(
     place: object,
     patience_s: float,
     fill: Callable[[int], None] = lambda version: None,
-) -> None:
-    """Bring the tables up to date; ``fill`` gets the version from before, in the same transaction.
+    *,
+    readonly: bool = False,
+) -> int:
+    """Bring the tables up to date, and return their version; ``fill`` gets the one from before, in the same transaction.
 
-    Raises `sqlite3.Error`, and the error of ``kind`` for a database of another program or of a newer version.
+    With ``readonly``, only look. Raises `sqlite3.Error`, and the error of ``kind`` for a database of another program or of a
+    newer version.
     """
     # In this order: another process creates both at once.
     (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (application,) = base.execute("PRAGMA application_id").fetchone()
     if tables and application != kind.application:
-        raise kind.unopened(f"cannot open {kind.name} {place}: the file is a database of another program")
+        raise kind.unopened(
+            f"cannot open {kind.name} {place}: the file is a database of another program; name another file"
+        )
     (version,) = base.execute("PRAGMA user_version").fetchone()
     kind.check(place, version)
+    if readonly:
+        return int(version)
     use_write_ahead_log(base, patience_s)
     if version >= len(migrations):
-        return
+        return int(version)
     with transaction(base):
         # Another process may have done it meanwhile.
         (version,) = base.execute("PRAGMA user_version").fetchone()
@@ -92,6 +99,7 @@ def migrate(
         fill(version)
         base.execute(f"PRAGMA application_id = {kind.application}")
         base.execute(f"PRAGMA user_version = {max(version, len(migrations))}")
+    return int(max(version, len(migrations)))
 
 
 def use_write_ahead_log(base: sqlite3.Connection, patience_s: float) -> None:

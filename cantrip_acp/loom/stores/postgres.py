@@ -13,20 +13,19 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from cantrip_acp.db import Kind
 from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.stores import cast_locks, checksum, rows
-from cantrip_acp.types.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomWriteError
+from cantrip_acp.loom.stores.sql import KIND, TABLES, SqlStore, chain_ends
+from cantrip_acp.types.errors import LoomError, LoomWriteError
 from cantrip_acp.types.records import CastRecord, LaterRecord, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree
 
-_KIND = Kind("loom", 0x63616E74, LoomError, LoomError, "")
+# The letters cant: the first key of looms' advisory locks.
+_KIND = KIND._replace(application=0x63616E74, error=LoomError)
 try:
     import psycopg
 
@@ -39,7 +38,7 @@ _SERVER = "Check the server (does it run, and has it disk space?) and try again"
 _PAGE = {"head": 20_000, "body": 500}
 
 
-class PostgresStore:
+class PostgresStore(SqlStore):
     """The records of one loom. The server's settings decide when a record is on the disk; with ``fsync`` each append
     waits for it.
 
@@ -47,18 +46,15 @@ class PostgresStore:
     there is no server, no database or no permission.
     """
 
+    _integrity = psycopg.IntegrityError
+    _locks: PgCastLocks
+
     def __init__(self, url: str, *, fsync: bool = False, readonly: bool = False) -> None:
+        super().__init__(readonly=readonly)
         self._server = Server(_KIND, url, "cantrip-acp")
-        self.location: str | None = self._server.location
-        """The address, without a password."""
+        self.place = self.location = self._server.location
         self._address = url
-        self.problems: list[Problem] = []
-        self.readonly = readonly
-        self.behind = False
         self._fsync = fsync
-        self._seen = 0
-        self._sums: dict[str, str] = {}
-        """The last checksum of each chain, after record ``_seen``."""
         self._chained = True
         self._closed = False
         self._reconnecting = threading.Lock()
@@ -76,7 +72,7 @@ class PostgresStore:
             raise
 
     def __repr__(self) -> str:
-        return f"PostgresStore({self._server.location!r})"
+        return f"PostgresStore({self.place!r})"
 
     def _connect(self) -> Connection:
         settings = ["SET lock_timeout = '10s'"]
@@ -90,16 +86,12 @@ class PostgresStore:
         if not self.readonly:
             self._create_tables(base)
         elif not self._exists(base):
-            raise LoomError(f"cannot open loom {self._server.location}: this database has no looms")
+            raise LoomError(f"cannot open loom {self.place}: this database has no looms")
         row = base.execute("SELECT id, tables FROM cantrip_looms WHERE name = %s", (self._server.url.loom,)).fetchone()
         if row is None:
-            raise LoomError(f"cannot open loom {self._server.location}: no loom of that name is in this database")
+            raise LoomError(f"cannot open loom {self.place}: no loom of that name is in this database")
         self._chained = row[1] > 1
-        if row[1] > TABLES:
-            raise LoomError(
-                f"loom {self._server.location} has tables of version {row[1]}; this version reads up to {TABLES}. "
-                "Upgrade cantrip-acp"
-            )
+        _KIND.check(self.place, row[1])
         if not (self._chained or self.readonly):
             self._upgrade(base, int(row[0]))
         self._check_triggers(base)
@@ -107,7 +99,6 @@ class PostgresStore:
 
     def _upgrade(self, base: Connection, loom: int) -> None:
         """Upgrade tables of version 1: start the chains after the existing records."""
-        ends: dict[str, tuple[int, str]] = {}
         try:
             with base.transaction():
                 base.execute("SELECT pg_advisory_xact_lock(%s, 0), pg_advisory_xact_lock(%s, %s)", (LOCK, LOCK, loom))
@@ -115,17 +106,14 @@ class PostgresStore:
                 if base.execute("SELECT tables FROM cantrip_looms WHERE id = %s", (loom,)).fetchone() == (1,):
                     with base.cursor("bodies", binary=True) as bodies:
                         bodies.execute("SELECT body FROM cantrip_records WHERE loom = %s ORDER BY n", (loom,))
-                        for (body,) in bodies:
-                            with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
-                                entity = rows.row_of(rows.record_of(body)).entity
-                                ends[entity] = ends.get(entity, (0, ""))[0] + 1, checksum.sums(body)[1]
-                    for entity, (count, own) in ends.items():
+                        ends = chain_ends(body for (body,) in bodies)
+                    for end in ends:
                         add = "INSERT INTO cantrip_chains (loom, entity, records, sum) VALUES (%s, %s, %s, %s)"
-                        base.execute(add, (loom, entity, count, own))
+                        base.execute(add, (loom, *end))
                     base.execute(UPGRADE.format(tables=TABLES, loom=loom))
         except psycopg.errors.InsufficientPrivilege:
             raise LoomError(
-                f"cannot write loom {self._server.location}: its tables are of an earlier version; "
+                f"cannot write loom {self.place}: its tables are of an earlier version; "
                 "open it once as the owner of its tables, which upgrades them"
             ) from None
         self._chained = True
@@ -144,7 +132,7 @@ class PostgresStore:
                     base.execute(GUARDS)
             except psycopg.errors.InsufficientPrivilege:
                 raise LoomError(
-                    f"cannot write loom {self._server.location}: {what}; open it once as the owner of its tables, "
+                    f"cannot write loom {self.place}: {what}; open it once as the owner of its tables, "
                     "which restores them"
                 ) from None
         again = "" if self.readonly else "; they are there again"
@@ -172,7 +160,7 @@ class PostgresStore:
     @property
     def _open(self) -> Connection:
         if self._closed:
-            raise LoomError(f"loom {self._server.location} is closed")
+            raise LoomError(f"loom {self.place} is closed")
         # Several threads read; one of them connects again.
         with self._reconnecting:
             if self._base is None or is_lost(self._base):
@@ -182,12 +170,6 @@ class PostgresStore:
                 self._sums.clear()
                 self._locks.renew()
             return self._base
-
-    def lock_cast(self, cast_id: str) -> bool:
-        return self._locks.lock_cast(cast_id)
-
-    def release(self, cast_id: str) -> None:
-        self._locks.release(cast_id)
 
     def running(self, cast_ids: Iterable[str]) -> set[str]:
         keys = {self._locks.key(cast_id): cast_id for cast_id in cast_ids}
@@ -201,7 +183,7 @@ class PostgresStore:
 
     def append(self, record: Record | LaterRecord, body: bytes | bytearray) -> int:
         if self.readonly and not self._closed:
-            raise LoomError(f"loom {self._server.location} is open for reading only")
+            raise LoomError(f"loom {self.place} is open for reading only")
         row = rows.row_of(record, bytes(body))
         try:
             base = self._open
@@ -209,79 +191,47 @@ class PostgresStore:
             if self._closed:
                 raise
             raise LoomWriteError(
-                f"cannot write loom {self._server.location}: {error}; earlier records are safe. {_SERVER}"
+                f"cannot write loom {self.place}: {error}; earlier records are safe. {_SERVER}"
             ) from None
         if self._locks.taken & {
             getattr(record, "cast_id", None),
             record.id if isinstance(record, CastRecord) else None,
         }:
             raise LoomError(
-                f"loom {self._server.location}: while the connection was lost, another process took over this cast and "
+                f"loom {self.place}: while the connection was lost, another process took over this cast and "
                 "completed its last turn; load the session again"
             )
         try:
-            position = self._insert(base, row)
+            return self._insert(base, row)
         except psycopg.IntegrityError as error:
-            raise self._refused(error, row) from None
+            raise self._refused(self._server.url.clean(error), row) from None
         except psycopg.Error as error:
             lost = "; the connection was lost, and whether this record is kept is seen when the loom is read again"
             raise LoomWriteError(
                 f"{self._server.failure('write', error)}{lost if base.closed else ''}; earlier records are safe. "
                 f"{_SERVER}"
             ) from None
-        self.behind = position != self._seen + 1
-        if not self.behind:
-            self._seen = position
-        return position
 
-    def _insert(self, base: Connection, row: rows.Row) -> int:
-        """Add a row at the end of the loom and of its chain. If another process wrote first, lock, find the new end and
-        add it there."""
-        prev = self._sums.get(row.entity)
-        try:
-            own = self._insert_at(
-                base, row, self._seen + 1, self._chain_end(base, row.entity) if prev is None else prev
-            )
-        except psycopg.IntegrityError as error:
-            if rows.KEPT not in str(error):
-                raise
-        else:
-            self._sums[row.entity] = own
-            return self._seen + 1
-        self._sums.clear()
-        with base.transaction():
-            base.execute("SELECT pg_advisory_xact_lock(%s, %s)", (LOCK, self._loom))
-            query = "SELECT coalesce(max(n), 0) + 1 FROM cantrip_records WHERE loom = %s"
-            (n,) = base.execute(query, (self._loom,)).fetchone() or (1,)
-            self._insert_at(base, row, n, self._chain_end(base, row.entity))
-        return int(n)
-
-    def _insert_at(self, base: Connection, row: rows.Row, n: int, prev: str) -> str:
-        body = bytearray(row.body)
-        own = checksum.close(body, prev, n)
-        body.pop()
+    def _add(self, base: Any, n: int, row: rows.Row, head: bytes, body: bytearray, own: str) -> None:
         add = (
             "INSERT INTO cantrip_records (loom, n, kind, turn_id, parent_id, head, body, entity, sum) "
             "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
         )
-        about = (row.kind, row.turn_id, row.parent_id, rows.sealed(row.head), bytes(body), row.entity, own)
-        base.execute(add, (self._loom, n, *about), prepare=True)
-        return own
+        about = (row.kind, row.turn_id, row.parent_id)
+        base.execute(add, (self._loom, n, *about, head, bytes(body), row.entity, own), prepare=True)
 
-    def _chain_end(self, base: Connection, entity: str) -> str:
+    def _chain_end(self, base: Any, entity: str) -> str:
         query = "SELECT sum FROM cantrip_chains WHERE loom = %s AND entity = %s"
         found = base.execute(query, (self._loom, entity), prepare=True).fetchone()
         return checksum.START if found is None else str(found[0])
 
-    def _refused(self, error: psycopg.Error, row: rows.Row) -> LoomError:
-        why = str(error)
-        if rows.ORPHAN in why:
-            return LoomError(f"turn {row.turn_id!r} names a parent that is not in this loom: {row.parent_id!r}")
-        if rows.TAKEN in why:
-            return LoomAppendOnly(f"loom is append-only: turn {row.turn_id!r} is already written")
-        if rows.HEADED in why:
-            return LoomAppendOnly(f"loom {self._server.location} has its header already")
-        return LoomWriteError(str(self._server.failure("write", error)))
+    @contextlib.contextmanager
+    def _alone(self, base: Any) -> Iterator[int]:
+        with base.transaction():
+            base.execute("SELECT pg_advisory_xact_lock(%s, %s)", (LOCK, self._loom))
+            query = "SELECT coalesce(max(n), 0) FROM cantrip_records WHERE loom = %s"
+            (last,) = base.execute(query, (self._loom,)).fetchone()
+            yield int(last)
 
     def _ask(self, query: Any, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Query rows. Repeats the query once if the connection was lost."""
@@ -294,89 +244,26 @@ class PostgresStore:
                     raise self._server.failure("read", error) from None
         raise AssertionError
 
-    def read(self, position: int) -> Record | LaterRecord:
-        return self.read_all((position,))[0]
-
-    def read_all(self, positions: Iterable[int]) -> list[Record | LaterRecord]:
-        wanted: list[int] = list(positions)
-        found: list[Record | LaterRecord] = []
-        for at in range(0, len(wanted), 1000):
-            part = wanted[at : at + 1000]
-            query = "SELECT n, body FROM cantrip_records WHERE loom = %s AND n = ANY(%s)"
-            bodies = dict(self._ask(query, (self._loom, part)))
-            for position in part:
-                if position not in bodies:
-                    raise LoomDamaged(f"loom {self._server.location}: there is no record {position}")
-                try:
-                    found.append(rows.record_of(bodies[position]))
-                except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-                    raise LoomDamaged(f"loom {self._server.location}: record {position} is damaged: {error}") from error
-                if checksum.is_valid(bodies[position]) is False and all(p.offset != position for p in self.problems):
-                    self.note(position, checksum.CHANGED)
-        return found
-
-    def tree(self) -> Tree | None:
-        return None
-
-    def heads(self) -> Iterator[tuple[int, Head | LaterHead]]:
-        noted: list[Problem] = []
-        for position, head in self._decoded("head", rows.head_of, noted, self._seen):
-            newer = rows.too_new(head)
-            if newer is not None:
-                raise LoomError(f"loom {self._server.location} has {newer}. Upgrade cantrip-acp")
-            self._seen = max(self._seen, position)
-            self._sums.clear()
-            yield position, head
-        # The next call of `news` finds damage at the end again.
-        self.problems += [problem for problem in noted if problem not in self.problems]
-
-    def note(self, position: int, message: str, rule: str = "changed-line") -> None:
-        self.problems.append(Problem(f"record {position}: {message}", offset=position, rule=rule))
-
-    def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
-        """Yield the heads of records written, by any process, since the last one that the tree has."""
-        self.behind = False
-        return self.heads()
-
-    def scan(self) -> Iterator[tuple[int, Record | LaterRecord]]:
-        yield from self._decoded("body", rows.record_of, [], 0)
-
-    def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
-        for _, each in self._decoded("body", lambda body: (rows.record_of(body), checksum.strip(body)), [], 0):
-            yield each
+    def _bodies(self, positions: list[int]) -> dict[int, bytes]:
+        query = "SELECT n, body FROM cantrip_records WHERE loom = %s AND n = ANY(%s)"
+        return dict(self._ask(query, (self._loom, positions)))
 
     def _head_from_body(self, position: int) -> Head | LaterHead | None:
         found = self._ask("SELECT body FROM cantrip_records WHERE loom = %s AND n = %s", (self._loom, position))
         return rows.head_from(found[0][0]) if found else None
 
-    def _decoded(self, column: str, decode: Any, noted: list[Problem], after: int) -> Iterator[tuple[int, Any]]:
+    def _rows(self, column: str, after: int, noted: list[Problem]) -> Iterator[tuple[int, bytes]]:
         query = f"SELECT n, {column} FROM cantrip_records WHERE loom = %s AND n > %s ORDER BY n LIMIT %s"
-        page = _PAGE[column]
         while True:
             # Pages instead of a cursor: a cursor would keep a transaction open while others use the connection.
-            found = self._ask(query, (self._loom, after, page))
-            for position, data in found:
-                if position > after + 1 and column == "head":
-                    noted.append(rows.missing(after + 1, position - 1))
-                after = position
-                try:
-                    record = decode(data)
-                except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-                    noted.append(Problem(f"record {position} is damaged: {error}", offset=position))
-                    record = self._head_from_body(position) if column == "head" else None
-                    if record is None:
-                        continue
-                yield position, record
-            if len(found) < page:
+            found = self._ask(query, (self._loom, after, _PAGE[column]))
+            yield from found
+            if len(found) < _PAGE[column]:
                 return
+            after = found[-1][0]
 
-    def damaged(self) -> list[Problem]:
-        # A connection of its own sees one state of the database, even while others write.
-        reader = PostgresStore(self._address, readonly=True)
-        try:
-            return reader._damage()
-        finally:
-            reader.close()
+    def _reader(self) -> PostgresStore:
+        return PostgresStore(self._address, readonly=True)
 
     def _damage(self) -> list[Problem]:
         try:
@@ -422,9 +309,6 @@ class PostgresStore:
         if base is not None:
             base.close()
 
-
-TABLES = 2
-"""The version of the tables; a reader refuses a higher one."""
 
 LOCK = _KIND.application
 """The first key of looms' advisory locks. The second key is 0 while tables are created, or a loom's number during a

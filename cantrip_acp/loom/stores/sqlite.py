@@ -17,32 +17,26 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from cantrip_acp.db import sqlite as db
 from cantrip_acp.files import guarded
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.stores import cast_locks, checksum, rows
-from cantrip_acp.types.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.loom.stores.sql import KIND, TABLES, SqlStore, chain_ends
+from cantrip_acp.types.errors import LoomDamaged, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.types.records import LaterRecord, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree
 
-APPLICATION = 0x43414E54
-"""The database's ``application_id``: the letters CANT."""
-
-TABLES = 2
-"""The version of the tables, stored as ``user_version``; a reader refuses a higher one."""
-
 _PAGE = 1000
-"""How many bodies one query reads."""
+"""How many rows one query reads."""
 
 PATIENCE_S = 10.0
 """How many seconds to wait while another process writes."""
 
-_SCHEMA = f"""
+MIGRATIONS = (
+    f"""
 CREATE TABLE record (
     n INTEGER PRIMARY KEY CHECK (n > 0),
     kind TEXT NOT NULL,
@@ -64,10 +58,9 @@ CREATE TRIGGER record_new BEFORE INSERT ON record BEGIN
 END;
 CREATE TRIGGER record_changed BEFORE UPDATE ON record BEGIN SELECT RAISE(ABORT, '{rows.KEPT}'); END;
 CREATE TRIGGER record_deleted BEFORE DELETE ON record BEGIN SELECT RAISE(ABORT, '{rows.KEPT}'); END;
-PRAGMA application_id = {APPLICATION};
-PRAGMA user_version = {TABLES};
-"""
-_CHAINED = """
+""",
+    # The end of each entity's chain of checksums.
+    """
 ALTER TABLE record ADD COLUMN entity TEXT;
 ALTER TABLE record ADD COLUMN sum TEXT;
 CREATE TABLE chain (
@@ -79,14 +72,14 @@ CREATE TRIGGER record_chained AFTER INSERT ON record WHEN NEW.sum IS NOT NULL BE
     INSERT INTO chain (entity, records, sum) VALUES (NEW.entity, 1, NEW.sum)
         ON CONFLICT (entity) DO UPDATE SET records = records + 1, sum = excluded.sum;
 END;
-"""
-"""What version 2 of the tables adds: the end of each entity's chain of checksums."""
+""",
+)
 _left: list[sqlite3.Connection | None] = []
 """Connections of a parent process. Closing them in a forked child would drop the parent's locks."""
 _MADE = re.compile(r"CREATE (?:UNIQUE )?(INDEX|TRIGGER) (\w+)")
 
 
-class SqliteStore:
+class SqliteStore(SqlStore):
     """Records in a database file. With ``fsync`` each record is on the disk when `append` returns; without it, a crash
     of the machine (not of the process) may lose the last ones.
 
@@ -94,14 +87,12 @@ class SqliteStore:
     program locks it.
     """
 
+    _integrity = sqlite3.IntegrityError
+    _locks: cast_locks.CastLocks
+
     def __init__(self, path: Path | str, *, fsync: bool = False, readonly: bool = False) -> None:
-        self.path = Path(os.path.abspath(path))
-        self.problems: list[Problem] = []
-        self.readonly = readonly
-        self.behind = False
-        self._seen = 0
-        self._sums: dict[str, str] = {}
-        """The last checksum of each chain, after record ``_seen``."""
+        super().__init__(readonly=readonly)
+        self.place = self.path = Path(os.path.abspath(path))
         self._tables = TABLES
         self._using = threading.RLock()
         """Held during each query. A read that is open in one thread would give the connection an old snapshot of the
@@ -166,52 +157,24 @@ class SqliteStore:
         return base
 
     def _prepare(self, base: sqlite3.Connection, fsync: bool) -> None:
-        new = self._is_new(base)
-        if new and self.readonly:
+        if self.readonly and base.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
             raise LoomError(f"cannot open loom {self.path}: the file is empty")
-        (application,) = base.execute("PRAGMA application_id").fetchone()
-        if application == APPLICATION or new:
-            if not self.readonly:
-                db.use_write_ahead_log(base, PATIENCE_S)
-                base.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
-            if new:
-                self._create_tables(base)
-                (application,) = base.execute("PRAGMA application_id").fetchone()
-        (tables,) = base.execute("PRAGMA user_version").fetchone()
-        if application != APPLICATION:
-            raise LoomError(
-                f"cannot open loom {self.path}: it is an SQLite database of another program; name another file"
-            )
-        if tables > TABLES:
-            raise LoomError(
-                f"loom {self.path} has tables of version {tables}; this version reads up to {TABLES}. Upgrade cantrip-acp"
-            )
-        if tables < TABLES and not self.readonly:
-            self._upgrade(base)
-            tables = TABLES
-        self._tables = tables
-        self._check_triggers(base)
 
-    def _upgrade(self, base: sqlite3.Connection) -> None:
-        """Upgrade tables of version 1: start the chains after the existing records."""
-        with db.transaction(base):
-            if base.execute("PRAGMA user_version").fetchone() == (1,):
-                for statement in db.statements(_CHAINED):
-                    base.execute(statement)
-                ends: dict[str, tuple[int, str]] = {}
-                for (body,) in base.execute("SELECT body FROM record ORDER BY n"):
-                    with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
-                        entity = rows.row_of(rows.record_of(body)).entity
-                        ends[entity] = ends.get(entity, (0, ""))[0] + 1, checksum.sums(body)[1]
-                filled = ((entity, *end) for entity, end in ends.items())
-                base.executemany("INSERT INTO chain (entity, records, sum) VALUES (?, ?, ?)", filled)
-                base.execute(f"PRAGMA user_version = {TABLES}")
+        def fill(version: int) -> None:
+            if version == 1:
+                bodies = (body for (body,) in base.execute("SELECT body FROM record ORDER BY n"))
+                base.executemany("INSERT INTO chain (entity, records, sum) VALUES (?, ?, ?)", chain_ends(bodies))
+
+        self._tables = db.migrate(base, KIND, MIGRATIONS, self.path, PATIENCE_S, fill, readonly=self.readonly)
+        if not self.readonly:
+            base.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
+        self._check_triggers(base)
 
     def _check_triggers(self, base: sqlite3.Connection) -> None:
         """Check the triggers, which anybody who can write the file can remove. A missing one is reported, and a writer
         restores it."""
         found = {_text(name): sql for name, sql in base.execute("SELECT name, sql FROM sqlite_master")}
-        for statement in db.statements(_SCHEMA + (_CHAINED if self._tables > 1 else "")):
+        for statement in db.statements("".join(MIGRATIONS[: self._tables])):
             made = _MADE.match(statement)
             if made is None or found.get(made[2]) == statement.rstrip(";\n").encode():
                 continue
@@ -226,18 +189,6 @@ class SqliteStore:
                 except sqlite3.IntegrityError as error:
                     what += f"; it cannot be put back: {error}"
             self.problems.append(Problem(what))
-
-    @staticmethod
-    def _is_new(base: sqlite3.Connection) -> bool:
-        (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        return not tables and base.execute("PRAGMA application_id").fetchone() == (0,)
-
-    def _create_tables(self, base: sqlite3.Connection) -> None:
-        with db.transaction(base):
-            # Another process may have created the tables first.
-            if self._is_new(base):
-                for statement in db.statements(_SCHEMA + _CHAINED):
-                    base.execute(statement)
 
     def _opening(self, error: sqlite3.Error) -> LoomError:
         match db.code(error):
@@ -273,7 +224,7 @@ class SqliteStore:
         row = rows.row_of(record, bytes(body))
         try:
             with self._using:
-                position = self._insert(base, row)
+                return self._insert(base, row)
         except sqlite3.IntegrityError as error:
             raise self._refused(str(error), row) from error
         except sqlite3.Error as error:
@@ -286,75 +237,23 @@ class SqliteStore:
             raise LoomWriteError(
                 f"cannot write loom {self.path}: {error}; earlier records are safe. {mend} and try again"
             ) from error
-        self.behind = position != self._seen + 1
-        if not self.behind:
-            self._seen = position
-        return position
 
-    def _insert(self, base: sqlite3.Connection, row: rows.Row) -> int:
-        """Add a row at the end of the loom and of its chain. If another process wrote first, lock, find the new end and
-        add it there."""
-        prev = self._sums.get(row.entity)
-        try:
-            own = self._insert_at(
-                base, row, self._seen + 1, self._chain_end(base, row.entity) if prev is None else prev
-            )
-        except sqlite3.IntegrityError as error:
-            if rows.KEPT not in str(error):
-                raise
-        else:
-            self._sums[row.entity] = own
-            return self._seen + 1
-        self._sums.clear()
-        with db.transaction(base):
-            (last,) = base.execute("SELECT coalesce(max(n), 0) FROM record").fetchone()
-            self._insert_at(base, row, last + 1, self._chain_end(base, row.entity))
-        return int(last) + 1
-
-    def _insert_at(self, base: sqlite3.Connection, row: rows.Row, n: int, prev: str) -> str:
-        body = bytearray(row.body)
-        own = checksum.close(body, prev, n)
-        body.pop()
+    def _add(self, base: Any, n: int, row: rows.Row, head: bytes, body: bytearray, own: str) -> None:
         add = (
             "INSERT INTO record (n, kind, turn_id, parent_id, head, body, entity, sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         )
-        head, entity = rows.sealed(row.head).decode(), row.entity
-        base.execute(add, (n, row.kind, row.turn_id, row.parent_id, head, body.decode(), entity, own))
-        return own
+        about = (row.kind, row.turn_id, row.parent_id)
+        base.execute(add, (n, *about, head.decode(), body.decode(), row.entity, own))
 
-    @staticmethod
-    def _chain_end(base: sqlite3.Connection, entity: str) -> str:
+    def _chain_end(self, base: Any, entity: str) -> str:
         found = base.execute("SELECT sum FROM chain WHERE entity = ?", (entity,)).fetchone()
         return checksum.START if found is None else _text(found[0])
 
-    def _refused(self, why: str, row: rows.Row) -> LoomError:
-        if rows.ORPHAN in why:
-            return LoomError(f"turn {row.turn_id!r} names a parent that is not in this loom: {row.parent_id!r}")
-        if rows.TAKEN in why:
-            return LoomAppendOnly(f"loom is append-only: turn {row.turn_id!r} is already written")
-        if rows.HEADED in why:
-            return LoomAppendOnly(f"loom {self.path} has its header already")
-        return LoomWriteError(f"cannot write loom {self.path}: {why}")
-
-    def read(self, position: int) -> Record | LaterRecord:
-        return self.read_all((position,))[0]
-
-    def read_all(self, positions: Iterable[int]) -> list[Record | LaterRecord]:
-        wanted: list[int] = list(positions)
-        found: list[Record | LaterRecord] = []
-        for at in range(0, len(wanted), _PAGE):
-            part = wanted[at : at + _PAGE]
-            bodies = self._bodies(part)
-            for position in part:
-                if position not in bodies:
-                    raise LoomDamaged(f"loom {self.path}: there is no record {position}")
-                try:
-                    found.append(rows.record_of(bodies[position]))
-                except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-                    raise LoomDamaged(f"loom {self.path}: record {position} is damaged: {error}") from error
-                if checksum.is_valid(bodies[position]) is False and all(p.offset != position for p in self.problems):
-                    self.note(position, checksum.CHANGED)
-        return found
+    @contextlib.contextmanager
+    def _alone(self, base: Any) -> Iterator[int]:
+        with db.transaction(base):
+            (last,) = base.execute("SELECT coalesce(max(n), 0) FROM record").fetchone()
+            yield int(last)
 
     def _bodies(self, positions: list[int]) -> dict[int, bytes]:
         base = self._open
@@ -372,56 +271,6 @@ class SqliteStore:
             except sqlite3.Error as error:
                 raise LoomDamaged(f"loom {self.path}: record {position} cannot be read: {error}") from error
         return bodies
-
-    def tree(self) -> Tree | None:
-        return None
-
-    def heads(self) -> Iterator[tuple[int, Head | LaterHead]]:
-        noted: list[Problem] = []
-        for position, head in self._decoded("head", rows.head_of, noted):
-            self._check_version(head)
-            self._seen = max(self._seen, position)
-            self._sums.clear()
-            yield position, head
-        # The next call of `news` finds damage at the end again.
-        self.problems += [problem for problem in noted if problem not in self.problems]
-
-    def note(self, position: int, message: str, rule: str = "changed-line") -> None:
-        self.problems.append(Problem(f"record {position}: {message}", offset=position, rule=rule))
-
-    def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
-        """Yield the heads of records written, by any process, since the last one that the tree has."""
-        self.behind = False
-        return self.heads()
-
-    def scan(self) -> Iterator[tuple[int, Record | LaterRecord]]:
-        yield from self._decoded("body", rows.record_of, [], after=0)
-
-    def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
-        for _, each in self._decoded("body", lambda body: (rows.record_of(body), checksum.strip(body)), [], after=0):
-            yield each
-
-    def _check_version(self, head: Any) -> None:
-        newer = rows.too_new(head)
-        if newer is not None:
-            raise LoomError(f"loom {self.path} has {newer}. Upgrade cantrip-acp")
-
-    def _decoded(
-        self, column: str, decode: Any, noted: list[Problem], after: int | None = None
-    ) -> Iterator[tuple[int, Any]]:
-        last = self._seen if after is None else after
-        for position, data in self._rows(column, last, noted):
-            if position > last + 1 and column == "head" and not (noted and noted[-1].offset == last):
-                noted.append(rows.missing(last + 1, position - 1))
-            last = position
-            try:
-                record = decode(data)
-            except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError) as error:
-                noted.append(Problem(f"record {position} is damaged: {error}", offset=position))
-                record = self._head_from_body(position) if column == "head" else None
-                if record is None:
-                    continue
-            yield position, record
 
     def _head_from_body(self, position: int) -> Head | LaterHead | None:
         try:
@@ -483,13 +332,8 @@ class SqliteStore:
             if len(page) < _PAGE:
                 return
 
-    def damaged(self) -> list[Problem]:
-        # A connection of its own sees one state of the database, even while others write.
-        reader = SqliteStore(self.path, readonly=True)
-        try:
-            return reader._damage()
-        finally:
-            reader.close()
+    def _reader(self) -> SqliteStore:
+        return SqliteStore(self.path, readonly=True)
 
     def _damage(self) -> list[Problem]:
         noted: list[Problem] = []
@@ -535,12 +379,6 @@ class SqliteStore:
         except sqlite3.Error as error:
             noted.append(Problem(f"the ends of the chains cannot be read: {error}"))
             return None
-
-    def lock_cast(self, cast_id: str) -> bool:
-        return self._locks.lock_cast(cast_id)
-
-    def release(self, cast_id: str) -> None:
-        self._locks.release(cast_id)
 
     def running(self, cast_ids: Iterable[str]) -> set[str]:
         return self._locks.running(cast_ids)

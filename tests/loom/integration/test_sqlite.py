@@ -78,9 +78,9 @@ def test_what_is_no_loom_is_refused_and_left_alone(tmp_path: Path) -> None:
     base.execute("CREATE TABLE record (a)")
     base.close()
     before = other.read_bytes()
-    with pytest.raises(LoomError, match="an SQLite database of another program"):
+    with pytest.raises(LoomError, match="a database of another program; name another file"):
         Loom.open(f"sqlite:{other}", readonly=True)
-    with pytest.raises(LoomError, match="an SQLite database of another program"):
+    with pytest.raises(LoomError, match="a database of another program; name another file"):
         Loom.open(f"sqlite:{other}")
     assert sqlite3.connect(other).execute("SELECT sql FROM sqlite_master").fetchall() == [("CREATE TABLE record (a)",)]
     assert before[100:] == other.read_bytes()[100:]
@@ -97,7 +97,9 @@ def test_later_formats_are_refused(path: Path, tmp_path: Path) -> None:
     base = sqlite3.connect(path)
     base.execute(f"PRAGMA user_version = {store.TABLES + 1}")
     base.close()
-    with pytest.raises(LoomError, match=r"tables of version 3; this version reads up to 2. Upgrade"):
+    with pytest.raises(
+        LoomError, match=r"its tables have version 3, and this version of cantrip-acp reads up to 2. Upgrade"
+    ):
         Loom.open(path)
     other = tmp_path / "b.db"
     Loom.open(f"sqlite:{other}").close()

@@ -68,7 +68,9 @@ def test_later_tables_are_refused(postgres: Server) -> None:
     Loom.open(postgres.url("any")).close()
     with direct(postgres) as base:
         base.execute("INSERT INTO cantrip_looms (name, tables) VALUES (%s, 3)", (name,))
-    with pytest.raises(LoomError, match=r"tables of version 3; this version reads up to 2. Upgrade"):
+    with pytest.raises(
+        LoomError, match=r"its tables have version 3, and this version of cantrip-acp reads up to 2. Upgrade"
+    ):
         Loom.open(postgres.url(name))
 
 

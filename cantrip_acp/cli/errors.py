@@ -122,7 +122,7 @@ def with_excerpts(text: str) -> Iterator[str]:
 
 def _excerpt(key_path: str, file: str, line: int, column: int) -> Iterator[str]:
     from cantrip_acp.cli.render.terminal import cell_len
-    from cantrip_acp.text.redaction import ShapeMask
+    from cantrip_acp.text.redaction import holds_shape
     from cantrip_acp.text.sanitize import clean
 
     try:
@@ -135,7 +135,7 @@ def _excerpt(key_path: str, file: str, line: int, column: int) -> Iterator[str]:
     here = lines[line - 1].rstrip() if line <= len(lines) else ""
     if not here.strip():
         return
-    if _SECRET.search(here) or _SECRET.search(key_path) or ShapeMask().text(here) != here:
+    if _SECRET.search(here) or _SECRET.search(key_path) or holds_shape(here):
         # Only the first key is shown, because a value may be a secret.
         key, colon, rest = here.partition(":")
         here = f"{key}{colon}{_TEXT.sub('·', rest)}" if colon else _TEXT.sub("·", here)

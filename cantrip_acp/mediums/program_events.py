@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 _MAX_PIECES = 1000
 """Maximum number of pieces of both streams whose order is recorded."""
 
-_MAX_HELD_CHARS = 4096
-"""Characters of an unfinished line that are held back, because a secret could begin in it."""
-
 
 class ProgramEvents:
     """The events of one call of a medium's tool. ``tool`` is bash or python."""
@@ -65,11 +62,8 @@ class ProgramEvents:
             return
         if self._redactor.active:
             whole = join([self._pending[stream], text])
-            length = len(whole.text)
-            cut = whole.text.rfind("\n") + 1
-            if length - cut > _MAX_HELD_CHARS:
-                cut = length
-            text, self._pending[stream] = whole.part(0, cut), whole.part(cut, length)
+            cut = self._redactor.settled(whole.text)
+            text, self._pending[stream] = whole.part(0, cut), whole.part(cut, len(whole.text))
         await self._send(stream, text)
 
     async def _send(self, stream: str, text: Styled) -> None:
@@ -77,7 +71,7 @@ class ProgramEvents:
             await self._emit(stream, self._ordered_text(stream, text))
 
     def _ordered_text(self, stream: str, text: Styled) -> Styled:
-        """The text as readers see it. Its place in the order is kept."""
+        """The text as readers see it, of which the order counts the characters."""
         text = self._redactor.masked(text)
         length = len(text.text) if stream == "stdout" else -len(text.text)
         if self._order and self._order[-1] * length > 0:
@@ -121,8 +115,6 @@ class ProgramEvents:
             await self._emit(stream, text)
         for stream, rest in self._pending.items():
             await self._send(stream, rest)
-        # The order counts characters of what readers saw.
-        output = self._redactor.masked(output)
         ordered = self.ordered(output)
         await self._send("stdout", Styled(events.value_line(output)))
         if self._turn.listening:

@@ -16,7 +16,7 @@ import msgspec
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.json_schema import Schema
-from cantrip_acp.text.redaction import ShapeMask
+from cantrip_acp.text.redaction import holds_shape
 from cantrip_acp.types.errors import DefinitionError
 
 Kind = Literal["instance", "relates"]
@@ -263,9 +263,7 @@ def refuse_secrets(change: Change) -> None:
     """Raise `CommitRefused` if a body holds something that looks like a key or a password, or is wrong otherwise."""
     check_change(change)
     for chunk in change.chunks:
-        mask = ShapeMask()
-        mask.data(chunk.body)
-        if mask.found:
+        if holds_shape(chunk.body):
             raise CommitRefused(
                 "secret", "the body contains a text that looks like a secret, so it is not stored", chunk=chunk.id
             )

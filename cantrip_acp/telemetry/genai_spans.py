@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from cantrip_acp.telemetry import tracing
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.messages import Message, ToolCall
 from cantrip_acp.types.usage import Usage
 
@@ -110,7 +109,7 @@ class AgentSpan:
                 "parts": [{"type": "text", "content": result}],
                 "finish_reason": "stop",
             }
-            self._span.set_attribute("gen_ai.output.messages", _json([message]))
+            self._span.set_attribute("gen_ai.output.messages", tracing.Json([message]))
 
 
 @contextmanager
@@ -128,7 +127,7 @@ def invoke_agent(entity: SpannedEntity, trace: Trace, cast_id: str, intent: str)
     }
     if tracing.content_wanted():
         words = {"type": "text", "content": intent}
-        attributes["gen_ai.input.messages"] = _json([{"role": "user", "parts": [words]}])
+        attributes["gen_ai.input.messages"] = tracing.Json([{"role": "user", "parts": [words]}])
     with tracing.span(f"invoke_agent {name}" if name else "invoke_agent", trace, attributes) as span:
         yield AgentSpan(span)
 
@@ -165,7 +164,7 @@ class ChatSpan:
         if tracing.content_wanted():
             parts = _parts(response.content, response.thinking, response.tool_calls)
             message = {"role": "assistant", "parts": parts, "finish_reason": finish}
-            self._span.set_attribute("gen_ai.output.messages", _json([message]))
+            self._span.set_attribute("gen_ai.output.messages", tracing.Json([message]))
 
 
 _NOBODY: AbstractContextManager[None] = nullcontext()
@@ -198,7 +197,7 @@ class ToolSpan:
         if failure is not None:
             tracing.failed(self._span, failure)
         if tracing.content_wanted():
-            self._span.set_attribute("gen_ai.tool.call.result", _json(result))
+            self._span.set_attribute("gen_ai.tool.call.result", tracing.Json(result))
 
 
 def execute_tool(
@@ -214,7 +213,7 @@ def execute_tool(
 def _execute_tool(
     name: str, trace: Trace, call_id: str, args: Any, entity_id: str, description: str
 ) -> Iterator[ToolSpan]:
-    attributes = {
+    attributes: dict[str, Any] = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": name,
         "gen_ai.tool.call.id": call_id,
@@ -224,7 +223,7 @@ def _execute_tool(
         "cantrip.entity.id": entity_id,
     }
     if tracing.content_wanted():
-        attributes["gen_ai.tool.call.arguments"] = _json(args)
+        attributes["gen_ai.tool.call.arguments"] = tracing.Json(args)
     with tracing.span(f"execute_tool {name}", trace, attributes) as span:
         yield ToolSpan(span)
 
@@ -248,7 +247,7 @@ def _content(query: Query) -> dict[str, Any]:
         "gen_ai.input.messages": rest,
         "gen_ai.tool.definitions": tools,
     }
-    return {key: _json(value) for key, value in found.items() if value}
+    return {key: tracing.Json(value) for key, value in found.items() if value}
 
 
 def message_data(message: Message) -> dict[str, Any]:
@@ -280,13 +279,3 @@ def _arguments(text: str) -> Any:
         return msgspec.json.decode(text) if text.strip() else {}
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return text
-
-
-def _json(value: Any) -> str:
-    # Here, because in a text of JSON a secret may have escapes.
-    value = shared().masked(value)
-    try:
-        return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError, UnicodeError):
-        # The text has a lone surrogate, or a gate's value is not plain data.
-        return msgspec.json.encode(repr(value)).decode()

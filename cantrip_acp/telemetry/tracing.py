@@ -14,8 +14,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from cantrip_acp.files.installation import install_command
@@ -183,8 +184,22 @@ def _exporter() -> Any:
     return OTLPSpanExporter()
 
 
+class Json(NamedTuple):
+    """Data that an attribute has as a text of JSON. A secret may have escapes in one, so it is masked before."""
+
+    value: Any
+
+    def __str__(self) -> str:
+        try:
+            return msgspec.json.encode(self.value).decode()
+        except (TypeError, ValueError, UnicodeError):
+            # The text has a lone surrogate, or a gate's value is not plain data.
+            return msgspec.json.encode(repr(self.value)).decode()
+
+
 def _clean(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return shared().masked({name: value for name, value in attributes.items() if value is not None})
+    known = shared().masked({name: value for name, value in attributes.items() if value is not None})
+    return {name: str(value) if isinstance(value, Json) else value for name, value in known.items()}
 
 
 class MaskedSpan:

@@ -362,6 +362,14 @@ class Redactor:
                     end = whole.end()
         return end
 
+    def whole(self, text: str, end: int) -> int:
+        """The last place up to ``end`` at which a text can be cut without dividing a known secret."""
+        if self._pattern is not None:
+            for found in self._pattern.finditer(text, max(0, end - self._longest)):
+                if found.end() > end:
+                    return min(end, found.start())
+        return end
+
     def masked(self, value: _V, encoded: bytes | bytearray | None = None) -> _V:
         """The value with known secrets masked in every text in it: a text, JSON data with its keys, a tuple, a `Styled`, a
         dataclass or a Struct. The same object if it holds none; what cannot hold text stays as it is. ``encoded`` is its JSON,
@@ -457,8 +465,15 @@ def as_recorded(value: _V) -> _V:
 
 
 def beginning(text: str, most: int) -> str:
-    """The first characters of a text. Secrets are masked before it is cut, because half a secret cannot be recognized."""
-    return shared().masked(text)[:most]
+    """The first characters of a text, fewer if the end would divide a known secret: no door recognizes half of one."""
+    return text if len(text) <= most else text[: shared().whole(text, most)]
+
+
+def holds_shape(value: Any) -> bool:
+    """Whether a text that looks like a secret is in JSON data."""
+    mask = ShapeMask()
+    mask.data(value)
+    return mask.found > 0
 
 
 class Pieces:

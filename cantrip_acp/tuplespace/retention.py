@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.guardrails import GC_LANE, number_from_environment
 from cantrip_acp.tuplespace.receipts import make_receipt
@@ -54,7 +55,9 @@ def is_large(result: Any) -> bool:
 
 
 def split_result(store: TupleStore, result: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """Store a large result. What goes into the receipt: its small fields, and the whole as an artifact."""
+    """Store a large result. What goes into the receipt: its small fields, and the whole as an artifact. Known secrets are
+    masked."""
+    result = shared().masked(result)
     body, small = canonical_json(result), None
     if isinstance(result, dict):
         fields = {key: each for key, each in result.items() if len(canonical_json({key: each})) <= _FIELD_BYTES}

@@ -22,7 +22,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.text.json_data import freeze_record
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.redaction import holds_shape, shared
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import NewerSchema, TupleError
 
@@ -283,7 +283,7 @@ def _check_steps(work: WorkTuple) -> None:
 def _check_secrets(value: Any, place: str = "$") -> None:
     """A tuple is kept for ever and read by others, and masking a secret would change the work. So it is refused."""
     if isinstance(value, str):
-        if shared().diagnostic(value) != value:
+        if shared().holds(value) or holds_shape(value):
             raise TupleError(
                 f"the tuple is not valid: a text in it is a secret, or looks like one - at `{place}`. Give secrets to the "
                 "worker, as variables of its environment"

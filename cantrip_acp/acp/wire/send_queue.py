@@ -54,7 +54,7 @@ class SendQueue:
         try:
             self._encoder.encode_into(message, buffer, start)
             if masked and shared().holds_encoded(buffer, start):
-                self._encoder.encode_into(shared().masked(message), buffer, start)
+                raise ValueError("it holds a secret")
         except (UnicodeEncodeError, OverflowError, ValueError, TypeError):
             # Text of a model may hold lone surrogates, and data may hold integers beyond 64 bits.
             del buffer[start:]

@@ -15,7 +15,7 @@ import unicodedata
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar, Final, TextIO, cast
+from typing import TYPE_CHECKING, ClassVar, Final, TextIO, TypeVar, cast
 
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import Cleaner, StyledCleaner, clean
@@ -135,7 +135,7 @@ class Screen:
     def line_with_bar(self, text: str | Styled, style: str = "", *, indent: int = 2) -> None:
         """Write one line of output behind a bar. On a terminal, a long line is cut into pieces, and each has the bar."""
         styled = text if isinstance(text, Styled) else Styled(text)
-        styled = shared().masked(styled)
+        styled = _masked(styled)
         if (cleaned := clean(styled.text)) != styled.text:
             styled = Styled(cleaned)
         if self._console is None:
@@ -182,7 +182,7 @@ class Screen:
         indent = len(mark) + 1
         options = self._console.options.update(width=max((self.width or 80) - indent, 20))
         rendered = self._console.render_lines(
-            LeftMarkdown(shared().masked(text), code_theme="ansi_dark", hyperlinks=False), options, pad=False
+            LeftMarkdown(_masked(text), code_theme="ansi_dark", hyperlinks=False), options, pad=False
         )
         while rendered and not "".join(segment.text for segment in rendered[0]).strip():
             rendered.pop(0)
@@ -261,7 +261,14 @@ class _LiveTerminal(io.TextIOBase):
 
 def _shown(text: str) -> str:
     """A text as a person may see it."""
-    return clean(shared().masked(text))
+    return clean(_masked(text))
+
+
+_Said = TypeVar("_Said", str, Styled)
+
+
+def _masked(said: _Said) -> _Said:
+    return shared().masked(said)
 
 
 def _without_tabs(styled: Styled) -> Styled:

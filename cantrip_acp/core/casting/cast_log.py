@@ -54,7 +54,7 @@ class CastLog:
             entity.context = rebuild_context(entity, resumed)
             entity.last_turn = resumed.turn_id
         entity.loom.lock_cast(self.cast.id)
-        entity.loom.append(
+        start = entity.loom.append(
             CastRecord(
                 id=self.cast.id,
                 event="start",
@@ -76,6 +76,7 @@ class CastLog:
                 reference=msgspec.UNSET if self._reference is None else self._reference,
             )
         )
+        self.cast.intent = start.intent or ""
 
     def utterance(self, turn: TurnBuilder) -> None:
         """Write the utterance before acting on it: if the process ends, nothing must be done twice.

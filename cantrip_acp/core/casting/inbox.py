@@ -13,7 +13,7 @@ from cantrip_acp.crystals.contract import cannot_read
 from cantrip_acp.text.defaults import name_of
 from cantrip_acp.text.redaction import as_recorded
 from cantrip_acp.types import events
-from cantrip_acp.types.context_block import KNOWLEDGE, CastInfo, record_of, unread_notice
+from cantrip_acp.types.context_block import KNOWLEDGE, CastInfo, block_of, record_of, unread_notice
 from cantrip_acp.types.errors import CantripError, describe, interrupts
 from cantrip_acp.types.records import DURING_CAST, NOTE, STEERING, ContextRecord
 
@@ -33,7 +33,7 @@ class Inbox:
         self._warned: set[str] = set()
 
     async def gather(self) -> None:
-        """Ask the contributors for blocks that belong before the intent. What the model reads is what the records say."""
+        """Ask the contributors for blocks that belong before the intent."""
         entity, cast = self._entity, self._cast
         for contributor in entity.cantrip.contributors if self._resumed is None else ():
             try:
@@ -45,13 +45,14 @@ class Inbox:
                 raise CantripError(
                     f"the cast did not start: the context contributor {name} failed: {describe(problem)}"
                 ) from problem
-        cast.intent, cast.blocks = as_recorded((cast.intent, tuple(cast.blocks)))
 
     def deliver_start(self) -> str | None:
         """Write the blocks, and put them and the intent into the messages. Returns what the user is told of attachments that
         the model cannot read."""
         context, cast, resumed = self._entity.context, self._cast, self._resumed
         records = [self._write(block) for block in cast.blocks]
+        # What the model reads is what the records say.
+        cast.blocks = tuple(map(block_of, records))
         if resumed is None or resumed.begins:
             context.begin(cast.intent, cast.blocks)
         else:
@@ -100,7 +101,7 @@ class Inbox:
                 continue
             if block is None:
                 continue
-            # What the model reads is what the record says.
+            # Compared with what the record of the last one says.
             block = as_recorded(replace(block, source=KNOWLEDGE))
             if not entity.context.knows_other(block):
                 continue
@@ -133,9 +134,8 @@ class Inbox:
 
     def _add(self, block: ContextBlock) -> ContextRecord:
         """Write a block and add it after everything else in the context."""
-        placed = as_recorded(replace(block, after=self._place()))
-        record = self._write(placed)
-        self._entity.context.steer(placed)
+        record = self._write(replace(block, after=self._place()))
+        self._entity.context.steer(block_of(record))
         return record
 
     def _place(self) -> str | None:

@@ -57,8 +57,8 @@ class McpError(CantripError):
     """A server cannot be reached, or has ended. The text names the server. ``brief`` is the reason in a few words, without it."""
 
     def __init__(self, text: str, *, brief: str = "") -> None:
-        super().__init__(shared().diagnostic(text))
-        self.brief = shared().diagnostic(brief)
+        text, self.brief = map(shared().diagnostic, (text, brief))
+        super().__init__(text)
 
 
 _STDERR_LOOKS = 40

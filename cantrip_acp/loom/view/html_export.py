@@ -52,13 +52,7 @@ def write_html(where: Path | str, target: Path, beside: Path | str | None = None
 
 
 def _write(reading: LoomReader, file: TextIO, raw: bool) -> None:
-    shapes = ShapeMask(raw=raw)
-
-    def block(name: str, data: Any) -> None:
-        shown = shapes.data(msgspec.to_builtins(data, enc_hook=str))
-        _raw(file, name, msgspec.json.encode(shown).decode())
-
-    with page(file, assets.text("view.css"), assets.script()):
+    with page(file, assets.text("view.css"), assets.script(), raw=raw) as block:
         _blocks(reading, file, block)
 
 
@@ -84,8 +78,17 @@ def _blocks(reading: LoomReader, file: TextIO, block: Callable[[str, Any], None]
 
 
 @contextmanager
-def page(file: TextIO, style: str, script: str) -> Iterator[None]:
-    """Write a page around the data blocks that the ``with`` block writes. No other script and style can run in it."""
+def page(file: TextIO, style: str, script: str, *, raw: bool = False) -> Iterator[Callable[[str, Any], None]]:
+    """Write a page around the data blocks that the ``with`` block writes with the function that it gets: a name and JSON data.
+
+    Known secrets in the data are masked, and without ``raw`` what looks like one. No other script and style can run in the page.
+    """
+    shapes = ShapeMask(raw=raw)
+
+    def block(name: str, data: Any) -> None:
+        shown = shapes.data(msgspec.to_builtins(data, enc_hook=str))
+        _raw(file, name, msgspec.json.encode(shown).decode())
+
     text = assets.text("index.html")
     policy = f"{POLICY}; script-src {_hash(script)}; style-src {_hash(style)}"
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -93,7 +96,7 @@ def page(file: TextIO, style: str, script: str) -> Iterator[None]:
     text = re.sub(r'<link rel="stylesheet"[^>]*>', lambda _: f"<style>{style}</style>", text)
     head, _, tail = text.partition('<script type="module" src="main.js"></script>')
     file.write(head)
-    yield
+    yield block
     file.write(f'<script type="module">{script}</script>')
     file.write(tail)
 

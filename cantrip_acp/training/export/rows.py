@@ -14,7 +14,7 @@ import msgspec
 
 from cantrip_acp.core.exports import Format, Report
 from cantrip_acp.crystals.text_tools import without_invented_turns, words_of
-from cantrip_acp.text.redaction import ShapeMask, shared
+from cantrip_acp.text.redaction import ShapeMask, holds_shape
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.types.messages import Attachment, Message, RequestParameters, SampledTokens, ToolDefinition
 from cantrip_acp.types.records import Turn
@@ -209,13 +209,7 @@ def _tokens_hide_a_shape(turn: Turn, sampled: SampledTokens) -> bool:
     the end of an answer in text, for example. If the answer shows one, the whole row is left out (`write`)."""
     said = turn.utterance
     shown = [without_invented_turns(said.content or ""), said.thinking or "", *(call.args for call in said.tool_calls)]
-    tokens = ShapeMask()
-    tokens.text(sampled.text)
-    if not tokens.found:
-        return False
-    words = ShapeMask()
-    words.data(shown)
-    return not words.found
+    return holds_shape(sampled.text) and not holds_shape(shown)
 
 
 def entries(sampled: SampledTokens) -> list[dict[str, Any]]:
@@ -251,14 +245,12 @@ def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) 
     Secrets that this process knows are always masked. Text that looks like a secret is masked too, unless ``raw`` is
     true. Tokens cannot be masked: a row (in ``art``, a trajectory) with tokens and such a text is left out.
     """
-    shapes = ShapeMask()
+    shapes = ShapeMask(raw=raw)
     source.masked = not raw
     with ExitStack() as opened:
         archive = opened.enter_context(ZipFile(out, "w", ZIP_DEFLATED)) if getattr(format_, "archive", False) else None
         for row in format_.rows(source):
-            shown: Any = shared().masked(row)
-            if not raw:
-                shown = _without_shapes(shown, shapes, source)
+            shown: Any = _masked(row, shapes, source)
             if shown is None:
                 continue
             if archive is None:
@@ -282,8 +274,8 @@ def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) 
     return source.report
 
 
-def _without_shapes(row: Any, shapes: ShapeMask, source: Source) -> Any:
-    """The row with text that looks like a secret masked; None if nothing of it can be written."""
+def _masked(row: Any, shapes: ShapeMask, source: Source) -> Any:
+    """The row with secrets, and with text that looks like one, masked; None if nothing of it can be written."""
     several = row.get("trajectories")
     if not isinstance(several, list):
         return _whole_or_none(row, shapes, source)

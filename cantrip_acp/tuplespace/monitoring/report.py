@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import msgspec
-
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.loom.output_file import output_file
 from cantrip_acp.loom.view import assets, write_html
-from cantrip_acp.loom.view.html_export import escaped, page
-from cantrip_acp.text.redaction import ShapeMask
+from cantrip_acp.loom.view.html_export import page
 from cantrip_acp.tuplespace.retention import read_result
 from cantrip_acp.tuplespace.stores.base import BATCH_LANE
 from cantrip_acp.tuplespace.tuples import Pattern, parse_time, tuple_id
@@ -55,7 +52,6 @@ def write_report(
     latest = None if every or only is not None else _latest(store, lane)
     rows = list(_rows(store, lane, only, names or {}, latest))
     problems = _add_looms(rows, target if looms else None)
-    mask = ShapeMask()
     about = {
         "title": title or (f"lane {lane}" if lane else "all lanes"),
         "space": store.location,
@@ -66,12 +62,7 @@ def write_report(
     style = assets.text("view.css") + folder.joinpath("batch.css").read_text("utf-8")
     with output_file(target, mode=0o600) as out:
         file = io.TextIOWrapper(out, encoding="utf-8", write_through=True)
-
-        def block(name: str, data: Any) -> None:
-            text = msgspec.json.encode(mask.data(data)).decode()
-            file.write(f'<script type="application/json" id="data-{name}">{escaped(text)}</script>\n')
-
-        with page(file, style, script):
+        with page(file, style, script) as block:
             block("batch", about)
             for start in range(0, len(rows), _BLOCK):
                 block(f"rows-{start}", rows[start : start + _BLOCK])

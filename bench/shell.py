@@ -28,6 +28,7 @@ class Turn:
     depth = 0
     finished = False
     folded = 0
+    ends_when_cut = False
     listening = False
     context: tuple[ContextBlock, ...] = ()
 

@@ -75,8 +75,12 @@ def _run(argv: list[str]) -> tuple[int, str]:
 def error_text(error: BaseException) -> str:
     """The text of an error in one piece, with its notes."""
     found = own_error(error) or error
-    text = "\n".join([str(found), *getattr(found, "__notes__", ())])
+    text = _with_notes(found)
     return text if isinstance(found, CantripError | OSError) else f"a bug: {type(found).__name__}: {text}"
+
+
+def _with_notes(error: BaseException) -> str:
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def report_error(error: BaseException) -> int:
@@ -96,7 +100,7 @@ def report_error(error: BaseException) -> int:
         text = f"{type(error).__name__}: {error}"
         _write(f"cantrip: a bug: {text}\nPlease report it. With CANTRIP_DEBUG=1 the traceback is shown.\n")
         return FAILED
-    text = "\n".join([str(found), *getattr(found, "__notes__", ())])
+    text = _with_notes(found)
     text = "\n".join(with_excerpts(text)) if isinstance(found, DefinitionError) else text
     # If the text begins with a file and a line, print nothing before them: editors and terminals can then jump there.
     has_place = isinstance(found, DefinitionError) and found.where is None and ":" in text.split(" ", 1)[0]

@@ -69,8 +69,16 @@ def find(name: str) -> Format:
     raise DefinitionError(f"unknown export format {name!r}{hint} (known: {', '.join(names())})")
 
 
+class FormatBase:
+    """What is true of an export format that does not say otherwise."""
+
+    archive: bool = False
+    """Whether the output is a ZIP file: a row is an entry, ``{path, data, sample}``, and counts if it is a sample."""
+
+
 class Format(Protocol):
-    """An export format. Each row is one JSON object and becomes one line of the output."""
+    """An export format. Each row is one JSON object and becomes one line of the output. It may also have the members of
+    `FormatBase`."""
 
     name: str
     summary: str

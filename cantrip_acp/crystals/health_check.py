@@ -88,7 +88,7 @@ def probe(
             return answer(True, f"answers, but has no {path.partition('?')[0]} ({error.code})", error.code)
         return answer(False, f"answers {error.code}: {words}", error.code)
     except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", error)
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(reason, TimeoutError):
             return answer(False, f"no answer within {timeout:g} seconds")
         return answer(False, f"cannot be reached: {provider_errors.error_text(reason) or type(reason).__name__}")

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from cantrip_acp.gates.function_gates import gate_from_function
 from cantrip_acp.text.json_data import FrozenDict, freeze, thaw
@@ -123,10 +123,33 @@ Proceed = Callable[[GateInvocation], Awaitable[GateReply]]
 Interceptor = Callable[[GateInvocation, Proceed], Awaitable[GateReply]]
 """One step in the executor's chain. It calls ``proceed``, or answers instead of the gate (permission, receipt, replay).
 
-An interceptor object may also have a coroutine ``program(call)``, which is called before each program of the medium. It
-returns None to allow the program, or a `GateReply` with the reason for a refusal, which becomes the observation. With a
-function ``coming(invocations)`` it learns which edits of files an utterance will make, before the first call of it runs.
+It may also be an `InterceptorBase`, a `ProgramInterceptor` or an `EditInterceptor`.
 """
+
+
+class InterceptorBase:
+    """What is true of an interceptor that does not say otherwise."""
+
+    innermost: bool = False
+    """Whether it answers only calls that all others let through."""
+
+
+@runtime_checkable
+class ProgramInterceptor(Protocol):
+    """An interceptor that also decides about the programs of the medium."""
+
+    async def program(self, call: ProgramCall) -> GateReply | None:
+        """Allow a program before it runs (None), or refuse it: the reply has the reason and becomes the observation."""
+        ...
+
+
+@runtime_checkable
+class EditInterceptor(Protocol):
+    """An interceptor that also learns which edits of files an utterance will make, before the first call of it runs."""
+
+    def coming(self, invocations: Sequence[GateInvocation], entity_id: str, depth: int) -> None:
+        """Take note of them. ``depth`` is 0 for an entity that is nobody's child."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,12 +410,21 @@ class OpenedSource(Protocol):
 class GateSource(Protocol):
     """A source of gates that are known only after a connection, such as an MCP server.
 
-    It is an immutable value; any number of entities may open it.
+    It is an immutable value; any number of entities may open it. It may also have the members of `SourceBase`.
     """
 
     async def open(self, circle: CircleView) -> OpenedSource:
         """Open the source within its own time limit. Raises `CantripError` if that fails and the source is required."""
         ...
+
+
+class SourceBase:
+    """What is true of a source of gates that does not say otherwise: what the user is shown as allowed."""
+
+    servers: Sequence[Any] = ()
+    """The MCP servers that it starts or connects to (`gates.mcp.declaration.McpServer`)."""
+    runs_programs: bool = False
+    """Whether its gates run programs that the substrate stores."""
 
 
 def as_text(value: Any) -> str:

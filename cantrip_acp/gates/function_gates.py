@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
+from cantrip_acp.text.defaults import name_of
 from cantrip_acp.text.python_types import PythonType
 from cantrip_acp.types.errors import DefinitionError, GateError
 
@@ -92,7 +93,7 @@ def gate_from_function(
 ) -> Made:
     """Implements `Gate.of`. ``cls`` is `Gate`."""
     options = {**getattr(function, _OPTIONS, {}), **options, **({} if name is None else {"name": name})}
-    shown = getattr(function, "__qualname__", repr(function)).rpartition(".")[2]
+    shown = name_of(function).rpartition(".")[2]
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:

@@ -77,6 +77,11 @@ class TurnContext(Protocol):
     def depth(self) -> int: ...
 
     @property
+    def ends_when_cut(self) -> bool:
+        """Whether the entity ends if this turn is cut off now, so that nobody needs its medium's state after it."""
+        ...
+
+    @property
     def finished(self) -> bool:
         """True once ``done`` succeeded: whatever still runs is ended at once (D-003)."""
         ...

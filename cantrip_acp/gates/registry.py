@@ -147,7 +147,7 @@ def load_entry(entry: Any) -> Any:
     except BaseException as error:
         if interrupts(error):
             raise
-        package = f" of {entry.dist.name}" if getattr(entry, "dist", None) is not None else ""
+        package = f" of {entry.dist.name}" if entry.dist is not None else ""
         raise DefinitionError(
             f"{entry.name!r} cannot be loaded: the entry point {entry.value!r}{package} failed with {describe(error)}"
         ) from error

@@ -378,8 +378,7 @@ def _why(outcome: Outcome, turn: TurnContext) -> str | None:
 
 
 def _trace(turn: TurnContext) -> dict[str, str]:
-    traceparent = getattr(turn, "traceparent", None)
-    return {"TRACEPARENT": traceparent} if isinstance(traceparent, str) else {}
+    return {"TRACEPARENT": turn.traceparent}
 
 
 def _signal_note(exit_code: int) -> str:

@@ -180,14 +180,12 @@ def _file_problems(recipe: Recipe, place: KeyPath, file: str, what: str, words: 
         tree = compile(recipe.files.read(path), str(path), "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     except DefinitionError as error:
         return [str(recipe.problem(place, f"{what}: {error}"))]
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None) or 1
-        return [f"{path}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}"]
-    names = {
-        name
-        for node in ast.walk(tree)
-        for name in (getattr(node, "id", None), getattr(node, "attr", None), getattr(node, "name", None))
-    }
+    except SyntaxError as error:
+        return [f"{path}:{error.lineno or 1}: {type(error).__name__}: {error.msg}"]
+    except ValueError as error:
+        return [f"{path}:1: {type(error).__name__}: {error}"]
+    fields = (field for node in ast.walk(tree) for field in ast.iter_fields(node))
+    names = {value for field, value in fields if field in ("id", "attr", "name")}
     if names.isdisjoint((*words, "__all__", "*")):
         missing = {"score": "it defines no function with the name score; write: def score(turn): ..."}.get(
             words[0], "it exports no gate: list functions in GATES = [...], or put @gate before them"

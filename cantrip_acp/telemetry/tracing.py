@@ -22,6 +22,7 @@ from msgspec import Struct
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.text.logs import logger
 from cantrip_acp.text.redaction import shared
+from cantrip_acp.types.errors import CrystalError
 from cantrip_acp.version import __version__
 
 _TRACE_ID = re.compile(r"[0-9a-f]{32}\Z")
@@ -305,5 +306,5 @@ def note(name: str, attributes: Mapping[str, Any]) -> None:
 
 def error_type(error: BaseException) -> str:
     """``error.type``: the provider's HTTP status if there is one, else the error's class."""
-    status = getattr(error, "status", None)
-    return str(status) if isinstance(status, int) else type(error).__name__
+    status = error.status if isinstance(error, CrystalError) else None
+    return type(error).__name__ if status is None else str(status)

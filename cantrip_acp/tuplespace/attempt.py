@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import anyio
 import msgspec
 
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.logs import logger
 from cantrip_acp.tuplespace.authority import refusal
 from cantrip_acp.tuplespace.canonical import storable
@@ -18,7 +19,7 @@ from cantrip_acp.tuplespace.errors import SpaceError, TupleError
 from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt
 from cantrip_acp.tuplespace.retention import is_large, split_result
-from cantrip_acp.tuplespace.step import StepCall, StepFailed, StepResult, is_of_the_machine
+from cantrip_acp.tuplespace.step import StepCall, StepFailed, StepResult, YoolBase, is_of_the_machine
 from cantrip_acp.tuplespace.stores.base import Claim, End
 from cantrip_acp.tuplespace.tuples import now_iso, parse_time
 
@@ -216,11 +217,12 @@ class Attempt:
     async def _run_step(self, index: int, share: _Share) -> dict[str, Any]:
         worker, work, step = self._worker, self.claim.work, self.claim.work.payload[index]
         started, clock, yool = now_iso(), time.monotonic(), worker.yools[step.yool]
+        about = complete(yool, YoolBase)
 
         def receipt(result: StepResult, input_hash: str | None = None, reused: str | None = None) -> dict[str, Any]:
             cost = {**result.cost, "wall_ms": round((time.monotonic() - clock) * 1000)}
             return make_receipt(
-                yool=getattr(yool, "full_name", "") or step.yool,
+                yool=about.full_name or step.yool,
                 tuple_id=work.id,
                 started_at=started,
                 ended_at=now_iso(),
@@ -239,7 +241,7 @@ class Attempt:
             if left is not None and left <= 0:
                 return receipt(StepResult(exit=75, error=f"nothing is left of the tuple's {what}"))
 
-        if (why := refusal(step.yool, getattr(yool, "authority", ()), work, self.claim.meta)) is not None:
+        if (why := refusal(step.yool, about.authority, work, self.claim.meta)) is not None:
             return receipt(StepResult(exit=77, error=why))
 
         so_far: Mapping[str, Any] = {}

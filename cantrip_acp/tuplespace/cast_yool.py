@@ -15,6 +15,7 @@ from cantrip_acp.files.disk_limit import DiskLimit
 from cantrip_acp.gates.web.named_hosts import NamedHosts
 from cantrip_acp.text.redaction import ShapeMask
 from cantrip_acp.tuplespace.errors import LeaseLost
+from cantrip_acp.tuplespace.step import YoolBase
 from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult, is_of_the_machine
 from cantrip_acp.types.errors import (
     CantripError,
@@ -48,7 +49,7 @@ class _QuotaExceeded(Exception):
     """A step used more disk than its tuple allows."""
 
 
-class CastYool:
+class CastYool(YoolBase):
     """Casts one recipe, for each tuple with an entity of its own, into one loom. Only for tuples of its text
     and project.
 
@@ -70,9 +71,6 @@ class CastYool:
         self.loom = loom
         self.needs = {"recipe": digest, **({"project": project} if project else {})}
         self.without = ("reference",) if why_no_references(cantrip, loom) else ()
-        self.authority: tuple[str, ...] = ()
-        self.full_name = ""
-        """The name for receipts, if steps may name it in other ways."""
         self._hosts = hosts
         self._model = model
 

@@ -24,7 +24,7 @@ from cantrip_acp.files.hidden_paths import matcher, may_be_above
 from cantrip_acp.text.redaction import ShapeMask, looks_secret, shared
 from cantrip_acp.tuplespace.canonical import content_id
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.tuplespace.step import StepCall, StepFailed, StepResult, is_of_the_machine
+from cantrip_acp.tuplespace.step import StepCall, StepFailed, StepResult, YoolBase, is_of_the_machine
 from cantrip_acp.types.errors import SandboxError, SandboxMissing
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def check_hosts(names: Sequence[str]) -> None:
     AllowedHosts.of(tuple(names))
 
 
-class CommandYool:
+class CommandYool(YoolBase):
     """Runs one command for each step. Only for steps of its project, if they say one.
 
     ``folder`` is the project, which the command may read and write; ``state`` is the state folder, which it never sees.
@@ -256,7 +256,7 @@ class CommandYool:
     ) -> None:
         check_variables(command.env)
         self.full_name = full_name
-        self.needs: Mapping[str, Any] = {"project": project} if project else {}
+        self.needs = {"project": project} if project else {}
         self.version = command.version
         self.authority = authority
         self._command = command

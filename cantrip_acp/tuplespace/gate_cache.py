@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from cantrip_acp.gates.contract import GateInvocation, GateReply, Proceed
+from cantrip_acp.gates.contract import GateInvocation, GateReply, InterceptorBase, Proceed
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.logs import logger
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
@@ -53,7 +53,7 @@ def _cache(state_dir: Path) -> GateCache:
     return GateCache(state_dir)
 
 
-class SwitchableCache:
+class SwitchableCache(InterceptorBase):
     """The reuse of results for one session. ``enabled`` may change at any time."""
 
     innermost = True
@@ -70,7 +70,7 @@ class SwitchableCache:
         return await (self._cache(invocation, proceed) if self.enabled else proceed(invocation))
 
 
-class GateCache:
+class GateCache(InterceptorBase):
     """An interceptor that answers in place of a gate if it has a receipt for the same input."""
 
     innermost = True

@@ -86,9 +86,9 @@ def read_policy(project: Path) -> Policy:
     except UnicodeDecodeError as error:
         raise TupleError(f"not UTF-8 ({error}); save the file in the encoding UTF-8", where=where) from None
     except (YAMLError, ValueError, RecursionError) as error:
-        mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
+        problem, mark = (error.problem, error.problem_mark) if isinstance(error, MarkedYAMLError) else (None, None)
         line = "" if mark is None else f":{mark.line + 1}"
-        raise TupleError(f"{getattr(error, 'problem', None) or error}", where=where + line) from None
+        raise TupleError(f"{problem or error}", where=where + line) from None
     if found is None:
         return Policy()
     if not isinstance(found, dict):

@@ -81,9 +81,10 @@ class ProjectLog:
     def _failures(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except (OSError, EOFError) as error:
-            place, why = getattr(error, "filename", None) or self.folder, getattr(error, "strerror", None) or error
-            raise SpaceError(f"cannot {doing} {place}: {why}") from None
+        except OSError as error:
+            raise SpaceError(f"cannot {doing} {error.filename or self.folder}: {error.strerror or error}") from None
+        except EOFError as error:
+            raise SpaceError(f"cannot {doing} {self.folder}: {error}") from None
 
     def version(self) -> tuple[int, int]:
         """Another one after each change of the log: its time and its size."""

@@ -18,11 +18,12 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.receipts import is_genuine
-from cantrip_acp.tuplespace.step import StepCall, Yool
+from cantrip_acp.tuplespace.step import StepCall, Yool, YoolBase
 from cantrip_acp.tuplespace.stores.base import TupleStore
 
 _CLAIMED = "claim"
@@ -40,14 +41,14 @@ class Reuse(msgspec.Struct, frozen=True, kw_only=True):
 
     async def input_hash(self, yool: Yool, call: StepCall) -> str | None:
         """The hash of everything on which the answer of a step depends. None if the yool does not declare that."""
-        declared = getattr(yool, "input_digest", None)
-        digest = await declared(call) if declared is not None else None
+        about = complete(yool, YoolBase)
+        digest = await about.input_digest(call)
         if digest is None:
             return None
         return content_id(
             {
-                "yool": getattr(yool, "full_name", "") or call.yool,
-                "version": getattr(yool, "version", ""),
+                "yool": about.full_name or call.yool,
+                "version": about.version,
                 "args": thaw(call.args),
                 "inputs": digest,
                 "project": self.project,

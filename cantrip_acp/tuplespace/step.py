@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -89,12 +90,26 @@ class StepFailed(Exception):
 
 
 Yool = Callable[[StepCall], Awaitable[StepResult]]
-"""What runs the steps of a name. It may have `ATTRIBUTES`."""
-ATTRIBUTES = ("needs", "without", "input_digest", "version", "full_name", "authority")
-"""``needs`` and ``without`` are of `Runnable`. Three are for the reuse of answers (`reuse`): ``async input_digest(call)``
-returns the digest of the files and of the environment that a step declares as its inputs, or None; ``version`` says on what of
-the yool itself the result depends; ``full_name`` is the name with its version, if steps may name it in other ways: receipts
-have it. ``authority`` says who may order it (`authority`)."""
+"""What runs the steps of a name. It may have the members of `YoolBase`."""
+
+
+class YoolBase:
+    """What is true of a yool that does not say otherwise."""
+
+    needs: Mapping[str, Any] = MappingProxyType({})
+    without: tuple[str, ...] = ()
+    """What a step's arguments must have and must not have (`Runnable`)."""
+    full_name: str = ""
+    """The name with its version, if steps may name it in other ways: receipts have it."""
+    authority: tuple[str, ...] = ()
+    """Who may order it (`authority`); empty for everybody."""
+    version: str = ""
+    """On what of the yool itself the result depends, for the reuse of answers (`reuse`)."""
+
+    async def input_digest(self, call: StepCall) -> str | None:
+        """The digest of the files and of the environment that a step declares as its inputs. None if it declares none, so
+        that its answer is not reused."""
+        return None
 
 
 def is_of_the_machine(error: BaseException) -> bool:

@@ -17,6 +17,7 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.telemetry import tracing
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.logs import logger
 from cantrip_acp.tuplespace.attempt import Attempt
 from cantrip_acp.tuplespace.canonical import storable
@@ -30,6 +31,7 @@ from cantrip_acp.tuplespace.step import StepCall as StepCall
 from cantrip_acp.tuplespace.step import StepFailed as StepFailed
 from cantrip_acp.tuplespace.step import StepResult as StepResult
 from cantrip_acp.tuplespace.step import Yool as Yool
+from cantrip_acp.tuplespace.step import YoolBase
 from cantrip_acp.tuplespace.step import is_of_the_machine as is_of_the_machine
 from cantrip_acp.tuplespace.stores.base import Claim, End, TupleStore, WorkerEntry
 from cantrip_acp.tuplespace.tuples import Pattern, Runnable
@@ -95,8 +97,8 @@ class _Outage:
 def runnables(yools: Mapping[str, Yool]) -> tuple[Runnable, ...]:
     """What yools can run. A yool may say what it needs of a step's arguments: ``needs`` and ``without`` of `Runnable`."""
     return tuple(
-        Runnable(yool=name, needs=getattr(yool, "needs", {}), without=getattr(yool, "without", ()))
-        for name, yool in yools.items()
+        Runnable(yool=name, needs=yool.needs, without=yool.without)
+        for name, yool in ((name, complete(yool, YoolBase)) for name, yool in yools.items())
     )
 
 

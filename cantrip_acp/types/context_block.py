@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct
@@ -86,6 +86,7 @@ Contributor = Callable[[CastInfo], Awaitable[Sequence[ContextBlock]]]
 """Adds context blocks when a cast begins. They are placed before its intent, and in the loom as ``context`` records."""
 
 
+@runtime_checkable
 class KnowledgeSource(Protocol):
     """A contributor that also has ``refresh``: it is asked before each query what the session knows."""
 
@@ -93,6 +94,16 @@ class KnowledgeSource(Protocol):
 
     async def refresh(self, info: CastInfo) -> ContextBlock | None:
         """Return a block with the source `KNOWLEDGE`. None, or the same block as before, changes nothing."""
+
+
+@runtime_checkable
+class Recorder(Protocol):
+    """A contributor that also sees each record of the loom, from the first cast on."""
+
+    async def __call__(self, info: CastInfo) -> Sequence[ContextBlock]: ...
+
+    def recorded(self, loom: Any, record: object) -> None:
+        """Take a record that was just written. It must return at once."""
 
 
 def record_of(block: ContextBlock, entity_id: str, cast_id: str, unread_by: str | None) -> ContextRecord:

@@ -578,6 +578,9 @@ class Outcome:
 class AgentError(CantripError):
     """The agent failed. `stderr` holds the last lines of its stderr, and the message of the error shows them."""
 
+    code: int | None = None
+    """The JSON-RPC code of its answer, or 0 if that breaks the protocol. None without an answer."""
+
     def __init__(self, message: str, stderr: Sequence[str] = ()) -> None:
         self.stderr = tuple(stderr)
         tail = "".join(f"\n  {line}" for line in self.stderr[-12:])
@@ -593,7 +596,7 @@ class AgentTimeout(AgentError):
 
 
 class AgentRefused(AgentError):
-    """The agent answered with an error, or its answer breaks the protocol. `code` is the JSON-RPC code, or 0."""
+    """The agent answered with an error, or its answer breaks the protocol."""
 
     def __init__(self, message: str, stderr: Sequence[str] = (), *, code: int, data: object = None) -> None:
         self.code = code

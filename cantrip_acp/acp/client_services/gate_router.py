@@ -80,7 +80,7 @@ def _with_questions(session: OpenSession, invocation: GateInvocation) -> GateInv
         finally:
             QUESTIONS.reset(before)
 
-    if getattr(handler, "__module__", "") != "cantrip_acp.gates.mcp.tools":
+    if handler.__module__ != "cantrip_acp.gates.mcp.tools":
         return invocation
     return replace(invocation, gate=replace(invocation.gate, handler=with_questions))
 

@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from cantrip_acp.gates.contract import SourceBase
+from cantrip_acp.text.defaults import complete
+
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.definition.circle import Circle
@@ -69,9 +72,9 @@ def allowed_of(cantrip: CantripDefinition, circle: Circle, hosts: Sequence[str] 
     """The table of a cantrip whose circle is this one. ``hosts`` are the hosts of ``--allow-host``."""
     return allowed(
         circle,
-        [server for source in cantrip.sources for server in getattr(source, "servers", ())],
+        [server for source in cantrip.sources for server in complete(source, SourceBase).servers],
         hosts=hosts,
-        stored_programs=any(getattr(source, "runs_programs", False) for source in cantrip.sources),
+        stored_programs=any(complete(source, SourceBase).runs_programs for source in cantrip.sources),
     )
 
 

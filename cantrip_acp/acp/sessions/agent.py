@@ -35,7 +35,15 @@ from cantrip_acp.acp.sessions.session import OpenPrompt, Session
 from cantrip_acp.acp.sessions.session_store import BadCursor, ClientPrompt, ForkedFrom, NoSession
 from cantrip_acp.acp.wire.connection import Request
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
-from cantrip_acp.types.errors import CantripError, IntentRequired, LoomLocked, MissingKey, TurnNotFound, UntrustedRecipe
+from cantrip_acp.types.errors import (
+    CantripError,
+    DefinitionError,
+    IntentRequired,
+    LoomLocked,
+    MissingKey,
+    TurnNotFound,
+    UntrustedRecipe,
+)
 from cantrip_acp.types.records import now
 
 if TYPE_CHECKING:
@@ -701,10 +709,11 @@ class Agent:
             text = str(problem)
             if isinstance(problem, OSError) and problem.errno in _DISK_FULL:
                 text += ". Free some disk space, or choose another folder with --state-dir"
+            where = problem.where if isinstance(problem, DefinitionError) else None
             raise RpcError(
                 INTERNAL_ERROR,
                 f"The session cannot be opened: {text}",
-                {"error": type(problem).__name__, "details": text, "where": getattr(problem, "where", None)},
+                {"error": type(problem).__name__, "details": text, "where": where},
             ) from None
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from cantrip_acp.acp.protocol import Audio, ContentBlock, Image, Prompt, Resource, ResourceLink, Text
 from cantrip_acp.acp.wire.jsonrpc import invalid_params
 from cantrip_acp.gates.confinement import Root
-from cantrip_acp.gates.contract import GateContext, GateInvocation
+from cantrip_acp.gates.contract import GateContext, GateInvocation, GateReply
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import CantripError, GateError
@@ -425,7 +425,7 @@ class _Reader:
             reply = handler(args, context)
         if inspect.isawaitable(reply):
             reply = await reply
-        result = getattr(reply, "result", reply)
+        result = reply.result if isinstance(reply, GateReply) else reply
         if isinstance(result, list):
             return "\n".join(map(str, result))
         return result if isinstance(result, str) else str(result)

@@ -34,7 +34,7 @@ from cantrip_acp.crystals.http_clients import prepare_in_background
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.logs import logger
 from cantrip_acp.text.redaction import beginning
-from cantrip_acp.types.errors import CantripError, EntityIdle, IntentRequired
+from cantrip_acp.types.errors import CantripError, CrystalError, EntityIdle, IntentRequired
 from cantrip_acp.types.events import CastStarted, Steered
 from cantrip_acp.types.records import ConfigRecord, new_id, now
 
@@ -343,7 +343,7 @@ class Session:
                 return acp.PromptResult("cancelled")
             # The client may send a failed intent again, so send the notes for the entity again too.
             self.entity_notes = self.entity_notes or self._sent_notes
-            text = str(problem)
+            text, status = str(problem), problem.status if isinstance(problem, CrystalError) else None
             raise RpcError(
                 INTERNAL_ERROR,
                 f"The prompt failed: {text}",
@@ -351,7 +351,7 @@ class Session:
                     "error": type(problem).__name__,
                     "details": text,
                     # The HTTP status of the provider. It helps a client to advise its user.
-                    **({} if (status := getattr(problem, "status", None)) is None else {"status": status}),
+                    **({} if status is None else {"status": status}),
                     "cantrip_trace_id": trace_id,
                     # The last turn: what was done before the failure is kept, and a next prompt continues after it.
                     "cantrip": {"turn": self.entity.last_turn},

@@ -26,6 +26,7 @@ _STOPPED = "the user stopped the command"
 class TurnWithoutEntity:
     """The turn that a program runs in. Its gate calls are real, but no entity, loom or event stream belongs to it."""
 
+    ends_when_cut = False
     folded = 0
 
     def __init__(self, circle: Circle) -> None:

@@ -35,7 +35,7 @@ def byte_streams(reader: Any, writer: Any) -> tuple[ByteReceiver, ByteSender, bo
         if hasattr(writer, "flush"):
             writer.flush()
         send = DescriptorWriter(_descriptor(writer, "writer"))
-    return receive, send, getattr(receive, "is_file", False) is True
+    return receive, send, isinstance(receive, DescriptorReader) and receive.is_file
 
 
 def _descriptor(stream: Any, what: str) -> int:

@@ -172,8 +172,10 @@ def convert(file: Path, force: bool) -> None:
         raise click.UsageError(f"this is not a TOML file: {file}")
     try:
         text = toml_to_yaml(file.read_text(encoding="utf-8-sig"), str(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=str(file)) from None
+    except OSError as error:
+        raise DefinitionError(f"cannot be read: {error.strerror or error}", where=str(file)) from None
+    except UnicodeDecodeError as error:
+        raise DefinitionError(f"cannot be read: {error}", where=str(file)) from None
     path = file.with_suffix(".yaml")
     if os.path.lexists(path) and not force:
         raise DefinitionError("exists already; use --force to replace it", where=str(path))

@@ -143,6 +143,7 @@ def export(
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import open_by_name
     from cantrip_acp.loom.output_file import output_file
+    from cantrip_acp.text.defaults import complete
 
     chosen = exports.find(format_name)
     with open_by_name(name, paths.state_dir(state_dir)) as held:
@@ -157,7 +158,9 @@ def export(
             differing=differing,
         )
         if output is None:
-            rows = sys.stdout.buffer if getattr(chosen, "archive", False) else _EscapedRows(sys.stdout.buffer)
+            rows = (
+                sys.stdout.buffer if complete(chosen, exports.FormatBase).archive else _EscapedRows(sys.stdout.buffer)
+            )
             report = exports.export(held, chosen, cast("BinaryIO", rows), wanted, _progress(), raw=raw)
             sys.stdout.buffer.flush()
         else:

@@ -274,7 +274,7 @@ class ClientJson:
         about: dict[str, object] = {"type": type(error).__name__, "message": str(error)}
         if isinstance(error, AgentError):
             about["stderr"] = list(error.stderr)
-            about["code"] = getattr(error, "code", None)
+            about["code"] = error.code
         self._result(None, None, error=about)
 
     def _result(self, stop_reason: str | None, seconds: float | None, **fields: object) -> None:

@@ -24,10 +24,21 @@ import msgspec
 
 from cantrip_acp.core.running_calls import STOPPED_BY_USER, RunningCalls
 from cantrip_acp.gates import registry
-from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
+from cantrip_acp.gates.contract import (
+    EditInterceptor,
+    Gate,
+    GateContext,
+    GateInvocation,
+    GateReply,
+    Interceptor,
+    InterceptorBase,
+    Proceed,
+    ProgramInterceptor,
+)
 from cantrip_acp.gates.dynamic_gates import DynamicGates
 from cantrip_acp.gates.known_texts import KnownTexts
 from cantrip_acp.telemetry import genai_spans, tracing
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.json_data import NotJson, encodable, freeze, plain, thaw
 from cantrip_acp.text.json_fit import fit, has_float
 from cantrip_acp.text.json_schema import Schema
@@ -82,12 +93,11 @@ class GateExecutor:
         self._hub = hub
         self._depth = depth
         self._validators: dict[str, tuple[Gate, Any]] = {}
-        # An interceptor that is ``innermost`` answers only calls that all others let through.
-        interceptors = sorted(interceptors, key=lambda each: getattr(each, "innermost", False))
-        self._program_interceptors: list[Any] = [each for each in interceptors if hasattr(each, "program")]
-        self._coming_interceptors: list[Any] = [each for each in interceptors if hasattr(each, "coming")]
+        found: list[Any] = sorted(interceptors, key=lambda each: complete(each, InterceptorBase).innermost)
+        self._program_interceptors = [each for each in found if isinstance(each, ProgramInterceptor)]
+        self._edit_interceptors = [each for each in found if isinstance(each, EditInterceptor)]
         self._chain: Proceed = self._start
-        for interceptor in reversed(interceptors):
+        for interceptor in reversed(found):
             self._chain = _link(interceptor, self._chain)
 
     async def execute(
@@ -228,7 +238,7 @@ class GateExecutor:
         """Ask the interceptors about a program. Returns the first refusal; None if the program may run."""
         for interceptor in self._program_interceptors:
             try:
-                reply: GateReply | None = await interceptor.program(program)
+                reply = await interceptor.program(program)
             except BaseException as error:
                 # If an interceptor fails, the program has no permission.
                 if interrupts(error):
@@ -244,7 +254,7 @@ class GateExecutor:
     ) -> None:
         """Tell the interceptors which edits of files an utterance will make, by the names and arguments of its calls. Calls
         that would fail are left out."""
-        if not self._coming_interceptors:
+        if not self._edit_interceptors:
             return
         found = []
         for name, args in calls:
@@ -269,7 +279,7 @@ class GateExecutor:
                 self.known_texts,
             )
             found.append(GateInvocation(gate, parsed, "", None, context))
-        for interceptor in self._coming_interceptors:
+        for interceptor in self._edit_interceptors:
             interceptor.coming(found, entity_id, self._depth)
 
     async def _start(self, invocation: GateInvocation) -> GateReply:

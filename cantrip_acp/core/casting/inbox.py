@@ -13,7 +13,7 @@ from cantrip_acp.crystals.contract import cannot_read
 from cantrip_acp.text.defaults import name_of
 from cantrip_acp.text.redaction import as_recorded
 from cantrip_acp.types import events
-from cantrip_acp.types.context_block import KNOWLEDGE, CastInfo, block_of, record_of, unread_notice
+from cantrip_acp.types.context_block import KNOWLEDGE, CastInfo, KnowledgeSource, block_of, record_of, unread_notice
 from cantrip_acp.types.errors import CantripError, describe, interrupts
 from cantrip_acp.types.records import DURING_CAST, NOTE, STEERING, ContextRecord
 
@@ -87,11 +87,10 @@ class Inbox:
         entity = self._entity
         entity.context.settle()
         for contributor in entity.cantrip.contributors:
-            refresh = getattr(contributor, "refresh", None)
-            if refresh is None:
+            if not isinstance(contributor, KnowledgeSource):
                 continue
             try:
-                block: ContextBlock | None = await refresh(self._info())
+                block = await contributor.refresh(self._info())
             except Exception as problem:
                 if interrupts(problem):
                     raise

@@ -30,6 +30,7 @@ from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.loom.records.turn_parts import joined
 from cantrip_acp.telemetry import genai_spans, tracing
 from cantrip_acp.types import events
+from cantrip_acp.types.context_block import Recorder
 from cantrip_acp.types.errors import CantripError, CrystalError, LoomError
 from cantrip_acp.types.messages import RequestParameters
 from cantrip_acp.types.records import Output, Turn, new_id
@@ -159,9 +160,8 @@ class CastRun:
             await anyio.to_thread.run_sync(tracing.prepare)
         await self._inbox.gather()
         for contributor in entity.cantrip.contributors:
-            recorded = getattr(contributor, "recorded", None)
-            if recorded is not None:
-                entity.loom.observe(recorded)
+            if isinstance(contributor, Recorder):
+                entity.loom.observe(contributor.recorded)
         entity.write_root()
         self._log.start()
         unread = self._inbox.deliver_start()

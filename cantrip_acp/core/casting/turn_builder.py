@@ -175,6 +175,10 @@ class TurnBuilder:
         return tracing.traceparent(self.cast.trace)
 
     @property
+    def ends_when_cut(self) -> bool:
+        return self.entity.ends_when_cut
+
+    @property
     def listening(self) -> bool:
         return self.entity.hub.active
 

@@ -102,7 +102,7 @@ async def make_more_room(entity: EntityState, cast: CastState, refusal: CrystalE
     """
     context = entity.context
     before = context.tokens
-    window = getattr(refusal, "limit", None) or input_limit(entity.crystal)
+    window = (refusal.limit if isinstance(refusal, ContextLimitError) else None) or input_limit(entity.crystal)
     if context.unfolded > 1:
         await _fold(entity, cast, 1)
     # If the window is unknown or the count was wrong, aim for half of what was refused.

@@ -297,6 +297,7 @@ class RecordedTurn:
     ``problems`` lists calls that were not made before, or not in that order.
     """
 
+    ends_when_cut = False
     listening = False
     folded = 0
 

@@ -168,8 +168,9 @@ class _Getter:
             with error:
                 raise NoServer(f"it answers {error.code}") from None
         except (OSError, ValueError, RecursionError) as error:
-            reason = getattr(error, "reason", error)
-            raise NoServer(getattr(reason, "strerror", None) or str(reason) or type(reason).__name__) from None
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            words = reason.strerror if isinstance(reason, OSError) else None
+            raise NoServer(words or str(reason) or type(reason).__name__) from None
 
     def maybe(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
         """Get JSON as above, but return None if there is no answer."""

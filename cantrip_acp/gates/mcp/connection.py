@@ -241,17 +241,17 @@ class Connection:
         questions = self._questions
         if questions is None:
             return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message="Nobody can be asked now")
-        page = isinstance(params, mcp_types.ElicitRequestURLParams)
+        page = params if isinstance(params, mcp_types.ElicitRequestURLParams) else None
         question = ServerQuestion(
             id=new_id("el"),
             server=self.server.name,
             message=clean(params.message)[:4000],
-            url=params.url if isinstance(params, mcp_types.ElicitRequestURLParams) else "",
+            url="" if page is None else page.url,
             schema={} if isinstance(params, mcp_types.ElicitRequestURLParams) else params.requested_schema,
         )
-        known = getattr(params, "elicitation_id", None) or question.id
+        known = (page.elicitation_id if page is not None else None) or question.id
         entry = _Page(question.id)
-        if page:
+        if page is not None:
             # A quick server says that it is done before we have the answer.
             self._pages[known] = entry
         action, content = await questions.ask(question)

@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.files.installation import install_command
-from cantrip_acp.gates.contract import Gate
+from cantrip_acp.gates.contract import Gate, SourceBase
 from cantrip_acp.gates.mcp.declaration import McpServer, unique_prefixes
 from cantrip_acp.types.errors import CantripError, DefinitionError
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.mcp.connection import Connection, McpError
 
 
-class McpServers:
+class McpServers(SourceBase):
     """The servers to open for an entity. It is an immutable value; `open` connects to them."""
 
     def __init__(self, servers: Iterable[McpServer], *, client_told: set[str] | None = None) -> None:
         """``client_told``: the servers are from the settings of a client, in each of its sessions. Their failures are told in
         one short text, and only if it is not in this set of texts, to which it is added."""
-        self.servers: Sequence[McpServer] = tuple(servers)
+        self.servers = tuple(servers)
         self.client_told = client_told
 
     @property

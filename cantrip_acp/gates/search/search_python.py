@@ -93,7 +93,7 @@ def _match_lines() -> None:
 # Read the source when this module is loaded, and use the interpreter's real path. An entity that can write the project's
 # virtual environment must not be able to change what runs here.
 _SOURCE = f"{inspect.getsource(_match_lines)}\n_match_lines()\n"
-_PYTHON = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+_PYTHON = os.path.realpath(vars(sys).get("_base_executable") or sys.executable)
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -204,7 +204,7 @@ class Download:
         try:
             found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            words = getattr(error, "strerror", None) or "no such name"
+            words = (error.strerror if isinstance(error, OSError) else None) or "no such name"
             raise GateError(f"{target.host} cannot be found: {words}") from None
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         if self._private.allows(target.host, target.port):

@@ -87,6 +87,7 @@ def _python(path: KeyPath, file: Path) -> Iterator[LintMessage]:
             compile(source, str(file), "exec", dont_inherit=True)
     except DefinitionError as error:
         yield LintMessage(path, "broken-file", str(error), "error")
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None) or 1
-        yield LintMessage(path, "broken-file", f"{file.name}, line {line}: {getattr(error, 'msg', error)}", "error")
+    except SyntaxError as error:
+        yield LintMessage(path, "broken-file", f"{file.name}, line {error.lineno or 1}: {error.msg}", "error")
+    except ValueError as error:
+        yield LintMessage(path, "broken-file", f"{file.name}, line 1: {error}", "error")

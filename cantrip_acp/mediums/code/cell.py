@@ -175,7 +175,9 @@ class Cell:
             refusal = LEFT_BEHIND
         elif len(self._under_way) >= _AT_ONCE:
             refusal = f"no more than {_AT_ONCE} gate calls can be under way at once"
-        elif self._calls >= WireSession.most_calls and getattr(message, "gate", "") != "done":
+        elif self._calls >= WireSession.most_calls and (
+            isinstance(message, messages.LoomRead) or message.gate != "done"
+        ):
             # A cell that has used up its calls can still call done.
             refusal = f"no more than {WireSession.most_calls} gate calls are possible in one cell"
         if refusal is not None:

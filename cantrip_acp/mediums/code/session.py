@@ -158,10 +158,11 @@ class CodeSession(SessionBase):
         try:
             await self._attend(cell, worker, code, turn)
         except BaseException as failure:
-            once = getattr(turn, "once", False)
-            lost = await self._stop_cell(cell, worker, cancelled=True, once=once)
-            if isinstance(failure, anyio.get_cancelled_exc_class()):
-                lost = None if once else lost
+            cut = isinstance(failure, anyio.get_cancelled_exc_class())
+            ends = cut and turn.ends_when_cut
+            lost = await self._stop_cell(cell, worker, cancelled=True, ends=ends)
+            if cut:
+                lost = None if ends else lost
                 rest = cell.rest()
                 report.interrupted(self._output(cell, turn, lost, "the cell was stopped by a cancel"), rest)
             elif lost is not None:
@@ -247,18 +248,17 @@ class CodeSession(SessionBase):
             self._cell.serve(work, *args)
 
     async def _stop_cell(
-        self, cell: Cell, worker: Worker, *, cancelled: bool = False, once: bool = False
+        self, cell: Cell, worker: Worker, *, cancelled: bool = False, ends: bool = False
     ) -> str | None:
-        """Bring the worker to rest, also during cancellation.
+        """Bring the worker to rest, also during cancellation. With ``ends``, its state is not needed again.
 
         Returns what was lost if the worker had to be killed, else None.
         """
         rested = False
         with anyio.CancelScope(shield=True):
             if cancelled and cell.ended is None:
-                if once:
-                    # Its state is not needed again, and the waits of several levels of children must not add up
-                    # (COMP-9).
+                if ends:
+                    # The waits of several levels of children must not add up (COMP-9).
                     worker.end("the cell was stopped by a cancel")
                 else:
                     cell.stop(CANCEL, "the cell was stopped by a cancel")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply, SourceBase
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import Change, Chunk, NewPlacement, SubstrateError
 from cantrip_acp.substrate.projects import session_id
@@ -46,11 +46,10 @@ MakeCrystal = Callable[[str], Crystal]
 """Makes a crystal of a text such as ``ollama:qwen3``. Raises `DefinitionError`."""
 
 
-class ProgramGates:
+class ProgramGates(SourceBase):
     """A source of gates: the programs that a session of this view may run, as they are when an entity begins."""
 
     runs_programs = True
-    """What is shown to the user as allowed."""
 
     def __init__(self, view: SessionView, make_crystal: MakeCrystal, folders: tuple[Path, ...] = ()) -> None:
         """``folders`` outside the workspace can be read by the programs, such as the user's skills."""

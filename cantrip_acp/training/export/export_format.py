@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from cantrip_acp.core.exports import FormatBase
 from cantrip_acp.training.export.selection import Source
 
 Rows = Callable[[Source], Iterator[dict[str, Any]]]
 
 
 @dataclass(slots=True)
-class ExportFormat:
+class ExportFormat(FormatBase):
     """A `Format` of this package: a generator function below `export_format`, which has the same fields."""
 
     name: str
@@ -20,7 +21,6 @@ class ExportFormat:
     rows: Rows
     marks_truncated: bool
     archive: bool
-    """Whether the output is a ZIP file, of which a row is an entry (`rows.write`)."""
 
 
 def export_format(

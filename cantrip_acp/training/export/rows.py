@@ -12,8 +12,9 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import msgspec
 
-from cantrip_acp.core.exports import Format, Report
+from cantrip_acp.core.exports import Format, FormatBase, Report
 from cantrip_acp.crystals.text_tools import without_invented_turns, words_of
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.redaction import ShapeMask, holds_shape
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.types.messages import Attachment, Message, RequestParameters, SampledTokens, ToolDefinition
@@ -240,15 +241,15 @@ _TOKENS = frozenset(
 def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) -> Report:
     """Write the rows as they are made, and return the report. Raises the stream's errors, and `LoomError`.
 
-    A format with a true ``archive`` makes a ZIP file: a row is an entry, ``{path, data, sample}``, and counts if it is a sample.
-
     Secrets that this process knows are always masked. Text that looks like a secret is masked too, unless ``raw`` is
     true. Tokens cannot be masked: a row (in ``art``, a trajectory) with tokens and such a text is left out.
     """
     shapes = ShapeMask(raw=raw)
     source.masked = not raw
     with ExitStack() as opened:
-        archive = opened.enter_context(ZipFile(out, "w", ZIP_DEFLATED)) if getattr(format_, "archive", False) else None
+        archive = (
+            opened.enter_context(ZipFile(out, "w", ZIP_DEFLATED)) if complete(format_, FormatBase).archive else None
+        )
         for row in format_.rows(source):
             shown: Any = _masked(row, shapes, source)
             if shown is None:

@@ -223,12 +223,12 @@ def _add(block: AgentBlock, entry: re.Match[str], line: int, in_terms: bool) -> 
 
 def _yaml(block: AgentBlock, key: str, value: str) -> Any:
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
         return YAML(typ="safe", pure=True).load(value.strip("`") if key in ("yool_id", "lane") else value)
     except (YAMLError, ValueError) as error:
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        problem = (error.problem if isinstance(error, MarkedYAMLError) else None) or str(error).splitlines()[0]
         block.fail(key, f"the value of {key} cannot be read: {problem}")
 
 

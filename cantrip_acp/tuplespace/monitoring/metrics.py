@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.tuplespace.errors import SpaceError
-from cantrip_acp.tuplespace.step import ATTRIBUTES
+from cantrip_acp.tuplespace.step import YoolBase
 from cantrip_acp.types.errors import DefinitionError
 from cantrip_acp.version import __version__
 
@@ -123,9 +123,9 @@ class WorkerMetrics:
             with seconds.time():
                 return await yool(call)
 
-        for attribute in ATTRIBUTES:
-            if hasattr(yool, attribute):
-                setattr(run, attribute, getattr(yool, attribute))
+        for name in vars(YoolBase):
+            if hasattr(yool, name) and not name.startswith("_"):
+                setattr(run, name, getattr(yool, name))
         return run
 
     def state(self) -> tuple[str, str | None]:

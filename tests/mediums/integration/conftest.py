@@ -45,6 +45,7 @@ class Turn:
     traceparent = f"00-{trace_id}-{'0' * 15}1-00"
     depth = 0
     folded = 0
+    ends_when_cut = False
 
     def __init__(self, wards: Wards, gates: Mapping[str, Callable[..., Any]]) -> None:
         self.wards = wards

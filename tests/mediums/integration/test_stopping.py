@@ -138,6 +138,16 @@ async def test_a_cancel_of_a_deaf_cell_kills(python) -> None:
     assert "NameError" in ((await python("kept")).error or "")
 
 
+async def test_a_cell_of_an_entity_that_ends_is_not_asked_to_stop(python) -> None:
+    await python(KEPT)
+    python.turn.ends_when_cut = True
+    with anyio.move_on_after(0.2):
+        await python("try:\n    import time; time.sleep(60)\nfinally:\n    print('asked')")
+    # It has no time to clean up, and what is lost with it is not worth a word.
+    assert (python.turn.partial.stdout, python.turn.partial.error) == ("", "the cell was stopped by a cancel")
+    assert "NameError" in ((await python("kept")).error or "")
+
+
 @both_back_ends
 async def test_a_cancel_while_the_worker_starts(python) -> None:
     with anyio.move_on_after(0.001) as scope:

@@ -26,11 +26,16 @@ globals()["__builtins__"] = dict(vars(builtins))
 VARIABLE = "CANTRIP_CELL"
 
 
+class _OfThread(_thread._local):
+    cell: str = ""
+    """The token of the cell that started this thread."""
+
+
 class Origins:
     """Stores the cell token of each thread. Create it in the main thread, before any code of the entity runs."""
 
     def __init__(self) -> None:
-        self._of_thread: Any = _thread._local()
+        self._of_thread = _OfThread()
         for name in ("start_new_thread", "start_joinable_thread"):
             if hasattr(_thread, name):
                 setattr(_thread, name, self._wrap_thread_start(getattr(_thread, name)))
@@ -49,15 +54,14 @@ class Origins:
 
     def token(self) -> str:
         """The token of the cell that started the current thread; "" if unknown."""
-        found: str = getattr(self._of_thread, "cell", "")
-        return found
+        return self._of_thread.cell
 
     def _set_environment(self) -> None:
         os.environ[VARIABLE] = self.token()
 
     def _with_token(self, function: Any, token: str) -> Any:
         def bound(*args: Any, **named: Any) -> Any:
-            before = getattr(self._of_thread, "cell", "")
+            before = self.token()
             self._of_thread.cell = token
             try:
                 return function(*args, **named)

@@ -136,7 +136,11 @@ class SuggestingGroup(click.Group):
         return found
 
 
-OTHER_NAMES = {"run": "cast", "exec": "cast", "ask": "cast", "chat": "repl", "shell": "repl", "model": "models"}
+OTHER_NAMES = {
+    **dict.fromkeys(("run", "exec", "ask", "do", "fix", "edit", "code", "prompt"), "cast"),
+    **dict.fromkeys(("chat", "shell", "resume", "continue"), "repl"),
+    "model": "models",
+}
 """What commands of this kind are called in other programs, and our names."""
 
 

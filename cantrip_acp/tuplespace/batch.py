@@ -37,6 +37,7 @@ class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_intents(raw: bytes, file: str) -> list[Intent]:
     """Read JSON lines, each a text or ``{"intent": …, "id": …, "reference": …}``. Raises `TupleError` with file and line."""
     found: list[Intent] = []
+    ids: dict[str, int] = {}
     try:
         # Split only at line feeds, because a JSON string may contain U+2028 and the like.
         lines = utf8_text(raw).split("\n")
@@ -55,6 +56,8 @@ def read_intents(raw: bytes, file: str) -> list[Intent]:
             ) from None
         if not intent.intent.strip():
             raise TupleError(f"{file}:{number}: the intent is empty")
+        if intent.id is not None and (before := ids.setdefault(intent.id, number)) != number:
+            raise TupleError(f"{file}:{number}: the id {intent.id[:100]!r} is that of line {before} too")
         found.append(intent)
     if not found:
         raise TupleError(f"{file}: there are no intents")

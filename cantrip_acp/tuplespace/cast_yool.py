@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from cantrip_acp.types.usage import Usage
 
 _OVERLOADED = frozenset({429, 502, 503, 504, 529})
+_REFUSED = frozenset({400, 413, 422})
+"""Statuses by which a provider refuses the request itself: every attempt would fail in the same way."""
 """HTTP statuses that say nothing about the request."""
 
 
@@ -103,6 +105,8 @@ class CastYool(YoolBase):
             # Every attempt would fail in the same way.
             return StepResult(exit=1, error=str(error))
         except CrystalError as error:
+            if error.status in _REFUSED and not error.may_retry():
+                return StepResult(exit=1, error=str(error))
             certain = error.unreachable or (error.may_retry() and error.status in _OVERLOADED)
             # A wrong key, or a model or an address that does not exist.
             mistake = error.status in (401, 404)

@@ -188,6 +188,8 @@ class Translator:
         self._subagents = SubagentView(client)
         self._open_fold: str | None = None
         """The id of a fold whose summary is being written."""
+        self.turns_before = 0
+        """The turns of the thread before the entity's own: turns are numbered from the thread's root, as `/fork` takes them."""
         self._window_usage: tuple[int, int] | None = None
         self._total_cost: float | None = None
         self._told: set[str] = set()
@@ -368,7 +370,8 @@ class Translator:
         if not self._client.turns:
             return []
         turn, metadata = event.turn, event.turn.metadata
-        told = {"id": turn.id, "number": turn.sequence, "ms": metadata.duration_ms, "usage": metadata.usage.record()}
+        number = self.turns_before + turn.sequence
+        told = {"id": turn.id, "number": number, "ms": metadata.duration_ms, "usage": metadata.usage.record()}
         return [acp.SessionInfoChanged(meta={"cantrip": {"turn": told}})]
 
     # --- children ----------------------------------------------------------------------------------------------------

@@ -176,7 +176,10 @@ class Session:
         self.opened, self.metadata = opened, opened.metadata
         self._names_requests = self.client.request_ids or (isinstance(meta, dict) and bool(meta.get(acp.REQUEST_EDGES)))
         self.next_context = list(opened.context)
+        self.entity = opened.entity
         self.use_entity(opened.entity, opened.recipe)
+        # A fork's own turns are counted from 1 in the loom.
+        self.translator.turns_before = opened.turns - opened.entity.sequence
         self.permissions.mode, self.permissions.granted = self.metadata.mode, list(self.metadata.granted)
         if self.metadata.queued:
             texts = "\n".join(f"- {text}" for text in self.metadata.queued)
@@ -190,6 +193,7 @@ class Session:
 
     def use_entity(self, entity: Entity, recipe: Recipe | None) -> None:
         """Go on with another entity, which continues from the turns of the one before."""
+        self.translator.turns_before += self.entity.sequence - entity.sequence
         self.entity = self.opened.entity = entity
         self.opened.recipe = recipe
         if self._names_requests:

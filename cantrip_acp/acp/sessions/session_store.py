@@ -285,12 +285,14 @@ class SessionStore:
             if updated:
                 yield -updated, session_id
                 continue
-            # A session with an empty loom is not listed, unless its loom is in a database.
+            # A session with an empty loom is not listed, unless its loom is in a database or, as `cantrip repl --loom` makes
+            # it, in a file of another name.
             metadata = self.find(session_id)
-            if metadata is not None and is_address(metadata.loom):
+            if metadata is not None and metadata.loom != str(self.folder / f"{session_id}{_LOOM}"):
+                kept = self.folder / f"{session_id}{_METADATA}" if is_address(metadata.loom) else Path(metadata.loom)
                 # Another process may delete it at the same time.
                 with contextlib.suppress(OSError):
-                    yield -_activity_time((self.folder / f"{session_id}{_METADATA}").stat()), session_id
+                    yield -_activity_time(kept.stat()), session_id
 
     def touch(self, session_id: str) -> None:
         """Update the time of the last activity of a session whose loom is in a database."""

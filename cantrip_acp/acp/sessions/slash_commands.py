@@ -144,9 +144,8 @@ async def _fork(session: OpenSession, rest: str, forker: MakeFork) -> str:
     differ = len(done["restored"]) + len(done["conflicts"])
     if not differ:
         return told
-    return (
-        f"{told}\n\n{differ} files were changed after that turn. `/restore {turn_id}` restores them as they were then."
-    )
+    were = "1 file was" if differ == 1 else f"{differ} files were"
+    return f"{told}\n\n{were} changed after that turn. `/restore {turn_id}` restores {'it' if differ == 1 else 'them'} as then."
 
 
 async def _resolve_turn(session: OpenSession, text: str) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cantrip_acp.cli import json_errors
 from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
 from cantrip_acp.cli.session.setup import (
@@ -264,6 +265,7 @@ def cast_batch(
             report.write_page(page, found.name)
         report.summary(opened.loom.location if opened is not None else None, interrupted)
         if interrupted:
+            report.show_interrupted()
             return 130
         return 0 if report.terminated == len(works) else 1
     finally:
@@ -654,6 +656,14 @@ class _Report:
         pairs = list(zip(self._works, self._intents, strict=True))
         names = {work.id: intent.id for work, intent in pairs if intent.id is not None}
         write_report(self._store, target, only=[work.id for work in self._works], names=names, title=title)
+
+    def show_interrupted(self) -> None:
+        """The last line of ``--json`` after an interruption."""
+        if self._as_json:
+            failed = len(self._results) - self.terminated
+            counts = {"done": self.terminated, "failed": failed, "waiting": len(self._waiting)}
+            click.echo(json.dumps({"error": "interrupted", "exit_status": 130, **counts}))
+            json_errors.ended()
 
     def summary(self, loom: str | None, interrupted: bool) -> None:
         """Say on stderr how it ended, with the reasons of failures, and what to do next."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -35,10 +35,15 @@ from cantrip_acp.cli.session.setup import (
 )
 
 if TYPE_CHECKING:
+    from cantrip_acp.cli.render.client_output import ClientText
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.input_line import InputLine
     from cantrip_acp.cli.session.own_agent import OwnAgent
     from cantrip_acp.gates.web.named_hosts import NamedHosts
+    from cantrip_acp.loom.query.history import CastPart
+
+
+_SHOWN_CASTS, _SHOWN_LINES = 2, 6
 
 
 @click.command(
@@ -56,7 +61,8 @@ if TYPE_CHECKING:
     "--session",
     "session_id",
     metavar="ID",
-    help="Continue the session with this id, which an editor or `cantrip client` began, with its history and in its folder.",
+    help="Continue a session or a cast, with its history and in its folder: an id of `cantrip loom list` or of an editor's list, "
+    "the beginning of one, or `last`, the newest session of this folder.",
 )
 @click.option("--full", is_flag=True, help="Show complete outputs and changes.")
 @click.option(
@@ -121,7 +127,7 @@ def repl(
     agent: OwnAgent
     if session_id is not None:
         state = paths.state_dir(state_dir)
-        agent = EarlierSession(session_id, recipe, state, hosts, asks=asks, given=context, model=model)
+        agent = EarlierSession(session_id, recipe, state, cwd, hosts, asks=asks, given=context, model=model)
         workspace, resume = Path(agent.metadata.cwd), agent.metadata.id
     else:
         built = build_recipe(recipe or DEFAULT, cwd, state_dir, model)
@@ -151,6 +157,7 @@ def repl(
                     raise agent.problem or refused from None
                 _print_header(screen, agent, workspace, hosts, conversation.hint, asks=asks)
                 output.renderer.begin_output()
+                _show_earlier(output, agent.earlier)
                 status = conversation.run()
                 if words := client.continue_words():
                     where = f" --state-dir {state_dir}" if state_dir is not None else ""
@@ -168,6 +175,18 @@ def repl(
         warnings.filterwarnings("ignore", category=GateFault)
     with _quit_on_signal():
         return at_terminal(state_dir, workspace, talk)
+
+
+def _show_earlier(output: ClientText, earlier: Sequence[CastPart]) -> None:
+    """Show the end of what is continued: the last prompts, and the beginnings of their answers."""
+    if len(earlier) > _SHOWN_CASTS:
+        output.show_lines(f"… {len(earlier) - _SHOWN_CASTS} earlier; /loom lists the turns")
+    for part in earlier[-_SHOWN_CASTS:]:
+        output.show_prompt((part.start.intent if part.start is not None else "") or "…")
+        said = next((turn.utterance.content for turn in reversed(part.turns) if turn.utterance.content), "") or ""
+        lines = said.strip().splitlines()
+        output.show_lines("\n".join([*lines[:_SHOWN_LINES], *(["…"] if len(lines) > _SHOWN_LINES else [])]))
+    output.renderer.begin_output()
 
 
 def _print_header(

@@ -37,8 +37,8 @@ by_option = click.option(
     type=click.Choice(["auto", "reward", "implicit"]),
     default="auto",
     show_default=True,
-    help="Compare by the recorded rewards, or by the share of calls that succeeded (implicit). auto uses recorded rewards "
-    "if there are any.",
+    help="Compare by the recorded rewards, or by what the circle answered (implicit): two thirds for a thread that ended by "
+    "itself, and one third times the share of its calls that succeeded. auto uses recorded rewards if there are any.",
 )
 method_option = click.option(
     "--method",

@@ -38,6 +38,15 @@ _OWN = "(state)"
 _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running its code again"}
 
 
+def _require_recipe(context: click.Context, parameter: click.Parameter, given: str | None) -> str:
+    if given is None:
+        raise click.UsageError(
+            "--recipe is missing: a loom does not hold the recipe. Give the name or the file with which the thread was cast, such "
+            "as --recipe familiar"
+        )
+    return given
+
+
 @click.command(
     "fork",
     **examples(
@@ -59,7 +68,7 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
     "--recipe",
     "-r",
     shell_complete=complete_recipe,
-    required=True,
+    callback=_require_recipe,
     metavar="RECIPE",
     help="The recipe of the fork. It may be different from the original one.",
 )
@@ -279,7 +288,7 @@ def _run(
     "--recipe",
     "-r",
     shell_complete=complete_recipe,
-    required=True,
+    callback=_require_recipe,
     metavar="RECIPE",
     help="The recipe whose circle runs the thread again.",
 )

@@ -35,7 +35,10 @@ _RANGE = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*\.\.\s*([-+]?[\d.]+(?:
 @click.option("--note", metavar="TEXT", help="The reason for the reward.")
 @click.option("--by", metavar="NAME", help="The name of the person who gives the reward.  [default: your user name]")
 @click.option(
-    "--implicit", is_flag=True, help="Compute rewards: the share of a turn's gate calls and programs that succeeded."
+    "--implicit",
+    is_flag=True,
+    help="Compute rewards: the share of a turn's gate calls and programs that succeeded. They say nothing about the end of a "
+    "thread; `cantrip loom rank --by implicit` does.",
 )
 @click.option("--verifier", metavar="RECIPE", help="Let this recipe judge the thread that ends in TURN.")
 @click.option("--range", "bounds", metavar="LOW..HIGH", help="The range of a verifier's rewards.  [default: 0..1]")

@@ -81,14 +81,16 @@ class LoomView:
         starts = {start.id: (start, end) for start, end in self._loom.casts()}
         self._damage()
         current: str | None = None
+        number = 0
         for turn in thread:
+            number += turn.role == "crystal" and not turn.continues
             if turn.cast_id != current and turn.cast_id in starts:
                 current = turn.cast_id
                 self._cast(starts[turn.cast_id][0])
             if turn.role == "call":
                 self._call(turn)
             else:
-                self._turn(turn)
+                self._turn(turn, number)
             if turn.reason is not None and turn.cast_id in starts:
                 self._end(*starts[turn.cast_id])
             screen.blank()
@@ -197,9 +199,10 @@ class LoomView:
             indent=2,
         )
 
-    def _turn(self, turn: Turn) -> None:
+    def _turn(self, turn: Turn, number: int) -> None:
+        """Print a turn. ``number`` counts from the thread's root, as other commands take it."""
         screen = self._screen
-        name = "fold" if turn.role == "fold" else f"turn {turn.sequence}"
+        name = "fold" if turn.role == "fold" else f"turn {number}"
         screen.line((name, "bold"), (f"  {turn.id}  {self._facts(turn)}", "dim"))
         utterance = turn.utterance
         if utterance.thinking:

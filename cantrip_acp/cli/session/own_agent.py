@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -13,10 +14,12 @@ import click
 from msgspec.structs import replace as changed
 
 from cantrip_acp.acp.sessions.factory import OpenedSession, Recipes, SessionFactory, apply_mode
-from cantrip_acp.acp.sessions.session_store import Grant, SessionMetadata, SessionStore
+from cantrip_acp.acp.sessions.modes import TRUSTED
+from cantrip_acp.acp.sessions.session_store import Grant, SessionMetadata, SessionStore, metadata_from_loom
 from cantrip_acp.cli.session.setup import ContextFiles
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.types.errors import CantripError, DefinitionError, LoomLocked
+from cantrip_acp.types.records import new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Permissions
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.gates.contract import GateSource, Interceptor
     from cantrip_acp.gates.web.named_hosts import NamedHosts
+    from cantrip_acp.loom.query.history import CastPart
     from cantrip_acp.recipes.recipe import Recipe
 
 
@@ -41,6 +45,8 @@ class OwnAgent(SessionFactory):
         """The session that was opened last."""
         self.problem: CantripError | None = None
         """Why the last one could not be opened."""
+        self.earlier: Sequence[CastPart] = ()
+        """The casts of a session that is continued."""
         self.finds_servers = asks
         self._hosts, self._asks = hosts, asks
         self._given = ContextFiles()
@@ -172,16 +178,15 @@ class NewSessions(OwnAgent):
 
 
 class EarlierSession(OwnAgent):
-    """Continues a session that an editor or a terminal began. ``recipe`` and ``model`` take the place of its own.
-
-    Raises `DefinitionError` if there is no such session.
-    """
+    """Continues a session that an editor or a terminal began, or a cast (`find_session`). ``recipe`` and ``model`` take the
+    place of its own."""
 
     def __init__(
         self,
         session_id: str,
         recipe: str | None,
         state_dir: Path,
+        folder: Path,
         hosts: NamedHosts,
         *,
         asks: bool,
@@ -190,12 +195,7 @@ class EarlierSession(OwnAgent):
     ) -> None:
         from cantrip_acp.cli.session.setup import model_for_run
 
-        found = SessionStore(state_dir).find(session_id)
-        if found is None:
-            raise DefinitionError(
-                f"there is no session {session_id[:100]!r} in {state_dir}; editors list their sessions, and `cantrip loom list` "
-                "lists the looms"
-            )
+        found = find_session(session_id, state_dir, folder)
         if not Path(found.cwd).is_dir():
             raise DefinitionError(f"the session's folder does not exist any more: {found.cwd}")
         super().__init__(recipe or found.recipe or found.started, state_dir, hosts, asks=asks)
@@ -253,4 +253,58 @@ class EarlierSession(OwnAgent):
             click.echo(f"opened again: {STATE_NOTES[opened.restored_state]}", err=True)
         opened.context = self._given.blocks
         self.opened = opened
+        self.earlier = list(opened.history or ())
         return opened
+
+
+def find_session(wanted: str, state_dir: Path, folder: Path) -> SessionMetadata:
+    """The session that a user names: by its id, by an id or the name of a loom that `cantrip loom list` shows, by the beginning of
+    one of these, or as ``last``, the newest one of the folder. A cast that belongs to no session becomes one.
+
+    Raises `DefinitionError` with the nearest ids.
+    """
+    from cantrip_acp.loom.find_loom import ENDING, list_looms, open_readonly
+
+    store = SessionStore(state_dir)
+    if (found := store.find(wanted)) is not None:
+        return found
+    page, cursor = store.list(None, None, open_ids=frozenset())
+    sessions = [each.metadata for each in page]
+    while cursor is not None:
+        page, cursor = store.list(None, cursor, open_ids=frozenset())
+        sessions += [each.metadata for each in page]
+    if wanted == "last":
+        here = [each for each in sessions if os.path.realpath(each.cwd) == os.path.realpath(folder)]
+        if not here:
+            raise DefinitionError(f"there is no session of {folder} yet; `cantrip loom list` shows all casts")
+        return here[0]
+    looms: dict[str, str] = {each.id: "" for each in sessions}
+    """The place of the loom by each id; empty for a session."""
+    for path in list_looms(state_dir):
+        with suppress(CantripError), open_readonly(path) as loom:
+            looms |= {leaf: str(path) for leaf in loom.leaves()}
+            looms.setdefault(path.name.removesuffix(ENDING), str(path))
+    near = [wanted] if wanted in looms else [each for each in looms if wanted and each.startswith(wanted)]
+    if len(near) != 1:
+        shown = near[:5] or get_close_matches(wanted, looms, n=3, cutoff=0.4) or list(looms)[:3]
+        what = f"{len(near)} ids begin with" if near else "there is no session or thread"
+        nearest = f"; the nearest: {', '.join(shown)}" if shown else ""
+        raise DefinitionError(f"{what} {wanted[:100]!r} in {state_dir}{nearest}; `cantrip loom list` shows all")
+    if not (where := looms[near[0]]):
+        return next(each for each in sessions if each.id == near[0])
+    with open_readonly(Path(where)) as loom:
+        leaf = near[0] if near[0] in loom else loom.leaves()[-1]
+        entity = loom.places[leaf].entity_id
+        for each in sessions:
+            own = os.path.join(store.folder, f"{each.id}{ENDING}")
+            if where in (each.loom, own) and each.entity_id == entity and loom.last_turn(entity) == leaf:
+                return each
+        metadata = metadata_from_loom(new_id("sess"), loom)
+        assert metadata is not None, "it has a turn"
+        if loom.last_turn(entity) == leaf:
+            metadata.entity_id, metadata.from_turn = entity, None
+        else:
+            metadata.entity_id, metadata.from_turn = new_id("e"), leaf
+        metadata.mode = TRUSTED
+    store.save(metadata)
+    return metadata

@@ -282,5 +282,6 @@ def _how_to_get_one(servers: Sequence[LocalServer] = ()) -> str:
     return (
         f"no model: the recipe names none, {VARIABLE} is not set, no provider's key was found, and no local server answers. "
         f"Set one of {variables} in the environment or in {keys.dotenv_file()}, or set {VARIABLE}=PROVIDER:MODEL "
-        "(ollama:qwen3 needs no key, scripted:FILE uses a script)"
+        "(ollama:qwen3 needs no key, scripted:FILE uses a script). `cantrip models pull smollm2` gets a small model that runs in "
+        f"Cantrip itself ({VARIABLE}=embedded)"
     )

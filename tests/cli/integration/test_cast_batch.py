@@ -218,12 +218,20 @@ def test_an_interruption_leaves_the_rest_for_the_same_command(folder: Path) -> N
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["intent"] == "Say hello."
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
+    summary = {"error": "interrupted", "exit_status": 130, "done": 1, "failed": 0, "waiting": 1}
+    assert json.loads(stdout.splitlines()[-1]) == summary
     assert "run the same command again to continue" in stderr
     assert "tried again" not in stderr, "it was stopped, and is not tried again before the next command"
     lanes = json.loads(run(folder, "tuple", "status", "--json").stdout)["lanes"]
     assert [(lane["done"], lane["waiting"], lane["claimed"]) for lane in lanes.values()] == [(1, 1, 0)]
+
+
+def test_an_id_names_one_line(folder: Path) -> None:
+    (folder / "intents.jsonl").write_text('{"id": "a", "intent": "x"}\n"y"\n{"id": "a", "intent": "z"}\n')
+    done = run(folder, *BATCH, status=2)
+    assert "intents.jsonl:3: the id 'a' is that of line 1 too" in done.stderr
 
 
 EFFECT = """\

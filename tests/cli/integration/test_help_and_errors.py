@@ -143,6 +143,8 @@ def test_every_list_is_also_json(command: str, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["cst"], "unknown command 'cst'; did you mean 'cast'?"),
+        (["fix"], "unknown command 'fix'; did you mean 'cast'?"),
+        (["loom", "fork", "x.loom.jsonl", "last", "y"], "--recipe is missing: a loom does not hold the recipe"),
         (["xyzzy"], "unknown command 'xyzzy' (known: acp, lsp, cast"),
         (["recipe", "chek"], "unknown recipe command 'chek'; did you mean 'check'?"),
         (["loom", "thred"], "unknown loom command 'thred'; did you mean 'thread'?"),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -212,6 +211,8 @@ class Folder:
     def remove_tree(self, name: str) -> None:
         """Delete a folder and everything in it, without following links; it may already be gone."""
         try:
+            import shutil
+
             shutil.rmtree(name, dir_fd=self.fd)
         except FileNotFoundError:
             return

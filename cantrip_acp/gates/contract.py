@@ -12,12 +12,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from cantrip_acp.gates.function_gates import gate_from_function
 from cantrip_acp.text.json_data import FrozenDict, freeze, thaw
 from cantrip_acp.text.json_schema import Schema
 from cantrip_acp.text.redaction import looks_secret
 from cantrip_acp.types.checked_values import nearest, short_repr
 from cantrip_acp.types.errors import DefinitionError
+from cantrip_acp.types.events import PlanEntry
+from cantrip_acp.types.messages import Attachment
+from cantrip_acp.types.records import Diff, Location
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,9 +30,8 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.known_texts import KnownTexts
     from cantrip_acp.gates.ports import MediumView, TurnContext
     from cantrip_acp.gates.wards import Wards
-    from cantrip_acp.types.events import PlanEntry
-    from cantrip_acp.types.messages import Attachment, ToolDefinition
-    from cantrip_acp.types.records import Diff, GateRecord, Location
+    from cantrip_acp.types.messages import ToolDefinition
+    from cantrip_acp.types.records import GateRecord
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other")
 """The kinds of calls. Editors show each kind differently."""
@@ -69,8 +73,7 @@ class GateContext:
     """The texts of files that the entity has seen; None outside a cast."""
 
 
-@dataclass(frozen=True, slots=True)
-class GateReply:
+class GateReply(Struct, frozen=True):
     """The result of a call, and data for editors. ``result`` (JSON data) and ``attachments`` are the observation.
 
     ``attachments`` are images (`Attachment.of`). A model without image input gets a note instead. ``annotations`` are
@@ -83,7 +86,7 @@ class GateReply:
     diffs: tuple[Diff, ...] = ()
     title: str | None = None
     is_error: bool = False
-    annotations: Mapping[str, Any] = field(default_factory=dict)
+    annotations: Mapping[str, Any] = {}
     plan: tuple[PlanEntry, ...] | None = None
     attachments: tuple[Attachment, ...] = ()
 
@@ -100,8 +103,7 @@ class GateInvocation:
     locations: tuple[Location, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GateInputs:
+class GateInputs(Struct, frozen=True):
     """What the result of a call depends on besides its arguments, so that an earlier result can be reused.
 
     - ``folders``: all files in them, except ignored ones.
@@ -152,8 +154,7 @@ class EditInterceptor(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramCall:
+class ProgramCall(Struct, frozen=True):
     """A command or cell that is about to run. ``call_id`` is its id in events, ``tool`` is the medium's own tool."""
 
     tool: str

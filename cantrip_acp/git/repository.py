@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from cantrip_acp.files.temporary import TemporaryFolder
 from cantrip_acp.git.run import TIMEOUT, GitResult, run
 from cantrip_acp.types.errors import GitError
 
@@ -206,6 +205,8 @@ class SafeGitFolder:
     """
 
     def __init__(self, repository: Repository, *, files: str | None = None, exact: bool = True) -> None:
+        from cantrip_acp.files.temporary import TemporaryFolder
+
         self.repository = repository
         self.files = files or repository.top
         self._temporary = TemporaryFolder("cantrip-git-")

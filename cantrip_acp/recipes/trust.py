@@ -22,7 +22,6 @@ from cantrip_acp.files import guarded
 from cantrip_acp.files.paths import private
 from cantrip_acp.files.protected_paths import is_git_config
 from cantrip_acp.gates.confinement import Root
-from cantrip_acp.gates.mcp.declaration import program_files
 from cantrip_acp.recipes.build import crystal_factory
 from cantrip_acp.recipes.build.python_files import Files, imported
 from cantrip_acp.recipes.parse import names
@@ -326,6 +325,8 @@ def guard(workspace: Path, recipe: Recipe | None = None) -> None:
 def programs(recipe: Recipe, workspace: Path) -> Iterator[Path]:
     """The files of the workspace that MCP servers outside the sandbox run: the program, and arguments that are files, with the
     modules beside them that Python files import."""
+    from cantrip_acp.gates.mcp.declaration import program_files
+
     for server in recipe.data.get("mcp_servers", ()):
         if "url" not in server and not server.get("sandbox", True):
             args = [str(each) for each in server.get("args", ())]

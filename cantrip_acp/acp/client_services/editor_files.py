@@ -231,7 +231,7 @@ class EditorFileGates:
                 return await _disk(read_file.READ_FILE, args, context)
             work = partial(read_file.reply_for_text, file, text, context, args, before=before)
             reply = await anyio.to_thread.run_sync(work) if len(text) > read_file.INLINE else work()
-            return replace(reply, result=f"{reply.result}\n{note}") if note else reply
+            return structs.replace(reply, result=f"{reply.result}\n{note}") if note else reply
 
     async def _write(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         content = args["content"]
@@ -287,7 +287,7 @@ class EditorFileGates:
             return reply
         names = ", ".join(one_line(path.removeprefix(f"{lexical}/")) for path in differing[:10])
         note = f"[only saved text was searched; these files have unsaved changes in the editor, which read_file sees: {names}]"
-        return replace(reply, result=f"{reply.result.rstrip()}\n{note}")
+        return structs.replace(reply, result=f"{reply.result.rstrip()}\n{note}")
 
     # --- proposed changes --------------------------------------------------------------------------------------------
 

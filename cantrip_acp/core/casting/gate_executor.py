@@ -533,13 +533,13 @@ def _check_reply(reply: GateReply) -> GateReply:
         result.close()
         raise NotJson("it is a coroutine that nobody awaited") from None
     if data is not result:
-        reply = replace(reply, result=data)
+        reply = msgspec.structs.replace(reply, result=data)
     if reply.title is not None:
-        reply = replace(reply, title=encodable(str(reply.title)[:_TITLE]))
+        reply = msgspec.structs.replace(reply, title=encodable(str(reply.title)[:_TITLE]))
     if reply.attachments:
-        reply = replace(reply, attachments=tuple(map(_image, reply.attachments)))
+        reply = msgspec.structs.replace(reply, attachments=tuple(map(_image, reply.attachments)))
     if reply.locations or reply.diffs or reply.annotations or reply.plan is not None:
-        reply = replace(
+        reply = msgspec.structs.replace(
             reply,
             locations=_encodable_locations(reply.locations),
             diffs=tuple(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any, Generic
 
 from cantrip_acp.text.json_data import plain, thaw
@@ -87,6 +86,8 @@ class CastResult(Generic[Value]):
 
         It is text and never markup: an image in a model's answer could send what it read to an address of its choice.
         """
+        from html import escape
+
         shown = self.result if isinstance(self.result, str) else _as_json(self.result)
         parts = [shown if self.result is not None else self.summary or "no result", *self.warnings]
         texts = "".join(f'<pre style="white-space: pre-wrap">{escape(part)}</pre>' for part in parts)

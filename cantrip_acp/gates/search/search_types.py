@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -45,8 +44,7 @@ class EngineRefused(Exception):
     """This engine does not support the pattern, or does not run here. The text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(Struct, frozen=True):
     """One search request. ``parts`` are the names of the searched path below ``root``. It is a folder, or one ``file``.
 
     ``own`` are the real paths of the folders in which the entity can write; no program there is run. ``deadline`` is a time
@@ -62,7 +60,7 @@ class Search:
     limit: int
     deadline: float
     own: tuple[str, ...]
-    child: SearchProcess = field(repr=False)
+    child: SearchProcess
 
     @property
     def globs(self) -> Globs | None:

@@ -16,7 +16,6 @@ from typing import Any
 from msgspec import Struct
 
 from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
@@ -92,11 +91,19 @@ def available() -> list[str]:
 def options_of(crystal: Any) -> dict[str, Any]:
     """The options of a recipe's crystal, as a mapping. A text such as ``scripted:FILE`` is converted to a mapping."""
     if not isinstance(crystal, str):
-        without_model = crystal["provider"] == "embedded" and "model" not in crystal
-        return {**crystal, "model": weights.DEFAULT} if without_model else dict(crystal)
+        return _with_model(dict(crystal))
     provider, _, rest = crystal.partition(":")
     if provider == "embedded" and not rest.strip():
-        return {"provider": provider, "model": weights.DEFAULT}
+        return _with_model({"provider": provider})
     if provider == "human":
         return {"provider": provider}
     return {"provider": provider, "script" if provider == "scripted" else "model": rest.strip()}
+
+
+def _with_model(options: dict[str, Any]) -> dict[str, Any]:
+    if options["provider"] == "embedded" and "model" not in options:
+        # It reads packages, which other crystals do not need.
+        from cantrip_acp.crystals.embedded import weights
+
+        options["model"] = weights.DEFAULT
+    return options

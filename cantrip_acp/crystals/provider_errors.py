@@ -50,7 +50,7 @@ def status_error(
     as ``context_length_exceeded``, ``insufficient_quota``, ``overloaded_error``). ``refusal_hint`` replaces the advice
     for a 401 or 403 (`Endpoint.refusal_hint`). ``name_hint`` replaces the advice for a 404.
     """
-    words = error_text(message)
+    words = error_text(without_markup(message))
     if 300 <= status < 400:
         # A redirect is not followed: it could send the conversation, and the keys in its headers, to another server.
         to = error_text((headers or {}).get("location", "elsewhere"))

@@ -10,6 +10,15 @@ from typing import Any
 
 from cantrip_acp import Loom
 
+STORES = ("memory", "jsonl", "sqlite", "postgres")
+"""Every kind of store of a loom."""
+KEPT = STORES[1:]
+"""Those that outlive a process."""
+DATABASES = STORES[2:]
+"""Those that many may write at once; the tuple-space and the substrate have no others."""
+FILES = STORES[1:3]
+"""Those that need no server."""
+
 _names = itertools.count()
 
 

@@ -313,7 +313,7 @@ def is_own(url: str) -> bool:
 def explanation(body: Any) -> tuple[str, str | None]:
     """Read the message and the code from an error body in any of the usual forms."""
     if isinstance(body, str):
-        return provider_errors.without_markup(body), None
+        return body, None
     if isinstance(body, list) and len(body) == 1:
         # Gemini's address for this protocol.
         return explanation(body[0])

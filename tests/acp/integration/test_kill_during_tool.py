@@ -10,6 +10,7 @@ import pytest
 
 from cantrip_acp.loom.loom import Loom
 from tests.support.acp_client import RawClient
+from tests.support.loom_stores import FILES
 
 Begin = Callable[[], RawClient]
 
@@ -124,7 +125,7 @@ def test_gates_that_wait_for_the_user(agents: Callable[..., Begin], folder: Path
     assert not (folder / "b.txt").exists()
 
 
-@pytest.mark.parametrize("store", ["jsonl", "sqlite"])
+@pytest.mark.parametrize("store", FILES)
 def test_a_child_at_work(agents: Callable[..., Begin], folder: Path, tmp_path: Path, store: str) -> None:
     child = [
         {"content": "Child speaks.", "tool_calls": [{"gate": "write_file", "args": {"path": "c.txt", "content": "c"}}]}

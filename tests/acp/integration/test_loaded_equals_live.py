@@ -11,6 +11,7 @@ import pytest
 from cantrip_acp.loom.loom import Loom
 from tests.support import postgres_server as pgserver
 from tests.support.acp_client import RawClient
+from tests.support.loom_stores import KEPT
 from tests.support.waiting import wait_for
 
 CALLED: dict[str, list[dict[str, Any]]] = {
@@ -218,7 +219,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.sandbox
-@pytest.mark.parametrize("store", ["file", "sqlite", "postgres"])
+@pytest.mark.parametrize("store", KEPT)
 @pytest.mark.parametrize("medium", list(ASKED))
 def test_calls_beside_each_other_refused_and_cancelled_are_shown_again(
     recipe: Callable[..., str], folder: Path, tmp_path: Path, medium: str, store: str, request: pytest.FixtureRequest
@@ -304,7 +305,7 @@ def asked_for(intent: str, loom: str) -> bool:
         return intent in [start.intent for start, _ in held.casts()]
 
 
-@pytest.mark.parametrize("store", ["file", "sqlite", "postgres"])
+@pytest.mark.parametrize("store", KEPT)
 def test_children_and_unanswered_prompts_wherever_the_loom_is(
     recipe: Callable[..., str], folder: Path, tmp_path: Path, store: str, request: pytest.FixtureRequest
 ) -> None:
@@ -370,7 +371,7 @@ def test_sounds_and_pictures_are_there_again(recipe: Callable[..., str], folder:
             agent.close()
 
 
-@pytest.mark.parametrize("store", ["file", "sqlite", "postgres"])
+@pytest.mark.parametrize("store", KEPT)
 def test_what_was_streamed_before_a_cancel_is_shown_again_and_known(
     recipe: Callable[..., str], folder: Path, tmp_path: Path, store: str, request: pytest.FixtureRequest
 ) -> None:

@@ -21,6 +21,7 @@ from cantrip_acp.tuplespace.batch import recipe_digest
 from cantrip_acp.tuplespace.stores import open_store
 from tests.cli.integration.test_cast_batch import environment, postgres, rows, run, start, threads
 from tests.support import openai_replies, processes
+from tests.support.loom_stores import DATABASES
 from tests.support.processes import CANTRIP
 from tests.support.provider_server import Reply, Request, Wire
 from tests.support.waiting import wait_for
@@ -235,7 +236,7 @@ def test_two_equal_batches_at_once_agree(folder: Path) -> None:
     assert sorted((folder / "log.txt").read_text().split("\n")[:-1]) == [f"number {number}" for number in range(8)]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", DATABASES)
 def test_workers_end_a_batch_that_nobody_waits_for(folder: Path, kind: str, request: pytest.FixtureRequest) -> None:
     space = ["--space", "space.db"]
     if kind == "postgres":

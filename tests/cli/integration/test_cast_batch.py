@@ -14,6 +14,7 @@ import pytest
 
 from cantrip_acp.tuplespace.stores import open_store
 from tests.support import anthropic_replies, openai_replies, processes
+from tests.support.loom_stores import DATABASES
 from tests.support.processes import CANTRIP
 from tests.support.provider_server import Reply, Request, Wire
 
@@ -291,7 +292,7 @@ def test_a_cast_that_its_budget_stopped_goes_on_when_the_budget_is_raised(folder
     assert (folder / "effects.txt").read_text() == "once\n"
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", DATABASES)
 def test_workers_cast_what_is_left_to_them(folder: Path, kind: str, request: pytest.FixtureRequest) -> None:
     space = ["--space", "space.db"]
     if kind == "postgres":

@@ -7,65 +7,28 @@ from __future__ import annotations
 
 import gzip
 import json
-import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any
 
 import anyio
 import pytest
 
 from cantrip_acp.crystals import http_clients, retry
-from cantrip_acp.crystals.contract import Delta, Query, Response
-from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
+from cantrip_acp.crystals.contract import Delta, Query
 from cantrip_acp.types.errors import CrystalError
-from cantrip_acp.types.messages import Message, ToolDefinition
+from cantrip_acp.types.messages import Message
 from tests.support import anthropic_replies as anthropic
 from tests.support import google_replies as google
 from tests.support import openai_replies as openai
+from tests.support.provider_faults import KEY, WIRES, asks, crystal, fails
 from tests.support.provider_server import Cut, Pause, Piece, Reply, Wire, json_reply, sse, sse_reply
-
-KEY = "sk-PLANTED-0123456789abcdefghijklmnop"
-ECHO = ToolDefinition("echo", "Says it again.", {"type": "object", "properties": {"text": {"type": "string"}}})
-WIRES = ("anthropic", "responses", "chat", "google")
 
 
 @pytest.fixture(params=WIRES)
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
-
-
-def crystal(kind: str, url: str, **more: Any) -> Any:
-    if kind == "anthropic":
-        return anthropic.crystal(url, api_key=Secret(KEY), **more)
-    if kind == "google":
-        return google.crystal(url, api_key=Secret(KEY), **more)
-    return OpenAICrystal(Endpoint("openai", openai.MODEL, f"{url}/v1", Secret(KEY), options={"api": kind}, **more))
-
-
-async def asks(made: Any, shown: list[Delta] | None = None) -> Response:
-    async def emit(delta: Delta) -> None:
-        if shown is not None:
-            shown.append(delta)
-
-    try:
-        with anyio.fail_after(60):
-            response: Response = await made.query(Query([Message("user", "Hello")], tools=(ECHO,)), emit)
-            return response
-    finally:
-        await made.aclose()
-
-
-async def fails(made: Any) -> CrystalError:
-    with pytest.raises(CrystalError) as caught:
-        await asks(made)
-    error = caught.value
-    assert KEY not in "".join([repr(error), *traceback.format_exception(error)])
-    return error
 
 
 def calls(kind: str, args: str = "{}", ids: tuple[str, ...] = ("call_1",)) -> list[bytes]:
@@ -351,17 +314,6 @@ async def test_a_wait_that_is_too_long_is_an_error_that_says_when(kind: str, val
     if value != "12345678901234567890":
         assert "the provider asks to wait" in str(caught.value)
         assert "try again after 20" in str(caught.value)
-
-
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_no_redirect_is_followed(kind: str, status: int) -> None:
-    with Wire([sse_reply(says(kind, "gotcha"))] * 2) as other:
-        with Wire([Reply(status, {"location": f"{other.url}/elsewhere?x={KEY}"})]) as wire:
-            error = await fails(crystal(kind, wire.url))
-        assert not other.requests
-    assert not error.may_retry()
-    assert "redirect" in str(error)
-    assert other.url in str(error)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.vscode import workbench as workbenches
-from tests.e2e.vscode.workbench import BIN, Window, Workbench
+from tests.e2e.vscode.workbench import Window, Workbench
 from tests.support import browser as browsers
+from tests.support import processes
 
 _FAILED = pytest.StashKey[bool]()
 
@@ -82,7 +83,8 @@ def chromium() -> Iterator[Any]:
 def workbench(vsix: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     """One server for all tests that trust their folder."""
     try:
-        made = Workbench(tmp_path_factory.mktemp("workbench"), vsix, {"cantrip.path": str(BIN / "cantrip")})
+        program = str(processes.programs() / "cantrip")
+        made = Workbench(tmp_path_factory.mktemp("workbench"), vsix, {"cantrip.path": program})
     except workbenches.NoWorkbench as why:
         pytest.skip(str(why))
     with made:

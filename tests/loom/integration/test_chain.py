@@ -25,7 +25,7 @@ from cantrip_acp.loom.view.reader import LoomReader
 from cantrip_acp.training.importing.import_file import merge
 from cantrip_acp.types.records import CantripRecord, CastRecord, RewardRecord, Utterance, UtteranceRecord
 from tests.support.command_line import run
-from tests.support.loom_stores import Place
+from tests.support.loom_stores import KEPT, Place
 
 ENTITIES = ("a", "b")
 
@@ -47,7 +47,7 @@ def fill(loom: Loom, turns: int = 8) -> None:
         loom.append(CastRecord(f"k{entity}", "end", entity, "c", terminated=True, reason="done"))
 
 
-@pytest.fixture(params=["jsonl", "sqlite", "postgres"])
+@pytest.fixture(params=KEPT)
 def alone(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Somewhere to keep a loom, in a database of its own: its guards are taken away here."""
     place = Place.at(request.param, tmp_path if request.param != "postgres" else request.getfixturevalue("postgres"))

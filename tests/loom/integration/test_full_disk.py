@@ -12,7 +12,7 @@ from cantrip_acp import Loom, Turn
 from cantrip_acp.loom.stores import index_file
 from cantrip_acp.types.errors import LoomWriteError
 from cantrip_acp.types.records import Utterance
-from tests.support.loom_stores import Place
+from tests.support.loom_stores import FILES, Place
 from tests.support.postgres_server import Server
 
 
@@ -32,7 +32,7 @@ def fill(disk: Path) -> Path:
             return ballast
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "sqlite"])
+@pytest.mark.parametrize("kind", FILES)
 def test_a_full_disk_is_an_error_and_hurts_nothing(kind: str, small_disk: Path) -> None:
     place = Place.at(kind, small_disk)
     loom = place.open()
@@ -86,7 +86,7 @@ def test_a_torn_line_that_cannot_be_set_aside_stays_where_it_is(small_disk: Path
         assert "set aside" in str(loom.problems[0])
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "sqlite"])
+@pytest.mark.parametrize("kind", FILES)
 def test_no_room_for_the_first_record(kind: str, small_disk: Path) -> None:
     ballast = fill(small_disk)
     place = Place.at(kind, small_disk)

@@ -10,10 +10,11 @@ import pytest
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import TupleStore
 from tests.support.fixtures.loom import postgres  # noqa: F401
+from tests.support.loom_stores import DATABASES
 from tests.support.postgres_server import Server
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=DATABASES)
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where a new space may be."""
     if request.param == "sqlite":

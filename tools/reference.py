@@ -425,10 +425,8 @@ PUBLIC = (
 )
 """Modules beside `cantrip_acp` itself whose names are public: those of their ``__all__``."""
 OF_TRAINERS = (
-    "cantrip_acp.training.adapters.agent_lightning",
-    "cantrip_acp.training.adapters.skyrl",
-    "cantrip_acp.training.adapters.trl",
-    "cantrip_acp.training.adapters.verl",
+    "cantrip_acp.training.adapters.casts",
+    "cantrip_acp.training.adapters.trl_rollouts",
     "cantrip_acp.training.verifiers",
 )
 """Public modules that import a trainer of another project."""

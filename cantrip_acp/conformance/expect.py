@@ -12,9 +12,7 @@ from typing import Any
 
 from cantrip_acp.conformance import expect_queries, expect_turns
 from cantrip_acp.conformance.case import Case
-from cantrip_acp.conformance.evidence import (
-    Evidence,
-)
+from cantrip_acp.conformance.evidence import Evidence
 from cantrip_acp.conformance.grammar import Problem
 from cantrip_acp.conformance.matchers import contains, equal, items, show, subset
 from cantrip_acp.gates.contract import as_text

@@ -116,12 +116,7 @@ async def _scored(task: Task, left: Left) -> _Found | None:
     """The score of the task's function. It gets the thread, and by name what else it has parameters for."""
     if task.score is None or left.leaf is None:
         return None if task.score is None else (0.0, "the entity wrote nothing", None)
-    offered = {
-        "intent": task.intent,
-        "reference": task.reference,
-        "answer": left.answer,
-        "workspace": left.workspace,
-    }
+    offered = {"intent": task.intent, "reference": task.reference, "answer": left.answer, "workspace": left.workspace}
     scorer = Scorer(task.score, name="score", at="cast")
     score, note = await score_of(scorer, own_thread(left.loom, left.leaf), offered)
     if score is None:

@@ -387,11 +387,7 @@ def _for_sample(recipe: Recipe, state: Path, seconds: float, left: float | None)
     circle = recipe.data["circle"]
     limits = [{"max_seconds": seconds}, *([] if left is None else [{"max_cost_usd": left}])]
     alone = recipe.independent()
-    data = {
-        **alone.data,
-        "circle": {**circle, "wards": [*circle["wards"], *limits]},
-        "loom": {"files": False},
-    }
+    data = {**alone.data, "circle": {**circle, "wards": [*circle["wards"], *limits]}, "loom": {"files": False}}
     return replace(alone, data=data, state_dir=state)
 
 

@@ -105,11 +105,7 @@ def _scope(folder: Path, asked: RequestParams) -> dict[str, Any]:
     placed = list(scope.placed)
     if scope.chunk.id in (view.project.sessions, view.project.runs):
         placed.sort(key=lambda each: -each.chunk.commit)
-    return {
-        "total": len(placed),
-        "offset": page.start,
-        "chunks": [_placed(each, view) for each in placed[page]],
-    }
+    return {"total": len(placed), "offset": page.start, "chunks": [_placed(each, view) for each in placed[page]]}
 
 
 def _chunk(folder: Path, asked: RequestParams) -> dict[str, Any]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,22 +14,25 @@ import click
 
 from cantrip_acp.cli import json_errors
 from cantrip_acp.cli.command_table import complete_recipe, examples
-from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
-from cantrip_acp.cli.session.setup import (
-    cache_option,
-    cwd_option,
-    loom_option,
-    model_option,
-    open_recipe,
-    state_option,
+from cantrip_acp.cli.session.option_groups import (
+    Budget,
+    Place,
+    Pool,
+    budget_options,
+    concurrency_option,
+    dollars_option,
+    option_group,
+    retries_option,
 )
+from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
+from cantrip_acp.cli.session.progress import ProgressLine, duration, run_with_progress
+from cantrip_acp.cli.session.setup import cache_option, cwd_option, loom_option, model_option, open_recipe, state_option
 from cantrip_acp.cli.session.tuple_space import (
     alarm_option,
     cast_yools,
     disk_floor,
     give_back_of_dead_processes,
     open_space,
-    run_async,
     space_option,
     worker_name,
 )
@@ -48,14 +50,29 @@ _AT_ONCE = 8
 """Casts at once in this process."""
 _PAUSE_S = 0.5
 """How often to look for results of other workers."""
-_LINE_S = 15.0
-"""How often to print a line of progress if stderr is not a terminal."""
 _LOOK_AT = 5000
 """How many tuples to ask the store for at once."""
 _LOOK_S = 3.0
 """How often to look whether workers take the casts."""
 _GRACE_S = 2.0
 """The time before the first such look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where the results are written: a file of JSON lines, a page, stdout."""
+
+    out: Path | None
+    page: Path | None
+    as_json: bool
+
+
+def batch_terms(
+    cast_budget_usd: float | None, cast_disk_mb: float | None, cast_cpu_percent: int | None, max_retries: int
+) -> dict[str, float]:
+    """The terms of each tuple, by their names there."""
+    limits = {"budget_usd": cast_budget_usd, "disk_quota_mb": cast_disk_mb, "cpu_quota_pct": cast_cpu_percent}
+    return {"max_retries": max_retries} | {name: value for name, value in limits.items() if value is not None}
 
 
 @click.command(
@@ -71,11 +88,7 @@ _GRACE_S = 2.0
 @click.argument("intents", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @model_option()
 @click.option("--samples", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Casts of each intent.")
-@click.option(
-    "--concurrency",
-    type=click.IntRange(1),
-    help="Casts at once, here, at most $YOOL_TUPLE_MAX_LANE_CONCURRENCY (64).  [default: $YOOL_TUPLE_LANE_CONCURRENCY, else 8]",
-)
+@concurrency_option("Casts at once, here", _AT_ONCE)
 @click.option(
     "--lane",
     help="Put the casts into this lane of --space and wait for the results of `cantrip worker --lane`. Nothing is cast here.",
@@ -95,19 +108,12 @@ _GRACE_S = 2.0
     metavar="FILE",
     help="Write the results as an HTML page with links to each thread, as `cantrip tuple report` does.",
 )
-@click.option(
-    "--budget-usd",
-    type=click.FloatRange(0, min_open=True),
-    metavar="USD",
-    help="The most that all casts together may cost, wherever they run. When this amount is spent, no cast starts, "
+@budget_options(
+    "The most that all casts together may cost, wherever they run. When this amount is spent, no cast starts, "
     "and running casts stop.",
+    "The most tokens that all casts together may use.",
 )
-@click.option(
-    "--budget-tokens", type=click.IntRange(1), metavar="N", help="The most tokens that all casts together may use."
-)
-@click.option(
-    "--cast-budget-usd", type=click.FloatRange(0, min_open=True), metavar="USD", help="The most that one cast may cost."
-)
+@dollars_option("--cast-budget-usd", "The most that one cast may cost.")
 @click.option(
     "--cast-disk-mb",
     type=click.FloatRange(0, min_open=True),
@@ -121,9 +127,7 @@ _GRACE_S = 2.0
     help="The share of one processor for each command of a cast.  [default: $YOOL_TUPLE_CPU_QUOTA_PCT of the worker, else 95]",
 )
 @alarm_option
-@click.option(
-    "--max-retries", type=click.IntRange(0, 100), default=2, show_default=True, help="Further attempts after a failure."
-)
+@retries_option("Further attempts after a failure.")
 @click.option(
     "--again",
     type=click.Choice(["failed", "all"]),
@@ -134,29 +138,21 @@ _GRACE_S = 2.0
 @state_option
 @cache_option
 @allow_host_option
+@option_group("pool", Pool)
+@option_group("output", Output)
+@option_group("terms", batch_terms)
+@option_group("place", Place)
 def cast_batch(
     recipe: str,
     intents: str,
     model: str | None,
     samples: int,
-    concurrency: int | None,
-    lane: str | None,
-    space: str | None,
-    loom_file: str | None,
-    out: Path | None,
-    page: Path | None,
-    budget_usd: float | None,
-    budget_tokens: int | None,
-    cast_budget_usd: float | None,
-    cast_disk_mb: float | None,
-    cast_cpu_percent: int | None,
-    on_alarm: str | None,
-    max_retries: int,
+    pool: Pool,
+    output: Output,
+    budget: Budget,
+    terms: dict[str, float],
     again: str | None,
-    as_json: bool,
-    cwd: Path,
-    state_dir: Path | None,
-    allow_hosts: tuple[str, ...],
+    place: Place,
 ) -> int:
     """Cast RECIPE on each intent of the file INTENTS, with progress.
 
@@ -187,29 +183,21 @@ def cast_batch(
     from cantrip_acp.tuplespace.monitoring.spans import emitting
     from cantrip_acp.tuplespace.workspace_inputs import WorkspaceInputs, own_streams
 
-    policy = read_policy(cwd.resolve())
-    at_once, most_waiting = lane_concurrency(concurrency, _AT_ONCE, policy), max_waiting(policy)
+    state, workspace, lane = paths.state_dir(place.state_dir), place.cwd.resolve(), pool.lane
+    policy = read_policy(workspace)
+    at_once, most_waiting = lane_concurrency(pool.concurrency, _AT_ONCE, policy), max_waiting(policy)
     with click.open_file(intents, "rb") as source:
         wanted = read_intents(source.read(), "stdin" if intents == "-" else intents)
-    state, workspace = paths.state_dir(state_dir), cwd.resolve()
     found = load(recipe, workspace, state_dir=state)
     digest, project = recipe_digest(found, _model_name(found, model)), project_id(workspace)
-    store = open_space(space, state_dir)
+    store = open_space(pool.space, place.state_dir)
     opened = None
     try:
         name = lane or f"here.{digest[7:19]}"
-        terms = {"max_retries": max_retries} | {
-            term: value
-            for term, value in (
-                ("budget_usd", cast_budget_usd),
-                ("disk_quota_mb", cast_disk_mb),
-                ("cpu_quota_pct", cast_cpu_percent),
-            )
-            if value is not None
-        }
         batch = _batch_name(store, workspace, intents, wanted, digest, lane, project)
-        loom = loom_file or _batch_loom(state, workspace, digest, project)
+        loom = place.loom_file or _batch_loom(state, workspace, digest, project)
         # Links of the page lead to files beside it.
+        out, page = output.out, output.page
         beside = page.with_name(f"{page.stem}-looms") if page is not None else None
         own: list[Path | str | None] = [intents, out, page, beside, store.path, loom.removeprefix("sqlite:")]
         log = BatchLog(store, batch, digest, project, name, terms)
@@ -230,32 +218,30 @@ def cast_batch(
             )
 
         works = _begin(store, log, files.digest(), tuples, again)
-        budget: str | None = batch
-        if budget_usd is None and budget_tokens is None and not store.budgets(budget):
-            budget = None
-        else:
+        common = batch if budget or store.budgets(batch) else None
+        if common is not None:
             # A budget of an earlier run ends when it is not asked for any more.
-            store.set_budget(str(budget), usd=budget_usd, tokens=budget_tokens)
-        report = _Report(store, works, [each for each in wanted for _ in range(samples)], budget, as_json=as_json)
+            store.set_budget(common, usd=budget.budget_usd, tokens=budget.budget_tokens)
+        asked = [each for each in wanted for _ in range(samples)]
+        report = _Report(store, works, asked, common, as_json=output.as_json)
         report.collect(earlier=True)
         about = {"cantrip.lane": works[0].lane, "cantrip.tuples": len(works)}
         with report.terminal(), emitting(f"cast-batch {found.name}", about) as trace:
-            meta = {**authority.note(cwd), **trace}
+            meta = {**authority.note(place.cwd), **trace}
             if lane is None:
-                opened = open_recipe(recipe, cwd, loom, state_dir, model, many=True)
+                opened = open_recipe(recipe, place.cwd, loom, place.state_dir, model, many=True)
                 if any(each.reference is not None for each in wanted):
                     for file in (*([] if intents == "-" else [intents]), opened.loom.location):
                         check_reference([], opened.cantrip.circle, file)
-                hosts = named_hosts(allow_hosts)
-                print_allowed(opened.cantrip, opened.cantrip.circle, hosts, ask=False)
-                interrupted = _cast_here(
-                    store, opened, works, report, at_once, allow_hosts, budget, state_dir, meta, on_alarm, policy
-                )
+                print_allowed(opened.cantrip, opened.cantrip.circle, named_hosts(place.allow_hosts), ask=False)
+                store.put(works, budget=common, meta=meta)
+                interrupted = _cast_here(store, opened, works, report, at_once, pool.on_alarm, place, policy)
             else:
-                with alarms_in_thread(on_alarm, store, worker_name(), report.notice):
-                    interrupted = _cast_by_workers(
-                        store, works, report, lane, space, most_waiting, (recipe, model), budget, meta
-                    )
+                named = f"{recipe} --lane {lane}" + (f" --model {model}" if model else "")
+                named += f" --space {pool.space}" if pool.space else ""
+                with alarms_in_thread(pool.on_alarm, store, worker_name(), report.notice):
+                    held_up = _HeldUp(store, lane, f"cantrip worker {named}", report)
+                    interrupted = _cast_by_workers(store, works, report, held_up, most_waiting, common, meta)
         report.collect()
         if report.all_ended():
             log.end(files.digest(), files.own_names)
@@ -350,62 +336,41 @@ def _cast_here(
     works: Sequence[WorkTuple],
     report: _Report,
     concurrency: int,
-    hosts: Sequence[str],
-    budget: str | None,
-    state_dir: Path | None,
-    meta: Mapping[str, str],
     on_alarm: str | None,
+    place: Place,
     policy: Policy,
 ) -> bool:
-    """Cast in this process. Whether the user interrupted."""
-    import anyio
+    """Cast in this process what was put. Whether the user interrupted."""
 
     from cantrip_acp.tuplespace.alarms import alarms_to
     from cantrip_acp.tuplespace.guardrails import cpu_percent
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker
 
-    store.put(works, budget=budget, meta=meta)
     give_back_of_dead_processes(store, works[0].lane)
     worker = Worker(
         store,
         Pattern({"lane": works[0].lane, **_of_round(works[0])}),
-        cast_yools([opened], hosts),
+        cast_yools([opened], place.allow_hosts),
         name=worker_name(),
         concurrency=concurrency,
         cpu_percent=cpu_percent(policy),
-        disk=disk_floor(state_dir, policy, report.notice),
+        disk=disk_floor(place.state_dir, policy, report.notice),
         policy=policy,
         ended=report.one_ended,
         notice=report.notice,
     )
 
-    async def run() -> bool:
-        interrupted = False
-        async with anyio.create_task_group() as tasks:
+    async def work() -> None:
+        async with alarms_to(on_alarm, store, worker.name, report.notice):
+            await worker.run(until=lambda: report.nothing_waits() or report.budget_is_spent())
 
-            async def watch_signals() -> None:
-                nonlocal interrupted
-                with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                    async for _ in signals:
-                        # At once: what runs is given back, and the same command casts it again.
-                        interrupted = True
-                        worker.drain()
-                        worker.drain()
+    def give_back(_: object) -> None:
+        # At once: what runs is given back, and the same command casts it again.
+        worker.drain()
+        worker.drain()
 
-            async def show() -> None:
-                while True:
-                    report.show(worker.running, is_idle=worker.is_held_up)
-                    await anyio.sleep(0.2)
-
-            tasks.start_soon(watch_signals)
-            tasks.start_soon(show)
-            async with alarms_to(on_alarm, store, worker.name, report.notice):
-                await worker.run(until=lambda: report.nothing_waits() or report.budget_is_spent())
-            tasks.cancel_scope.cancel()
-        return interrupted
-
-    return run_async(run)
+    return run_with_progress(work, lambda: report.show(worker.running, is_idle=worker.is_held_up), give_back)
 
 
 def _of_round(work: WorkTuple) -> dict[str, Any]:
@@ -421,10 +386,8 @@ def _cast_by_workers(
     store: TupleStore,
     works: Sequence[WorkTuple],
     report: _Report,
-    lane: str,
-    space: str | None,
+    held_up: _HeldUp,
     most: int,
-    recipe: tuple[str, str | None],
     budget: str | None,
     meta: Mapping[str, str],
 ) -> bool:
@@ -432,9 +395,6 @@ def _cast_by_workers(
     from cantrip_acp.tuplespace.errors import SpaceError, SpaceFull
 
     position, outage = 0, False
-    named, model = recipe
-    where = (f" --model {model}" if model else "") + (f" --space {space}" if space else "")
-    held_up = _HeldUp(store, lane, f"cantrip worker {named} --lane {lane}{where}", report)
     try:
         while not report.all_ended():
             try:
@@ -448,7 +408,7 @@ def _cast_by_workers(
                     pass
                 report.collect()
                 report.show(None, is_idle=held_up.look())
-                if report.budget_is_spent() and not any(each.lane == lane for each in store.holders()):
+                if report.budget_is_spent() and not any(each.lane == works[0].lane for each in store.holders()):
                     report.collect()
                     break
             except SpaceError as error:
@@ -519,9 +479,7 @@ class _Report:
         self._begun = time.monotonic()
         self._earlier = 0
         self._again = 0
-        self._last_line = self._begun
-        self._live = sys.stderr.isatty()
-        self._width = 0
+        self._progress = ProgressLine()
 
     @contextmanager
     def terminal(self) -> Iterator[None]:
@@ -529,7 +487,7 @@ class _Report:
         try:
             yield
         finally:
-            self._clear()
+            self._progress.clear()
 
     @property
     def terminated(self) -> int:
@@ -566,7 +524,7 @@ class _Report:
         self._waiting.discard(tuple_id)
         self._results[tuple_id] = receipt
         if self._as_json:
-            self._clear()
+            self._progress.clear()
             click.echo(escaped_json(json.dumps(self._row(self._places[tuple_id]), ensure_ascii=False)))
 
     def _row(self, index: int) -> dict[str, Any]:
@@ -621,25 +579,12 @@ class _Report:
 
     def show(self, running: int | None, *, is_idle: bool = False) -> None:
         """Show the progress: a line that changes, or a new line now and then."""
-        if self._live:
-            text = self._line(running, is_idle=is_idle)
-            sys.stderr.write("\r" + text.ljust(self._width))
-            sys.stderr.flush()
-            self._width = len(text)
-        elif time.monotonic() - self._last_line >= _LINE_S:
-            self._last_line = time.monotonic()
-            click.echo(self._line(running, is_idle=is_idle), err=True)
+        self._progress.show(lambda: self._line(running, is_idle=is_idle))
 
     def notice(self, text: str) -> None:
         """Show a remark above the progress."""
-        self._clear()
+        self._progress.clear()
         click.echo(f"cantrip: {clean(text)}", err=True)
-
-    def _clear(self) -> None:
-        if self._live and self._width:
-            sys.stderr.write("\r" + " " * self._width + "\r")
-            sys.stderr.flush()
-            self._width = 0
 
     def write(self, out: Path) -> None:
         """Write all results, also of casts that have not ended. Raises `OutputError`."""
@@ -669,7 +614,7 @@ class _Report:
         """Say on stderr how it ended, with the reasons of failures, and what to do next."""
         from cantrip_acp.tuplespace.monitoring.status import same_reason
 
-        self._clear()
+        self._progress.clear()
         click.echo(f"cantrip: {self._line(None)} · {duration(time.monotonic() - self._begun)}", err=True)
         if self._earlier:
             click.echo(
@@ -702,9 +647,3 @@ class _Report:
 
 def _casts(count: int) -> str:
     return "1 cast" if count == 1 else f"{count} casts"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cantrip_acp.cli.command_table import SuggestingGroup, examples
-from cantrip_acp.cli.session.setup import cwd_option
+from cantrip_acp.cli.session.setup import project_option
 from cantrip_acp.text.sanitize import clean_line
 from cantrip_acp.types.errors import DefinitionError
 
@@ -41,7 +41,7 @@ def catalog() -> None:
 )
 @click.option("--check", is_flag=True, help="Write nothing. The exit status is 1 if the file is not up to date.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@cwd_option
+@project_option
 def build(check: bool, as_json: bool, cwd: Path) -> int:
     """Write .catalog/capabilities.json from AGENTS.md, the recipes in .cantrip, and what is installed. Put it into git.
 
@@ -112,7 +112,7 @@ def _is_only_upgraded(changes: CatalogDiff) -> bool:
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object in one line.")
 @file_option
-@cwd_option
+@project_option
 def lookup(name: str, as_json: bool, file: Path | None, cwd: Path) -> int:
     """Show the capability NAME: version, kind, lane, authority, budget, description and the schema of its arguments.
 
@@ -133,7 +133,7 @@ def lookup(name: str, as_json: bool, file: Path | None, cwd: Path) -> int:
 @click.option("--kind", type=click.Choice(_KINDS), help="Only this kind.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each.")
 @file_option
-@cwd_option
+@project_option
 def list_(lane: str | None, kind: str | None, as_json: bool, file: Path | None, cwd: Path) -> int:
     """List the capabilities, sorted by name.
 

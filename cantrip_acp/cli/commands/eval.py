@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +17,10 @@ import click
 
 from cantrip_acp.cli import json_errors
 from cantrip_acp.cli.command_table import complete_recipe, examples
-from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
-from cantrip_acp.cli.session.setup import complete_model, cwd_option, state_option
+from cantrip_acp.cli.session.option_groups import Budget, Place, budget_options, option_group, place_options
+from cantrip_acp.cli.session.permissions import named_hosts, print_allowed
+from cantrip_acp.cli.session.progress import ProgressLine, duration, run_with_progress
+from cantrip_acp.cli.session.setup import complete_model
 from cantrip_acp.text.sanitize import escaped_json
 
 if TYPE_CHECKING:
@@ -28,12 +30,32 @@ if TYPE_CHECKING:
     from cantrip_acp.evaluation.statistics import Comparison
     from cantrip_acp.evaluation.suite import Task
 
-_LINE_S = 15.0
-"""How often to print a line of progress if stderr is not a terminal."""
 _SHOWN = 10
 """Of how many tasks to show what failed."""
 _REASONS = 3
 """How many reasons of one task to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Which samples run: the tasks whose names begin with one of ``only``, ``samples`` times with each of ``crystals``."""
+
+    crystals: tuple[str, ...]
+    samples: int | None
+    only: tuple[str, ...]
+    recipe: str | None
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where the result is kept, what with it, and with which earlier one it is compared."""
+
+    out: Path | None
+    keep: bool
+    baseline: Path | None
+    any_drop: bool
+    as_json: bool
 
 
 @click.command(
@@ -71,13 +93,10 @@ _REASONS = 3
     help="Run every task with this recipe, in place of the suite's.",
 )
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Samples at once.")
-@click.option(
-    "--budget-usd",
-    type=click.FloatRange(0, min_open=True),
-    metavar="USD",
-    help="The most that the samples may cost. When this amount is spent, no further sample starts. Each running "
+@budget_options(
+    "The most that the samples may cost. When this amount is spent, no further sample starts. Each running "
     "sample may use the amount that was left when it began, so several at once can cost more. The crystal's price must "
-    "be known.",
+    "be known."
 )
 @click.option(
     "--out",
@@ -107,28 +126,10 @@ _REASONS = 3
 )
 @click.option("--list", "list_only", is_flag=True, help="List the tasks, and run nothing.")
 @click.option("--new", is_flag=True, help="Write a small suite into the new folder SUITE, and run nothing.")
-@cwd_option
-@state_option
-@allow_host_option
-def eval_(
-    suite: str,
-    crystals: tuple[str, ...],
-    samples: int | None,
-    only: tuple[str, ...],
-    recipe: str | None,
-    jobs: int,
-    budget_usd: float | None,
-    out: Path | None,
-    keep: bool,
-    baseline: Path | None,
-    any_drop: bool,
-    as_json: bool,
-    list_only: bool,
-    new: bool,
-    cwd: Path,
-    state_dir: Path | None,
-    allow_hosts: tuple[str, ...],
-) -> int:
+@place_options
+@option_group("wanted", Samples)
+@option_group("output", Output)
+def eval_(suite: str, wanted: Samples, budget: Budget, output: Output, list_only: bool, new: bool, place: Place) -> int:
     """Run the tasks of SUITE with one or more models, judge the results, and show pass rates with 95 % confidence intervals.
 
     SUITE is a YAML file, a folder, the file of Inspect tasks (FILE.py or FILE.py@TASK), a taskset of verifiers (verifiers:ID),
@@ -147,18 +148,19 @@ def eval_(
     from cantrip_acp.evaluation.suite import load_suite
     from cantrip_acp.files import paths
 
-    if any_drop and baseline is None:
+    as_json = output.as_json
+    if output.any_drop and output.baseline is None:
         raise click.UsageError("--any-drop needs --baseline")
     if new:
         return _write_new(Path(suite))
-    state, workspace = paths.state_dir(state_dir), cwd.resolve()
+    state, workspace = paths.state_dir(place.state_dir), place.cwd.resolve()
     # What the Python files of a suite print must not be between the lines of JSON.
     printing = partial(redirect_stdout, sys.stderr if as_json else sys.stdout)
     with printing():
-        found = load_suite(suite, workspace=workspace, state_dir=state, recipe=recipe)
+        found = load_suite(suite, workspace=workspace, state_dir=state, recipe=wanted.recipe)
     for file in found.runs:
         click.echo(f"cantrip: runs {file} on this machine, outside of the sandbox", err=True)
-    tasks = _runnable(found.chosen(only), crystals)
+    tasks = _runnable(found.chosen(wanted.only), wanted.crystals)
     if list_only:
         for task in tasks:
             click.echo(f"{task.name:<28} {task.kind:<9} {task.intent.splitlines()[0][:90]}")
@@ -166,19 +168,19 @@ def eval_(
     plan = run.Plan(
         found,
         tasks,
-        tuple(dict.fromkeys(crystals)) or (run.RECIPE,),
-        samples or found.samples,
-        jobs,
-        budget_usd,
-        keep,
-        allow_hosts,
+        tuple(dict.fromkeys(wanted.crystals)) or (run.RECIPE,),
+        wanted.samples or found.samples,
+        wanted.jobs,
+        budget.budget_usd,
+        output.keep,
+        place.allow_hosts,
     )
-    before = run.read_baseline(baseline) if baseline is not None else None
-    place = out if out is not None else _new_folder(state, found.name)
-    with run.result_folder(place) as folder:
+    before = run.read_baseline(output.baseline) if output.baseline is not None else None
+    kept = output.out if output.out is not None else _new_folder(state, found.name)
+    with run.result_folder(kept) as folder:
         progress = _Progress(as_json)
         runner = run.Runner(plan, folder, progress.ended)
-        hosts = named_hosts(allow_hosts)
+        hosts = named_hosts(place.allow_hosts)
         for cantrip in runner.cantrips():
             print_allowed(cantrip, cantrip.circle, hosts, ask=False)
         earlier = runner.planned - len(runner.waiting())
@@ -187,25 +189,27 @@ def eval_(
         with printing():
             interrupted = _run(runner, progress)
         result = run.result_of(runner)
-        comparisons, left_out = run.compared(result, before, any_drop=any_drop) if before is not None else ([], [])
-        run.write_result(result, place, comparisons)
+        comparisons, left_out = (
+            run.compared(result, before, any_drop=output.any_drop) if before is not None else ([], [])
+        )
+        run.write_result(result, kept, comparisons)
     from cantrip_acp.evaluation.report import write_page
 
-    page = write_page(result, place, comparisons, left_out)
+    page = write_page(result, kept, comparisons, left_out)
     if as_json:
-        data = {key: value for key, value in json.loads((place / run.RESULT).read_bytes()).items() if key != "samples"}
-        click.echo(escaped_json(json.dumps({**data, "out": str(place), "page": str(page)}, ensure_ascii=False)))
+        data = {key: value for key, value in json.loads((kept / run.RESULT).read_bytes()).items() if key != "samples"}
+        click.echo(escaped_json(json.dumps({**data, "out": str(kept), "page": str(page)}, ensure_ascii=False)))
         json_errors.ended()
     else:
-        _show(result, place, comparisons, left_out)
+        _show(result, kept, comparisons, left_out)
         click.echo(f"\npage   {page}")
         for loom in sorted({r["loom"] for r in result.records}):
-            click.echo(f"loom   {place / loom}")
+            click.echo(f"loom   {kept / loom}")
     missing = result.planned - len(result.records)
     if missing:
         why = "the budget is spent" if runner.budget_is_spent else "interrupted" if interrupted else "not run"
         click.echo(
-            f"cantrip: {missing} of {result.planned} samples are missing: {why}. To continue, add: --out {place}",
+            f"cantrip: {missing} of {result.planned} samples are missing: {why}. To continue, add: --out {kept}",
             err=True,
         )
     if interrupted:
@@ -274,39 +278,13 @@ def _new_folder(state: Path, name: str) -> Path:
 
 def _run(runner: Runner, progress: _Progress) -> bool:
     """Run the samples. Whether the user interrupted."""
-    import anyio
-
-    from cantrip_acp.cli.session.tuple_space import run_async
-
     total = len(runner.waiting())
-
-    async def run() -> bool:
-        interrupted = False
-        async with anyio.create_task_group() as tasks:
-
-            async def watch_signals() -> None:
-                nonlocal interrupted
-                with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                    async for _ in signals:
-                        interrupted = True
-                        samples.cancel()
-
-            async def show() -> None:
-                while True:
-                    progress.show(runner.running, total)
-                    await anyio.sleep(0.2)
-
-            tasks.start_soon(watch_signals)
-            tasks.start_soon(show)
-            with anyio.CancelScope() as samples:
-                await runner.run()
-            tasks.cancel_scope.cancel()
-        return interrupted
-
     try:
-        return run_async(run)
+        return run_with_progress(
+            runner.run, lambda: progress.show(runner.running, total), lambda working: working.cancel()
+        )
     finally:
-        progress.clear()
+        progress.line.clear()
 
 
 class _Progress:
@@ -316,41 +294,27 @@ class _Progress:
         self._as_json = as_json
         self._stdout = sys.stdout
         self._count = self._failed = 0
-        self._begun = self._last_line = time.monotonic()
-        self._live = sys.stderr.isatty()
-        self._width = 0
+        self._begun = time.monotonic()
+        self.line = ProgressLine()
 
     def ended(self, record: Record) -> None:
         self._count += 1
         self._failed += record["outcome"] != "passed"
         if self._as_json:
-            self.clear()
+            self.line.clear()
             click.echo(escaped_json(json.dumps(record, ensure_ascii=False)), file=self._stdout)
 
     def show(self, running: int, total: int) -> None:
-        from cantrip_acp.cli.commands.cast_batch import duration
+        self.line.show(lambda: self._text(running, total))
 
+    def _text(self, running: int, total: int) -> str:
         elapsed = time.monotonic() - self._begun
         parts = [f"{self._count}/{total} samples", f"{running} running"]
         if self._failed:
             parts.append(f"{self._failed} not passed")
         if 0 < self._count < total:
             parts.append(f"about {duration((total - self._count) * elapsed / self._count)} left")
-        text = " · ".join(parts)
-        if self._live:
-            sys.stderr.write("\r" + text.ljust(self._width))
-            sys.stderr.flush()
-            self._width = len(text)
-        elif time.monotonic() - self._last_line >= _LINE_S:
-            self._last_line = time.monotonic()
-            click.echo(text, err=True)
-
-    def clear(self) -> None:
-        """Remove the live line."""
-        if self._live and self._width:
-            sys.stderr.write("\r" + " " * self._width + "\r")
-            sys.stderr.flush()
-            self._width = 0
+        return " · ".join(parts)
 
 
 def _show_failed(result: Result, place: Path, screen: Screen) -> None:

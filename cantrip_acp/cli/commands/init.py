@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from cantrip_acp.cli.command_table import examples
-from cantrip_acp.cli.session.setup import cwd_option
+from cantrip_acp.cli.session.setup import project_option
 from cantrip_acp.types.errors import DefinitionError, RecipeError
 
 _MAY = {
@@ -56,7 +56,7 @@ class Answers:
 @click.option("--may", type=click.Choice(tuple(_MAY)), help="The third answer: what the entity may do.")
 @click.option("--yes", is_flag=True, help="Ask nothing: use the suggested answers for options that are not given.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-@cwd_option
+@project_option
 def init(name: str, task: str | None, model: str | None, may: str | None, yes: bool, force: bool, cwd: Path) -> None:
     """Ask three questions, and write a recipe that runs: .cantrip/NAME.cantrip.yaml (NAME is `helper` by default).
 

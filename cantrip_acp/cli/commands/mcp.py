@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,16 +18,18 @@ import click
 
 from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.commands.worker import print_ended
-from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
-from cantrip_acp.cli.session.setup import (
-    OpenedRecipe,
-    cache_option,
-    cwd_option,
-    load_trusted,
-    loom_option,
-    open_recipe,
-    state_option,
+from cantrip_acp.cli.session.option_groups import (
+    Budget,
+    Place,
+    budget_options,
+    casting_place_options,
+    concurrency_option,
+    dollars_option,
+    option_group,
+    retries_option,
 )
+from cantrip_acp.cli.session.permissions import named_hosts, print_allowed
+from cantrip_acp.cli.session.setup import OpenedRecipe, load_trusted, open_recipe
 from cantrip_acp.cli.session.tuple_space import cast_yools, disk_floor, open_space, run_async, space_option, worker_name
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.types.errors import DefinitionError
@@ -47,13 +50,36 @@ _LAST_S = 5.0
 """After so many seconds, SIGTERM ends a server on stdio even if its client reads nothing any more."""
 
 
-@click.command(
-    "mcp",
-    **examples(
-        "cantrip recipe new greeter",
-        "cantrip mcp greeter --work < /dev/null",
-    ),
-)
+@dataclass(frozen=True, slots=True)
+class OfOneTuple:
+    """The most that clients may ask for. None: no limit."""
+
+    max_usd: float | None
+    max_tokens: int | None
+    max_retries: int
+    max_waiting: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServing:
+    """Whether HTTP is served (``http``), and how."""
+
+    http: bool
+    host: str
+    port: int
+    token_file: Path | None
+    names: tuple[str, ...]
+    origins: tuple[str, ...]
+    as_json: bool
+
+    def given(self) -> dict[str, object]:
+        """The options that need ``--http``, by their names, and whether they were given."""
+        texts = {"--token-file": self.token_file, "--server-name": self.names, "--allow-origin": self.origins}
+        changed = {"--host": self.host != DEFAULT_HOST, "--port": self.port != DEFAULT_PORT}
+        return {"--json": self.as_json, **texts, **changed}
+
+
+@click.command("mcp", **examples("cantrip recipe new greeter", "cantrip mcp greeter --work < /dev/null"))
 @click.argument("recipes", nargs=-1, shell_complete=complete_recipe)
 @click.option(
     "--lane",
@@ -65,36 +91,15 @@ _LAST_S = 5.0
 @click.option(
     "--work", is_flag=True, help="Also cast RECIPES here: take the tuples of the lanes, as `cantrip worker` does."
 )
-@click.option(
-    "--concurrency",
-    type=click.IntRange(1),
-    help="With --work: casts at once in each lane, at most $YOOL_TUPLE_MAX_LANE_CONCURRENCY (64).  "
-    "[default: $YOOL_TUPLE_LANE_CONCURRENCY, else 8]",
-)
-@click.option(
-    "--budget-usd",
-    type=click.FloatRange(0, min_open=True),
-    metavar="USD",
-    help="The most that all tuples which clients put into the lanes may cost together. The cost of earlier runs "
+@concurrency_option("With --work: casts at once in each lane", _AT_ONCE)
+@budget_options(
+    "The most that all tuples which clients put into the lanes may cost together. The cost of earlier runs "
     "counts also after a restart.",
+    "The most tokens that all tuples of the clients together may use.",
 )
-@click.option(
-    "--budget-tokens",
-    type=click.IntRange(1),
-    metavar="N",
-    help="The most tokens that all tuples of the clients together may use.",
-)
-@click.option(
-    "--max-usd", type=click.FloatRange(0, min_open=True), metavar="USD", help="The most that one tuple may cost."
-)
+@dollars_option("--max-usd", "The most that one tuple may cost.")
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="The most tokens of one tuple.")
-@click.option(
-    "--max-retries",
-    type=click.IntRange(0, 100),
-    default=2,
-    show_default=True,
-    help="The most further attempts after a failure.",
-)
+@retries_option("The most further attempts after a failure.")
 @click.option(
     "--max-waiting",
     type=click.IntRange(1),
@@ -102,9 +107,7 @@ _LAST_S = 5.0
     help="How many tuples may wait in a lane.  [default: $YOOL_TUPLE_QUEUE_MAXSIZE, else 8192]",
 )
 @click.option(
-    "--http",
-    is_flag=True,
-    help="Serve streamable HTTP at /mcp, not stdin and stdout. Each request needs the token.",
+    "--http", is_flag=True, help="Serve streamable HTTP at /mcp, not stdin and stdout. Each request needs the token."
 )
 @click.option("--host", default=DEFAULT_HOST, show_default=True, help="With --http: the address to listen on.")
 @click.option(
@@ -142,35 +145,20 @@ _LAST_S = 5.0
 @click.option(
     "--json", "as_json", is_flag=True, help="With --http: print the address and the token's file as a JSON line."
 )
-@cwd_option
-@loom_option
-@state_option
-@cache_option
-@allow_host_option
+@casting_place_options
+@option_group("limits", OfOneTuple)
+@option_group("http", HttpServing)
 def mcp(
     recipes: tuple[str, ...],
     lanes: tuple[str, ...],
     space: str | None,
     work: bool,
     concurrency: int | None,
-    budget_usd: float | None,
-    budget_tokens: int | None,
-    max_usd: float | None,
-    max_tokens: int | None,
-    max_retries: int,
-    max_waiting: int | None,
-    http: bool,
-    host: str,
-    port: int,
-    token_file: Path | None,
-    names: tuple[str, ...],
-    origins: tuple[str, ...],
+    budget: Budget,
+    limits: OfOneTuple,
+    http: HttpServing,
     plain_names: bool,
-    as_json: bool,
-    cwd: Path,
-    loom_file: str | None,
-    state_dir: Path | None,
-    allow_hosts: tuple[str, ...],
+    place: Place,
 ) -> int:
     """Serve the tuple-space by the Model Context Protocol, on stdin and stdout or by HTTP.
 
@@ -188,16 +176,15 @@ def mcp(
     """
     if not recipes and (work or not lanes):
         raise click.UsageError("give the RECIPES that clients may cast, or --lane without --work")
-    of_http = {"--json": as_json, "--token-file": token_file, "--server-name": names, "--allow-origin": origins}
-    of_http |= {"--host": host != DEFAULT_HOST, "--port": port != DEFAULT_PORT}
-    of_work = {"--concurrency": concurrency, "--loom": loom_file, "--allow-host": allow_hosts}
-    for needed, is_on, options in (("--http", http, of_http), ("--work", work, of_work)):
+    cwd, state_dir, loom_file = place.cwd, place.state_dir, place.loom_file
+    of_work = {"--concurrency": concurrency, "--loom": loom_file, "--allow-host": place.allow_hosts}
+    for needed, is_on, options in (("--http", http.http, http.given()), ("--work", work, of_work)):
         for option, given in options.items():
             if given and not is_on:
                 raise click.UsageError(f"{option} needs {needed}")
-    if http and host in ("0.0.0.0", "::") and not names:
+    if http.http and http.host in ("0.0.0.0", "::") and not http.names:
         raise click.UsageError(
-            f"--host {host} needs --server-name: the name or address under which clients reach the server"
+            f"--host {http.host} needs --server-name: the name or address under which clients reach the server"
         )
     if find_spec("mcp") is None or find_spec("uvicorn") is None:
         raise DefinitionError(
@@ -207,8 +194,7 @@ def mcp(
     from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.tuplespace.batch import cast_yool
     from cantrip_acp.tuplespace.catalog.build import recipe_capability
-    from cantrip_acp.tuplespace.guardrails import max_waiting as most_waiting
-    from cantrip_acp.tuplespace.guardrails import read_policy
+    from cantrip_acp.tuplespace.guardrails import max_waiting, read_policy
     from cantrip_acp.tuplespace.mcp_edge.answers import Answers, Limits
     from cantrip_acp.tuplespace.mcp_edge.mcp_server import HttpServer, listen, read_token
     from cantrip_acp.tuplespace.tuples import new_tuple
@@ -226,14 +212,13 @@ def mcp(
         if work:
             for recipe in recipes:
                 opened.append(open_recipe(recipe, cwd, loom_file or _loom(state, cwd), state_dir, many=True))
-                print_allowed(opened[-1].cantrip, opened[-1].cantrip.circle, named_hosts(allow_hosts), ask=False)
+                print_allowed(opened[-1].cantrip, opened[-1].cantrip.circle, named_hosts(place.allow_hosts), ask=False)
         found = [each.recipe for each in opened] or [load_trusted(each, cwd, state_dir)[0] for each in recipes]
         stores.append(open_space(space, state_dir))
-        budget = f"mcp:{','.join(sorted(lanes))}"
-        limited = budget_usd is not None or budget_tokens is not None
-        if limited or stores[0].budgets(budget):
+        common = f"mcp:{','.join(sorted(lanes))}"
+        if budget or stores[0].budgets(common):
             # A budget of an earlier start ends when it is not asked for any more.
-            stores[0].set_budget(budget, usd=budget_usd, tokens=budget_tokens)
+            stores[0].set_budget(common, usd=budget.budget_usd, tokens=budget.budget_tokens)
         own = [str(each).removeprefix("sqlite:") for each in (loom_file, stores[0].path) if each]
 
         def tell(text: str) -> None:
@@ -244,13 +229,8 @@ def mcp(
             lanes=lanes,
             recipes={each.name: recipe_capability(each) for each in found},
             authority={"user": getpass.getuser(), "agent": "cantrip-mcp"},
-            limits=Limits(
-                max_usd=max_usd,
-                max_tokens=max_tokens,
-                max_retries=max_retries,
-                max_waiting=most_waiting(policy, max_waiting),
-            ),
-            budget=budget if limited else None,
+            limits=Limits(**{**asdict(limits), "max_waiting": max_waiting(policy, limits.max_waiting)}),
+            budget=common if budget else None,
             catalog=_catalog(cwd),
             project=project_id(cwd) if found else "",
             files={
@@ -258,17 +238,17 @@ def mcp(
             },
         )
         stores += [open_space(space, state_dir) for _ in lanes if work]
-        workers = _workers(opened, lanes, allow_hosts, concurrency, stores[1:], state_dir, policy) if work else []
+        workers = _workers(opened, lanes, place, concurrency, stores[1:], policy) if work else []
         server = None
-        if http:
-            token, file, warning = read_token(token_file, state)
+        if http.http:
+            token, file, warning = read_token(http.token_file, state)
             if warning is not None:
                 click.echo(f"cantrip: {warning}", err=True)
-            server = HttpServer(
-                answers, listen(host, port), token, names=names, origins=origins, plain_names=plain_names
-            )
+            listening = listen(http.host, http.port)
+            named = {"names": http.names, "origins": http.origins}
+            server = HttpServer(answers, listening, token, **named, plain_names=plain_names)
             click.echo(f"cantrip: MCP at {server.url}; clients send the token of {file}", err=True)
-            if as_json:
+            if http.as_json:
                 click.echo(json.dumps({"url": server.url, "token_file": str(file)}))
                 sys.stdout.flush()
         elif sys.stdin.isatty():
@@ -349,10 +329,9 @@ async def _serve(answers: Answers, server: HttpServer | None, workers: Sequence[
 def _workers(
     opened: Sequence[OpenedRecipe],
     lanes: Sequence[str],
-    hosts: Sequence[str],
+    place: Place,
     concurrency: int | None,
     stores: Sequence[TupleStore],
-    state_dir: Path | None,
     policy: Policy,
 ) -> list[Worker]:
     """A worker for each lane, each with a store of its own: it waits for changes there."""
@@ -360,7 +339,7 @@ def _workers(
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker
 
-    yools, at_once = cast_yools(opened, hosts), lane_concurrency(concurrency, _AT_ONCE, policy)
+    yools, at_once = cast_yools(opened, place.allow_hosts), lane_concurrency(concurrency, _AT_ONCE, policy)
     return [
         Worker(
             store,
@@ -369,7 +348,7 @@ def _workers(
             name=worker_name(),
             concurrency=at_once,
             cpu_percent=cpu_percent(policy),
-            disk=disk_floor(state_dir, policy),
+            disk=disk_floor(place.state_dir, policy),
             policy=policy,
             ended=lambda ended: print_ended(ended, as_json=False, err=True),
         )

@@ -15,7 +15,7 @@ import click
 
 from cantrip_acp.cli.command_table import SuggestingGroup, complete_recipe, examples
 from cantrip_acp.cli.errors import with_excerpts
-from cantrip_acp.cli.session.setup import cwd_option, state_option
+from cantrip_acp.cli.session.setup import project_option, state_option
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
@@ -37,7 +37,7 @@ def recipe() -> None:
 @recipe.command("new", **examples("cantrip recipe new greeter", "cantrip recipe new - > greeter.cantrip.yaml"))
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-@cwd_option
+@project_option
 def new(name: str, force: bool, cwd: Path) -> None:
     """Write a new recipe with comments.
 
@@ -92,7 +92,7 @@ _LONGEST = 2_000
 )
 @click.argument("targets", nargs=-1, required=True, metavar="FILE|FOLDER|NAME...", shell_complete=complete_recipe)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each file.")
-@cwd_option
+@project_option
 def check(targets: tuple[str, ...], as_json: bool, cwd: Path) -> int:
     """Check recipes, and report every error with file, line, column and key.
 
@@ -203,7 +203,7 @@ def schema(suite: bool) -> None:
 
 @recipe.command("list", **examples("cantrip recipe list", "cantrip recipe list --json"))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@cwd_option
+@project_option
 def list_recipes(as_json: bool, cwd: Path) -> None:
     """List the recipes that can be used by name in this folder, with their paths."""
     from cantrip_acp.cli.render.terminal import Screen
@@ -220,13 +220,10 @@ def list_recipes(as_json: bool, cwd: Path) -> None:
         screen.line((f"{clean_line(name):<20}", "bold"), f" {source:<10} ", (clean_line(str(path), _LONGEST), "dim"))
 
 
-@recipe.command(
-    "install",
-    **examples("cantrip recipe new greeter", "cantrip recipe install greeter"),
-)
+@recipe.command("install", **examples("cantrip recipe new greeter", "cantrip recipe install greeter"))
 @click.argument("name", metavar="FILE|NAME", shell_complete=complete_recipe)
 @click.option("--yes", is_flag=True, help="Install without asking (for scripts).")
-@cwd_option
+@project_option
 @state_option
 def install(name: str, yes: bool, cwd: Path, state_dir: Path | None) -> int:
     """Install the MCP servers of a recipe that npx or uvx download.
@@ -250,7 +247,7 @@ def install(name: str, yes: bool, cwd: Path, state_dir: Path | None) -> int:
 @click.argument("name", metavar="FILE|NAME", shell_complete=complete_recipe)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--source", is_flag=True, help="Print the file unchanged.")
-@cwd_option
+@project_option
 @state_option
 def show(name: str, as_json: bool, source: bool, cwd: Path, state_dir: Path | None) -> None:
     """Show what a recipe defines: crystal, call, gates, active wards, and the text that describes the circle to the crystal."""

@@ -232,9 +232,7 @@ def _python(
     wards = found.wards
     if recipe is None:
         wards = replace(
-            wards,
-            code_writable_paths=wards.bash_writable_paths,
-            code_max_output_bytes=wards.bash_max_output_bytes,
+            wards, code_writable_paths=wards.bash_writable_paths, code_max_output_bytes=wards.bash_max_output_bytes
         )
     if timeout_ms is not None:
         wards = replace(wards, code_timeout_ms=min(timeout_ms, wards.code_timeout_ms))
@@ -334,11 +332,7 @@ async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, st
     assert isinstance(session, BashSession)
     try:
         outcome = await session.sandbox.run(
-            text,
-            tap=printer,
-            environment={"TRACEPARENT": trace.traceparent()},
-            call=call,
-            started=running.append,
+            text, tap=printer, environment={"TRACEPARENT": trace.traceparent()}, call=call, started=running.append
         )
     finally:
         await session.close()

@@ -14,7 +14,7 @@ import click
 
 from cantrip_acp.cli.command_table import SuggestingGroup, examples
 from cantrip_acp.cli.commands import substrate_runs
-from cantrip_acp.cli.session.setup import cwd_option
+from cantrip_acp.cli.session.setup import project_option
 from cantrip_acp.files.paths import config_dir, state_dir, substrate_address
 from cantrip_acp.text.sanitize import clean, clean_line
 from cantrip_acp.types.errors import DefinitionError
@@ -60,7 +60,7 @@ def substrate() -> None:
 @limit_option
 @at_option
 @json_option
-@cwd_option
+@project_option
 def tree(name: str | None, depth: int, limit: int, at: int | None, as_json: bool, cwd: Path) -> int:
     """Show the scope NAME with what is placed on it. Without NAME, show the user's culture and the project of this
     folder.
@@ -95,7 +95,7 @@ def tree(name: str | None, depth: int, limit: int, at: int | None, as_json: bool
 @limit_option
 @at_option
 @json_option
-@cwd_option
+@project_option
 def show(name: str, limit: int, at: int | None, as_json: bool, cwd: Path) -> int:
     """Show the chunk NAME: its text, its source, where it is placed and what is placed on it.
 
@@ -126,7 +126,7 @@ def show(name: str, limit: int, at: int | None, as_json: bool, cwd: Path) -> int
 )
 @at_option
 @lines_option
-@cwd_option
+@project_option
 def search(query: str, limit: int, everywhere: bool, at: int | None, as_json: bool, cwd: Path) -> int:
     """Find the texts that sessions in this folder could find with the words of QUERY: first known texts, then records
     of earlier sessions.
@@ -162,7 +162,7 @@ def search(query: str, limit: int, everywhere: bool, at: int | None, as_json: bo
 @click.argument("name")
 @click.option("--remove", is_flag=True, help="Do not give this scope to new sessions any more.")
 @json_option
-@cwd_option
+@project_option
 def pin(name: str, remove: bool, as_json: bool, cwd: Path) -> int:
     """Give the texts of the scope NAME to every session in this folder when it begins, after culture and documents.
 
@@ -192,7 +192,7 @@ def pin(name: str, remove: bool, as_json: bool, cwd: Path) -> int:
 @click.argument("name", required=False)
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many to show.")
 @lines_option
-@cwd_option
+@project_option
 def log(name: str | None, limit: int, as_json: bool, cwd: Path) -> int:
     """List commits, the latest first. With NAME: those that changed this scope or what is placed on it.
 
@@ -213,7 +213,7 @@ def log(name: str | None, limit: int, as_json: bool, cwd: Path) -> int:
 @click.argument("first", type=click.IntRange(0))
 @click.argument("last", type=click.IntRange(1), required=False)
 @json_option
-@cwd_option
+@project_option
 def diff(first: int, last: int | None, as_json: bool, cwd: Path) -> int:
     """Show what changed after the commit FIRST, up to LAST (by default the latest).
 
@@ -248,7 +248,7 @@ def diff(first: int, last: int | None, as_json: bool, cwd: Path) -> int:
     help="Add the text to your own culture, for all folders.  [default: in this project's]",
 )
 @json_option
-@cwd_option
+@project_option
 def remember(text: str, everywhere: bool, as_json: bool, cwd: Path) -> int:
     """Add TEXT to what every session in this folder knows. You are its source: `user`.
 
@@ -276,7 +276,7 @@ def remember(text: str, everywhere: bool, as_json: bool, cwd: Path) -> int:
 )
 @click.argument("looms", nargs=-1, required=True, metavar="LOOM...")
 @click.option("--check", is_flag=True, help="Write nothing. List what is missing in the substrate, or different there.")
-@cwd_option
+@project_option
 def record(looms: tuple[str, ...], check: bool, cwd: Path) -> int:
     """Record all casts of each LOOM as sessions, if they are not recorded yet: after a crash, or from an older version.
 

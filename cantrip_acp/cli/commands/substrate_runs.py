@@ -16,7 +16,7 @@ import click
 
 from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.session.permissions import named_hosts, print_allowed
-from cantrip_acp.cli.session.setup import cwd_option
+from cantrip_acp.cli.session.setup import project_option
 from cantrip_acp.files.paths import config_dir, state_dir, substrate_address
 from cantrip_acp.types.errors import DefinitionError
 
@@ -47,7 +47,7 @@ recipe_option = click.option(
 @click.argument("given", metavar="[INPUT]", default="{}")
 @recipe_option
 @click.option("--json", "as_json", is_flag=True, help="Print the process as one JSON object in one line.")
-@cwd_option
+@project_option
 def run(program: str, given: str, recipe: str, as_json: bool, cwd: Path) -> int:
     """Run PROGRAM (a name or an id) in the sandbox, and print what it printed. INPUT is a JSON object, or - for stdin.
 
@@ -95,7 +95,7 @@ def run(program: str, given: str, recipe: str, as_json: bool, cwd: Path) -> int:
 )
 @click.option("--write", "writes", multiple=True, metavar="SCOPE", help="These scopes may be written.  [default: none]")
 @recipe_option
-@cwd_option
+@project_option
 def serve(path: Path | None, reads: tuple[str, ...], writes: tuple[str, ...], recipe: str, cwd: Path) -> int:
     """Serve the engine to your own programs, until Ctrl-C or SIGTERM: JSON-RPC 2.0, one message for each line.
 
@@ -140,7 +140,7 @@ def serve(path: Path | None, reads: tuple[str, ...], writes: tuple[str, ...], re
 @click.option("--message", default="", help="Why, for the log.")
 @click.option("--replace", is_flag=True, help="Change chunks that other projects read, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object in one line.")
-@cwd_option
+@project_option
 def commit(file: BinaryIO, message: str, replace: bool, as_json: bool, cwd: Path) -> int:
     """Store the change in FILE (- for stdin): all of it, or nothing.
 

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
 
 
-@click.group(
-    "tuple",
-    cls=SuggestingGroup,
-    **examples("cantrip tuple status"),
-)
+@click.group("tuple", cls=SuggestingGroup, **examples("cantrip tuple status"))
 def tuple_() -> None:
     """Put tuples into a tuple-space, read them, and see their state.
 
@@ -62,13 +58,7 @@ def tuple_() -> None:
 @space_option
 @state_option
 def out(
-    file: str,
-    depth: int | None,
-    branching: int,
-    wait: bool,
-    as_json: bool,
-    space: str | None,
-    state_dir: Path | None,
+    file: str, depth: int | None, branching: int, wait: bool, as_json: bool, space: str | None, state_dir: Path | None
 ) -> int:
     """Put the tuples of FILE into the space: one JSON object, or one in each line. - is stdin.
 

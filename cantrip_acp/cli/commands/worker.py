@@ -6,21 +6,15 @@ import json
 import signal
 import sys
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cantrip_acp.cli.command_table import complete_recipe, examples
-from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts, print_allowed
-from cantrip_acp.cli.session.setup import (
-    cache_option,
-    cwd_option,
-    loom_option,
-    model_option,
-    open_recipe,
-    state_option,
-)
+from cantrip_acp.cli.session.option_groups import Place, Pool, casting_place_options, concurrency_option, option_group
+from cantrip_acp.cli.session.permissions import named_hosts, print_allowed
+from cantrip_acp.cli.session.setup import model_option, open_recipe
 from cantrip_acp.cli.session.tuple_space import (
     alarm_option,
     cast_yools,
@@ -40,6 +34,14 @@ if TYPE_CHECKING:
     from cantrip_acp.tuplespace.worker import Ended, Worker
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerPool(Pool):
+    """``lease`` is the time in seconds after which other workers take the tuples of a silent one."""
+
+    lane: str
+    lease: float
+
+
 @click.command(
     "worker",
     **examples(
@@ -54,11 +56,7 @@ if TYPE_CHECKING:
 @click.option("--lane", required=True, help="The lane whose tuples this worker takes.")
 @model_option()
 @space_option
-@click.option(
-    "--concurrency",
-    type=click.IntRange(1),
-    help="Casts at once, at most $YOOL_TUPLE_MAX_LANE_CONCURRENCY (64).  [default: $YOOL_TUPLE_LANE_CONCURRENCY, else 32]",
-)
+@concurrency_option("Casts at once", 32)
 @click.option(
     "--lease",
     type=click.FloatRange(1, 3600),
@@ -76,28 +74,18 @@ if TYPE_CHECKING:
 @alarm_option
 @click.option("--until-empty", is_flag=True, help="Stop when no tuple of the lane waits that this worker can run.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each attempt.")
-@cwd_option
-@loom_option
-@state_option
-@cache_option
-@allow_host_option
+@casting_place_options
+@option_group("pool", WorkerPool)
 def worker(
     recipes: tuple[str, ...],
     commands: tuple[str, ...],
     inputs: tuple[str, ...],
-    lane: str,
     model: str | None,
-    space: str | None,
-    concurrency: int | None,
-    lease: float,
+    pool: WorkerPool,
     metrics: str | None,
-    on_alarm: str | None,
     until_empty: bool,
     as_json: bool,
-    cwd: Path,
-    loom_file: str | None,
-    state_dir: Path | None,
-    allow_hosts: tuple[str, ...],
+    place: Place,
 ) -> int:
     """Take tuples of a lane: cast them with RECIPES, or run the commands of --yool. Without both, run the agents of this lane
     in AGENTS.md that have `run` or `recipe`. Runs until it is stopped.
@@ -126,6 +114,7 @@ def worker(
     from cantrip_acp.tuplespace.tuples import Pattern
     from cantrip_acp.tuplespace.worker import Worker, runnables
 
+    cwd, state_dir, lane = place.cwd, place.state_dir, pool.lane
     agents = [] if recipes or commands else runnable_agents(cwd, lane)
     if not (recipes or commands or agents):
         raise click.UsageError(
@@ -133,7 +122,7 @@ def worker(
             f"agent of the lane {lane} with run or recipe"
         )
     policy = read_policy(cwd.resolve())
-    hosts, at_once = named_hosts(allow_hosts), lane_concurrency(concurrency, policy=policy)
+    hosts, at_once = named_hosts(place.allow_hosts), lane_concurrency(pool.concurrency, policy=policy)
     allowed = authorities(cwd)
     address = _address(metrics) if metrics is not None else None
     opened = []
@@ -141,21 +130,21 @@ def worker(
     exits = ExitStack()
     try:
         for recipe in recipes:
-            each = open_recipe(recipe, cwd, loom_file, state_dir, model, many=True)
+            each = open_recipe(recipe, cwd, place.loom_file, state_dir, model, many=True)
             opened.append(each)
             print_allowed(each.cantrip, each.cantrip.circle, hosts, ask=False)
-        store = open_space(space, state_dir)
+        store = open_space(pool.space, state_dir)
 
         def open_agent(recipe: str) -> OpenedRecipe:
-            opened.append(open_recipe(recipe, cwd, loom_file, state_dir, model, many=True, named_here=False))
+            opened.append(open_recipe(recipe, cwd, place.loom_file, state_dir, model, many=True, named_here=False))
             print_allowed(opened[-1].cantrip, opened[-1].cantrip.circle, hosts, ask=False)
             return opened[-1]
 
-        casts = cast_yools(opened, allow_hosts)
+        casts = cast_yools(opened, place.allow_hosts)
         for name in casts.keys() & allowed.keys():
             setattr(casts[name], "authority", allowed[name])  # noqa: B010 - of functions too
-        further = command_yools(commands, inputs, cwd, state_dir, allow_hosts, allowed)
-        further |= agent_yools(agents, cwd, state_dir, allow_hosts, open_agent)
+        further = command_yools(commands, inputs, cwd, state_dir, place.allow_hosts, allowed)
+        further |= agent_yools(agents, cwd, state_dir, place.allow_hosts, open_agent)
         yools, counter = with_newest({**casts, **further}), None
         runs = runnables(yools)
         for each in opened:
@@ -177,7 +166,7 @@ def worker(
             yools,
             name=worker_name(),
             concurrency=at_once,
-            lease_s=lease,
+            lease_s=pool.lease,
             cpu_percent=cpu_percent(policy),
             disk=disk_floor(state_dir, policy),
             policy=policy,
@@ -210,7 +199,7 @@ def worker(
                             runner.drain()
 
                 tasks.start_soon(watch_signals)
-                async with alarms_to(on_alarm, store, runner.name, notice):
+                async with alarms_to(pool.on_alarm, store, runner.name, notice):
                     await runner.run(until=is_empty if until_empty else lambda: False)
                 tasks.cancel_scope.cancel()
 

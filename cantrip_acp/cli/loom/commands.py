@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 @click.command(
     "keep",
     **examples(
-        "cantrip recipe new greeter",
-        'cantrip cast greeter "Say hello."',
-        "cantrip loom keep",
-        "cantrip loom keep --no",
+        "cantrip recipe new greeter", 'cantrip cast greeter "Say hello."', "cantrip loom keep", "cantrip loom keep --no"
     ),
 )
 @click.argument("name", metavar="[FILE]", required=False, shell_complete=complete_loom)

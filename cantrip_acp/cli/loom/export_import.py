@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast, get_args
 
 import click
 
 from cantrip_acp.cli.command_table import complete_format, complete_loom, examples
 from cantrip_acp.cli.json_errors import JsonFlag
+from cantrip_acp.cli.session.option_groups import option_group
 from cantrip_acp.cli.session.setup import state_option
 from cantrip_acp.text.sanitize import escaped_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cantrip_acp.core.exports import Report
-    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.core.exports import Report, ThreadSelection
 
 _OUTCOMES = ("terminated", "truncated", "active")
 _PROGRESS_FROM = 200
@@ -45,6 +46,29 @@ def _summary(name: str) -> str:
     except (ImportError, AttributeError, TypeError) as error:
         # The format belongs to another package. The other formats still work.
         return f"cannot be loaded: {error}"
+
+
+def _selection(
+    threads: tuple[str, ...],
+    outcomes: tuple[str, ...],
+    min_reward: float | None,
+    max_reward: float | None,
+    intent: str | None,
+    no_children: bool,
+    truncated: bool | None,
+    differing: bool,
+) -> ThreadSelection:
+    from cantrip_acp.core.exports import ThreadSelection
+    from cantrip_acp.types.errors import DefinitionError
+    from cantrip_acp.types.records import Reason
+
+    known = (*_OUTCOMES, *get_args(Reason))
+    for outcome in outcomes:
+        if outcome not in known:
+            raise DefinitionError(f"--outcome {outcome} is unknown; use one of {', '.join(known)}")
+    return ThreadSelection(
+        threads, outcomes, min_reward, max_reward, intent, truncated, children=not no_children, differing=differing
+    )
 
 
 @click.command(
@@ -114,18 +138,12 @@ def _summary(name: str) -> str:
     help="Print the summary (on stderr) as one JSON object.",
 )
 @state_option
+@option_group("wanted", _selection)
 def export(
     name: str | None,
     format_name: str,
     output: Path | None,
-    threads: Sequence[str],
-    outcomes: Sequence[str],
-    min_reward: float | None,
-    max_reward: float | None,
-    intent: str | None,
-    no_children: bool,
-    truncated: bool | None,
-    differing: bool,
+    wanted: ThreadSelection,
     raw: bool,
     as_json: bool,
     state_dir: Path | None,
@@ -141,22 +159,13 @@ def export(
     """
     from cantrip_acp.core import exports
     from cantrip_acp.files import paths
-    from cantrip_acp.loom.find_loom import open_by_name
+    from cantrip_acp.loom.find_loom import find_turn, open_by_name
     from cantrip_acp.loom.output_file import output_file
     from cantrip_acp.text.defaults import complete
 
     chosen = exports.find(format_name)
     with open_by_name(name, paths.state_dir(state_dir)) as held:
-        wanted = exports.ThreadSelection(
-            threads=_leaves(held, threads),
-            outcomes=_outcomes(outcomes),
-            min_reward=min_reward,
-            max_reward=max_reward,
-            intent=intent,
-            truncated=truncated,
-            children=not no_children,
-            differing=differing,
-        )
+        wanted = replace(wanted, threads=tuple(find_turn(held, thread) for thread in wanted.threads))
         if output is None:
             rows = (
                 sys.stdout.buffer if complete(chosen, exports.FormatBase).archive else _EscapedRows(sys.stdout.buffer)
@@ -178,25 +187,6 @@ class _EscapedRows:
 
     def write(self, row: bytes) -> int:
         return self._out.write(escaped_json(row.decode()).encode())
-
-
-def _leaves(held: Loom, threads: Sequence[str]) -> tuple[str, ...]:
-    from cantrip_acp.loom.find_loom import find_turn
-
-    return tuple(find_turn(held, thread) for thread in threads)
-
-
-def _outcomes(outcomes: Sequence[str]) -> tuple[str, ...]:
-    from typing import get_args
-
-    from cantrip_acp.types.errors import DefinitionError
-    from cantrip_acp.types.records import Reason
-
-    known = (*_OUTCOMES, *get_args(Reason))
-    for outcome in outcomes:
-        if outcome not in known:
-            raise DefinitionError(f"--outcome {outcome} is unknown; use one of {', '.join(known)}")
-    return tuple(outcomes)
 
 
 def _progress() -> Callable[[int, int], None] | None:

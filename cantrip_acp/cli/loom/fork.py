@@ -6,7 +6,7 @@ import json
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from cantrip_acp.cli.errors import DONE, FAILED, INTERRUPTED
 from cantrip_acp.cli.json_errors import CAST, JsonFlag
 from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.cli.session.loop_thread import SIGNALS
+from cantrip_acp.cli.session.option_groups import Place, option_group
 from cantrip_acp.cli.session.permissions import allow_host_option, named_hosts
 from cantrip_acp.cli.session.setup import cwd_option, state_option
 from cantrip_acp.types.errors import CantripError
@@ -45,6 +46,31 @@ def _require_recipe(context: click.Context, parameter: click.Parameter, given: s
             "as --recipe familiar"
         )
     return given
+
+
+@dataclass(frozen=True, slots=True)
+class Forking:
+    """How a turn is forked: which state a fork has and where it works; how many forks are made (None: one, and no group) and
+    run at once; the expected answer."""
+
+    resume: bool
+    cast_id: str | None
+    state: State
+    worktree: str | None
+    restore_files: bool
+    samples: int | None
+    concurrency: int
+    reference: str | None
+
+    def folder(self, opening: OpenedRecipe, name: str) -> bool | str:
+        """The folder for the worktree of a fork, or for the worktrees of a group. False if no worktree is wanted."""
+        from cantrip_acp.files.paths import private
+
+        if self.worktree is None:
+            return False
+        if self.worktree != _OWN:
+            return str(Path(self.worktree).expanduser().absolute())
+        return str(private(opening.state_dir / "worktrees") / f"{opening.workspace.name}-{name}")
 
 
 @click.command(
@@ -120,24 +146,10 @@ def _require_recipe(context: click.Context, parameter: click.Parameter, given: s
 @allow_host_option
 @cwd_option
 @state_option
+@option_group("how", Forking)
+@option_group("place", Place)
 def fork(
-    name: str,
-    turn: str,
-    intent: str | None,
-    resume: bool,
-    cast_id: str | None,
-    recipe: str,
-    state: State,
-    worktree: str | None,
-    restore_files: bool,
-    samples: int | None,
-    concurrency: int,
-    reference: str | None,
-    as_json: bool,
-    full: bool,
-    allow_hosts: tuple[str, ...],
-    cwd: Path,
-    state_dir: Path | None,
+    name: str, turn: str, intent: str | None, recipe: str, how: Forking, as_json: bool, full: bool, place: Place
 ) -> int:
     """Make a new entity with the history of all turns up to TURN of the loom FILE, and cast it on INTENT.
 
@@ -159,28 +171,28 @@ def fork(
     from cantrip_acp.types.errors import IntentRequired
     from cantrip_acp.types.records import new_id
 
-    if resume and intent is not None:
+    if how.resume and intent is not None:
         raise click.UsageError(
             "--resume and INTENT cannot be used together: --resume continues a cast without a new intent"
         )
-    if resume and reference is not None:
+    if how.resume and how.reference is not None:
         raise click.UsageError(
             "--resume and --reference cannot be used together: a resumed cast keeps its own reference"
         )
-    if cast_id is not None and not resume:
+    if how.cast_id is not None and not how.resume:
         raise click.UsageError("--cast needs --resume: it chooses the cast that --resume continues")
-    if not resume and (intent is None or not intent.strip()):
+    if not how.resume and (intent is None or not intent.strip()):
         raise IntentRequired(
             "intent is required: say what the fork should do (INTENT-1), or use --resume to continue the cast"
         )
-    path = find_loom(name, paths.state_dir(state_dir))
-    hosts = named_hosts(allow_hosts)
-    opening = open_recipe(recipe, cwd, path, state_dir)
+    path = find_loom(name, paths.state_dir(place.state_dir))
+    hosts = named_hosts(place.allow_hosts)
+    opening = open_recipe(recipe, place.cwd, path, place.state_dir)
     try:
         origin = find_turn(opening.loom, turn or None)
         hosts.add_from_thread(opening.loom, origin)
         hosts.add_from_text(intent)
-        if restore_files:
+        if how.restore_files:
             from cantrip_acp.cli.loom.restore import at_terminal
             from cantrip_acp.cli.loom.restore import restore_files as restore
 
@@ -189,46 +201,21 @@ def fork(
             if not as_json:
                 done.show()
         opening = replace(opening, cantrip=opening.cantrip.for_session((), hosts))
-        if samples is None:
+        if how.samples is None:
             entity_id = new_id("e")
             made = partial(
                 opening.cantrip.fork,
                 origin,
                 loom=opening.loom,
-                state=state,
+                state=how.state,
                 entity_id=entity_id,
-                worktree=_folder(worktree, opening, entity_id),
-                resume=(cast_id or True) if resume else False,
+                worktree=how.folder(opening, entity_id),
+                resume=(how.cast_id or True) if how.resume else False,
             )
-            return _run(made, opening, origin, intent, as_json=as_json, full=full, reference=reference)
-
-        group = new_id("g")
-        return run_group(
-            opening,
-            origin,
-            intent,
-            group=group,
-            samples=samples,
-            concurrency=concurrency,
-            state=state,
-            worktree=_folder(worktree, opening, group),
-            as_json=as_json,
-            cast_id=cast_id,
-            reference=reference,
-        )
+            return _run(made, opening, origin, intent, as_json=as_json, full=full, reference=how.reference)
+        return _run_group(opening, origin, intent, how, how.samples, as_json=as_json)
     finally:
         opening.loom.close()
-
-
-def _folder(worktree: str | None, opening: OpenedRecipe, name: str) -> bool | str:
-    """The folder for the worktree of a fork, or for the worktrees of a group. False if no worktree is wanted."""
-    from cantrip_acp.files.paths import private
-
-    if worktree is None:
-        return False
-    if worktree != _OWN:
-        return str(Path(worktree).expanduser().absolute())
-    return str(private(opening.state_dir / "worktrees") / f"{opening.workspace.name}-{name}")
 
 
 def _run(
@@ -301,13 +288,7 @@ def _run(
 @cwd_option
 @state_option
 def replay(
-    name: str,
-    turn: str | None,
-    recipe: str,
-    recorded_gates: bool,
-    as_json: bool,
-    cwd: Path,
-    state_dir: Path | None,
+    name: str, turn: str | None, recipe: str, recorded_gates: bool, as_json: bool, cwd: Path, state_dir: Path | None
 ) -> int:
     """Run the thread that ends in TURN again with the recorded answers of the crystal, and report the first difference.
 
@@ -348,31 +329,20 @@ def replay(
     return 0 if differs is None else 1
 
 
-def run_group(
-    opening: OpenedRecipe,
-    origin: str,
-    intent: str | None,
-    *,
-    group: str,
-    samples: int,
-    concurrency: int,
-    state: State,
-    worktree: bool | str,
-    as_json: bool,
-    cast_id: str | None = None,
-    reference: str | None = None,
+def _run_group(
+    opening: OpenedRecipe, origin: str, intent: str | None, how: Forking, samples: int, *, as_json: bool
 ) -> int:
     """Fork a turn ``samples`` times and cast each fork on the intent. An intent of None resumes the cast.
 
     Returns the exit status: 0 if every cast terminated, 130 if a signal stopped them, else 1.
     """
-    loom = opening.loom
+    from cantrip_acp.types.records import new_id
+
+    loom, group = opening.loom, new_id("g")
     report = _JsonReport(group, origin, loom) if as_json else _TextReport(group, origin, samples, loom)
     cantrips = _cantrips(opening, samples)
     intents = None if intent is None else [intent] * samples
-    made = anyio.run(
-        _cast, cantrips, loom, origin, intents, group, concurrency, state, worktree, report, cast_id, reference
-    )
+    made = anyio.run(_cast, cantrips, loom, origin, intents, group, how, how.folder(opening, group), report)
     if made is None:
         report.stopped()
         return INTERRUPTED
@@ -398,12 +368,9 @@ async def _cast(
     origin: str,
     intents: list[str] | None,
     group: str,
-    concurrency: int,
-    state: State,
+    how: Forking,
     worktree: bool | str,
     report: _TextReport | _JsonReport,
-    cast_id: str | None,
-    reference: str | None,
 ) -> ForkGroup | None:
     """Run the group. Returns None if a signal stopped it. The loom then has everything that happened before."""
     from cantrip_acp.core.forking.group import fork_group
@@ -422,13 +389,13 @@ async def _cast(
             origin,
             intents,
             loom=loom,
-            concurrency=concurrency,
-            state=state,
+            concurrency=how.concurrency,
+            state=how.state,
             worktree=worktree,
             group=group,
             ended=report.sample,
-            resume=cast_id or True,
-            reference=reference,
+            resume=how.cast_id or True,
+            reference=how.reference,
         )
         tasks.cancel_scope.cancel()
     return made

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cantrip_acp.cli.command_table import complete_loom, examples
+from cantrip_acp.cli.session.option_groups import option_group
 from cantrip_acp.cli.session.setup import state_option
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.query.listing import ThreadLine
+    from cantrip_acp.loom.query.listing import ThreadFilter, ThreadLine
 
 SORTS = ("when", "reward", "relative", "turns", "tokens", "cost", "seconds")
 files_argument = click.argument("names", metavar="[FILE]...", nargs=-1, shell_complete=complete_loom)
@@ -64,6 +65,30 @@ class Looms:
             click.echo(f"         … and {len(self.problems) - 20:,} more; --json shows all of them", err=True)
 
 
+def _filter(
+    intent: str | None,
+    outcome: str | None,
+    reward: str | None,
+    gate: str | None,
+    text: str | None,
+    since: str | None,
+    until: str | None,
+    model: str | None,
+) -> ThreadFilter:
+    from cantrip_acp.loom.query.listing import ThreadFilter, rewarded, when
+
+    return ThreadFilter(
+        intent=intent,
+        outcome=outcome,
+        reward=rewarded(reward) if reward is not None else None,
+        gate=gate,
+        text=text,
+        since=when(since) if since is not None else None,
+        until=when(until, end=True) if until is not None else None,
+        model=model,
+    )
+
+
 @click.command(
     "list",
     **examples(
@@ -103,16 +128,10 @@ class Looms:
 )
 @json_option
 @state_option
+@option_group("wanted", _filter)
 def list_threads(
     names: tuple[str, ...],
-    intent: str | None,
-    outcome: str | None,
-    reward: str | None,
-    gate: str | None,
-    text: str | None,
-    since: str | None,
-    until: str | None,
-    model: str | None,
+    wanted: ThreadFilter,
     sort: str,
     reverse: bool,
     limit: int | None,
@@ -125,18 +144,8 @@ def list_threads(
     thread only if all filters match. Filters ignore upper and lower case. The id of a thread is the id of its last
     turn; use it as TURN in the other loom commands.
     """
-    from cantrip_acp.loom.query.listing import Listing, ThreadFilter, rewarded, when
+    from cantrip_acp.loom.query.listing import Listing, ThreadFilter
 
-    wanted = ThreadFilter(
-        intent=intent,
-        outcome=outcome,
-        reward=rewarded(reward) if reward is not None else None,
-        gate=gate,
-        text=text,
-        since=when(since) if since is not None else None,
-        until=when(until, end=True) if until is not None else None,
-        model=model,
-    )
     looms = Looms(names, state_dir)
     most = limit if limit is not None else None if as_json else 50
     found: list[tuple[str, ThreadLine]] = []
@@ -156,7 +165,7 @@ def list_threads(
         return
     _table(shown, more=more, many_looms=len({where for where, _ in shown}) > 1)
     if not shown:
-        given = any(value is not None for value in (intent, outcome, reward, gate, text, since, until, model))
+        given = wanted != ThreadFilter()
         click.echo(
             "no thread fits the filters" if given else f"no thread yet ({', '.join(names) or looms.state / 'looms'})"
         )

@@ -33,13 +33,15 @@ CONTEXT_BYTES = 10 * 1024 * 1024
 PROMPT_BYTES = 64 * 1024
 """Maximum size of a text that is put before the intent, in bytes. A longer text is data outside the prompt."""
 
-cwd_option = click.option(
-    "--cwd",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path(),
-    metavar="DIR",
-    help="The folder to work in.  [default: here]",
-)
+
+def _folder_option(text: str) -> Callable[[Any], Any]:
+    kind = click.Path(exists=True, file_okay=False, path_type=Path)
+    return click.option("--cwd", type=kind, default=Path(), metavar="DIR", help=f"{text}  [default: here]")
+
+
+cwd_option = _folder_option("The folder to work in.")
+project_option = _folder_option("The folder of the project.")
+"""``--cwd`` of commands that cast nothing."""
 loom_option = click.option(
     "--loom",
     "loom_file",

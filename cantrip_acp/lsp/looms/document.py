@@ -331,10 +331,7 @@ class LoomDocument:
         """A cast's start and end; None for a record that is missing."""
         places = self.index.casts[number]
         start, end = (None if place is None else self.one(place) for place in (places.start, places.end))
-        return (
-            start if isinstance(start, CastRecord) else None,
-            end if isinstance(end, CastRecord) else None,
-        )
+        return (start if isinstance(start, CastRecord) else None, end if isinstance(end, CastRecord) else None)
 
     def spent(self, cast: int) -> Usage:
         """The usage of a cast's turns so far. Turns that were counted once are not read again."""

@@ -32,10 +32,7 @@ class _Outline:
     def all(self) -> list[dict[str, Any]]:
         book, out = self.book, []
         if book.index.header is not None:
-            counts = (
-                labels.many(len(book.index), "turn"),
-                labels.many(len(book.index.casts), "cast"),
-            )
+            counts = (labels.many(len(book.index), "turn"), labels.many(len(book.index.casts), "cast"))
             out.append(_symbol(labels.plain(book.index.header.id), labels.DOT.join(counts), _FILE, (0, 0), (0, 0), []))
         return out + self.casts(book.top(), 0)
 

@@ -228,10 +228,7 @@ def options_named(chosen: str, where: str) -> dict[str, Any]:
         rest = lookup.default(provider) or ""
         chosen = f"{provider}:{rest}"
     if not rest.strip() and provider not in ("human", "embedded"):
-        raise error(
-            (),
-            f"{chosen!r} is not complete; write {provider}:{'FILE' if provider == 'scripted' else 'MODEL'}",
-        )
+        raise error((), f"{chosen!r} is not complete; write {provider}:{'FILE' if provider == 'scripted' else 'MODEL'}")
     return options_of(chosen)
 
 

@@ -198,8 +198,7 @@ class ModelCrystal(Model):
         default="medium", description="How much the model thinks. Without this key, the provider's default."
     )
     thinking_budget: Annotated[int, whole(-1)] = Field(
-        default=0,
-        description="Maximum thinking tokens, for models that accept a number: 0 for none, -1 for no limit.",
+        default=0, description="Maximum thinking tokens, for models that accept a number: 0 for none, -1 for no limit."
     )
     api: Annotated[str, one_of(("responses", "chat"), "api")] = Field(
         default="responses", description="Which of OpenAI's two interfaces is used. Other providers have only one."

@@ -136,12 +136,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
     },
     "HumanCrystal": {"provider": ["human"]},
     "LongPrice": {"input": [6], "output": [22.5], "cached": [0.6], "cache_write": [7.5]},
-    "Loom": {
-        "store": ["jsonl", "memory", "sqlite:casts.db"],
-        "fsync": _YES,
-        "snapshots": _YES,
-        "files": [False],
-    },
+    "Loom": {"store": ["jsonl", "memory", "sqlite:casts.db"], "fsync": _YES, "snapshots": _YES, "files": [False]},
     "McpServer": {
         "name": ["notes"],
         "command": ["npx"],

@@ -22,15 +22,7 @@ PROVIDERS = (*MODEL_PROVIDERS, "scripted", "human")
 
 MEDIUMS = ("conversation", "code", "bash", "monty")
 
-ANNOUNCED_GATES = (
-    "call_agent",
-    "call_agent_batch",
-    "read_context",
-    "fetch",
-    "plan",
-    "git_commit",
-    "run_tests",
-)
+ANNOUNCED_GATES = ("call_agent", "call_agent_batch", "read_context", "fetch", "plan", "git_commit", "run_tests")
 
 FILE_GATES = ("read_file", "write_file", "edit_file", "list_dir", "search")
 """Gates that work in a folder. A recipe may set the folder with ``root``."""

@@ -30,6 +30,8 @@ from cantrip_acp.training.trainer.rollouts import play
 from cantrip_acp.training.trainer.sampling_server import SamplerServer
 from cantrip_acp.types.errors import CantripError, DefinitionError
 
+__all__ = ["Casts", "Sample"]
+
 
 def not_installed(library: str, error: ImportError) -> ImportError:
     """The error of an adapter whose library cannot be imported. It says what to install."""

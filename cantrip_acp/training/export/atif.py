@@ -109,11 +109,7 @@ def _children(
 
 
 def _utterance(
-    source: Source,
-    episode: Episode,
-    uttered: WindowUtterance,
-    message: Message,
-    sequences: Sequences,
+    source: Source, episode: Episode, uttered: WindowUtterance, message: Message, sequences: Sequences
 ) -> dict[str, Any]:
     turn, counted = uttered.turn, uttered.turn.metadata
     sampled, prompt = sequences.of(turn)

@@ -102,9 +102,7 @@ def _parting(source: Source, episode: Episode, group: Group) -> tuple[Window, in
 
 
 @export_format(
-    "trl-prompts",
-    "TRL prompts (GRPO, RLOO): prompt and reference, for reward functions",
-    marks_truncated=True,
+    "trl-prompts", "TRL prompts (GRPO, RLOO): prompt and reference, for reward functions", marks_truncated=True
 )
 def trl_prompts(source: Source) -> Iterator[dict[str, Any]]:
     """One row per prompt: ``prompt``, ``reference``, ``intent``, ``tools``. The model answers it again in training.
@@ -147,9 +145,7 @@ def _divided(source: Source, window: Window, start: int) -> dict[str, Any]:
 
 
 @export_format(
-    "trl-kto",
-    "TRL unpaired preferences (KTO): prompt, completion, and a label from the reward",
-    marks_truncated=True,
+    "trl-kto", "TRL unpaired preferences (KTO): prompt, completion, and a label from the reward", marks_truncated=True
 )
 def trl_kto(source: Source) -> Iterator[dict[str, Any]]:
     """One row per window of each thread with a reward: ``prompt``, ``completion``, ``label``, ``tools``.

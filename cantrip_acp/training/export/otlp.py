@@ -94,13 +94,7 @@ def _steering(source: Source, whole: list[str], path: list[str]) -> dict[str, li
 
 
 def _cast_span(
-    source: Source,
-    turns: list[str],
-    start: CastRecord | None,
-    end: CastRecord | None,
-    cast_id: str,
-    *,
-    content: bool,
+    source: Source, turns: list[str], start: CastRecord | None, end: CastRecord | None, cast_id: str, *, content: bool
 ) -> dict[str, Any]:
     first, last = source.loom.bodies([turns[0], turns[-1]])
     begun = nanoseconds(start.timestamp) if start is not None else _begin(first)

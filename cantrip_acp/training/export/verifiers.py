@@ -31,12 +31,7 @@ from cantrip_acp.types.messages import Message, SampledTokens, ToolDefinition
 from cantrip_acp.types.records import Turn
 from cantrip_acp.version import __version__
 
-_STOPS = {
-    "max_turns": "max_turns",
-    "max_tokens": "max_total_tokens",
-    "max_seconds": "agent_timeout",
-    "error": "error",
-}
+_STOPS = {"max_turns": "max_turns", "max_tokens": "max_total_tokens", "max_seconds": "agent_timeout", "error": "error"}
 """Maps the loom's reason for an end to the stop condition of verifiers. Other reasons are written unchanged."""
 
 

@@ -162,15 +162,7 @@ class Run:
         if rollout is None:
             return Step(number, update=update, times=times, held_out=evaluation)
         return Step(
-            number,
-            rollout.reward,
-            rollout.right,
-            rollout.casts,
-            rollout.failed,
-            tokens,
-            update,
-            times,
-            evaluation,
+            number, rollout.reward, rollout.right, rollout.casts, rollout.failed, tokens, update, times, evaluation
         )
 
     async def _evaluate(self, number: int, sampler: Sampler, server: SamplerServer, crystal: Any) -> Evaluation:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -170,42 +171,41 @@ async def test_queries_that_come_together_are_one_batch() -> None:
     assert batches == [4, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("name", "library", "install"),
-    [
-        ("skyrl", "skyrl", r"pip install skyrl\[skyrl-train\]"),
-        ("verl", "verl", "pip install verl"),
-        ("agent_lightning", "agentlightning.client", "pip install agentlightning>=1.0"),
-        ("verifiers", "verifiers", "pip install verifiers"),
-    ],
-)
-def test_a_missing_library_is_named(name: str, library: str, install: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
-    module = "cantrip_acp.training.verifiers" if name == "verifiers" else f"cantrip_acp.training.adapters.{name}"
-    monkeypatch.delitem(sys.modules, module, raising=False)
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "verifiers", None)
+    monkeypatch.delitem(sys.modules, "cantrip_acp.training.verifiers", raising=False)
 
-    with pytest.raises(ImportError, match=install):
-        importlib.import_module(module)
+    with pytest.raises(ImportError, match="pip install verifiers"):
+        importlib.import_module("cantrip_acp.training.verifiers")
 
 
 def test_what_the_adapters_share_imports_no_torch() -> None:
-    code = "import sys, cantrip_acp.training.adapters.trl; print([m for m in ('torch', 'trl') if m in sys.modules])"
+    code = "import sys, cantrip_acp.training.adapters.trl_rollouts; print([m for m in ('torch', 'trl') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+@pytest.fixture
+def trainer_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the adapters that are files of the docs, where Python finds them also in processes."""
+    found = str(Path(__file__).parents[3] / "docs" / "trainers")
+    monkeypatch.syspath_prepend(found)
+    monkeypatch.setenv("PYTHONPATH", found, prepend=os.pathsep)
+
+
 def adapter(name: str) -> Any:
     """The module of an adapter, if its library is installed."""
-    if name == "skyrl" and sys.version_info < (3, 12):
+    if name == "skyrl_casts" and sys.version_info < (3, 12):
         pytest.skip("skyrl needs Python 3.12")
     try:
-        return importlib.import_module(f"cantrip_acp.training.adapters.{name}")
+        return importlib.import_module(name)
     except ImportError as error:
         pytest.skip(f"{error} (hundreds of megabytes, so not among the test tools)")
 
 
+@pytest.mark.usefixtures("trainer_files")
 async def test_skyrl_gets_trajectories(folder: Path) -> None:
-    skyrl, model = adapter("skyrl"), Model()
+    skyrl, model = adapter("skyrl_casts"), Model()
     from skyrl.train.generators.base import BatchMetadata, TrajectoryID
     from skyrl.train.utils.trainer_utils import validate_generator_output
 
@@ -242,8 +242,9 @@ async def test_skyrl_gets_trajectories(folder: Path) -> None:
     assert model.params[0] == {"temperature": 0.7, "max_tokens": 9, "top_p": 1.0, "logprobs": 0, "stop": ["##", *STOP]}
 
 
+@pytest.mark.usefixtures("trainer_files")
 async def test_verl_gets_an_agent_loop(folder: Path, tmp_path: Path) -> None:
-    adapter("verl")
+    adapter("verl_casts")
     import hydra
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap
@@ -262,7 +263,7 @@ async def test_verl_gets_an_agent_loop(folder: Path, tmp_path: Path) -> None:
             return TokenOutput(token_ids=ids, log_probs=logprobs, stop_reason="completed")
 
     # The registration as in the file of `agent_loop_config_path`, and the call as verl's worker makes it.
-    target = "cantrip_acp.training.adapters.verl.CastLoop"
+    target = "verl_casts.CastLoop"
     loops = OmegaConf.create([{"name": "cantrip", "_target_": target, "example": str(folder)}])
     rollout = {"prompt_length": 4000, "response_length": 4000}
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}})
@@ -327,8 +328,9 @@ class WholeAnswers(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None: ...
 
 
+@pytest.mark.usefixtures("trainer_files")
 async def test_agent_lightning_runs_casts(folder: Path, tmp_path: Path) -> None:
-    adapter("agent_lightning")
+    adapter("agent_lightning_casts")
     import httpx
     from agentlightning.client import AgentLightningAsyncClient
 
@@ -344,7 +346,7 @@ async def test_agent_lightning_runs_casts(folder: Path, tmp_path: Path) -> None:
         for name, words in (("server", gateway), ("controller", [*runner, "local_runner.poll_interval=0.1"]))
     ]
     local = {
-        "agent_class": "cantrip_acp.training.adapters.agent_lightning:CastAgent",
+        "agent_class": "agent_lightning_casts:CastAgent",
         "env_map": {"CANTRIP_EXAMPLE": str(folder), "CANTRIP_PROMPT": "input.prompt"},
     }
     tasks = [*Casts(folder).prompts()[:2], {"prompt": "Say numbers"}]
@@ -420,7 +422,7 @@ async def test_trl_takes_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     import torch
     from trl import GRPOConfig, GRPOTrainer
 
-    from cantrip_acp.training.adapters.trl import Rollouts, cast_reward
+    from cantrip_acp.training.adapters.trl_rollouts import Rollouts, cast_reward
 
     torch.set_num_threads(1)
     torch.manual_seed(1)

@@ -188,11 +188,7 @@ def added(document: OpenDocument, name: str, item: str, title: str) -> Iterator[
         yield Fix(title, ((after, f"{space}[{item}]"),), safe=True)
     elif circle.key_span is not None and circle.quote == "{":
         at = circle.span[0] + 1
-        yield Fix(
-            title,
-            (((at, at), f"{name}: [{item}]{', ' if circle.children else ''}"),),
-            safe=True,
-        )
+        yield Fix(title, (((at, at), f"{name}: [{item}]{', ' if circle.children else ''}"),), safe=True)
     elif circle.key_span is not None:
         number = document.text.line_of(circle.key_span[0])
         at = document.text.starts[number + 1] if number + 1 < len(document.text.starts) else len(source)

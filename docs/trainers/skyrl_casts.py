@@ -10,20 +10,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from cantrip_acp.training.adapters.casts import Casts, not_installed
+from skyrl.train.generators.base import GeneratorInput, GeneratorInterface, GeneratorOutput
+from skyrl.train.generators.utils import get_rollout_metrics
+
+from cantrip_acp.training.adapters.casts import Casts
 from cantrip_acp.training.adapters.token_engine import Answer
 from cantrip_acp.training.trainer.engine import Request
-
-try:
-    from skyrl.train.generators.base import GeneratorInput, GeneratorInterface, GeneratorOutput
-    from skyrl.train.generators.utils import get_rollout_metrics
-except ImportError as error:
-    raise not_installed("skyrl[skyrl-train]", error) from error
 
 __all__ = ["CastGenerator"]
 
 
-class CastGenerator(Casts, GeneratorInterface):  # type: ignore[misc]
+class CastGenerator(Casts, GeneratorInterface):
     """Casts the question of each prompt once. ``window`` is the size of the model's context in tokens.
 
     ``model`` is the name of the policy at the inference engine, if it has several. ``options`` are those of `Casts`.

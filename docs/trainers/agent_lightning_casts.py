@@ -2,11 +2,11 @@
 
 The configuration of the trainer names the agent, and says from where it takes its example and its question:
 
-    agentlightning.local.agent_class: cantrip_acp.training.adapters.agent_lightning:CastAgent
+    agentlightning.local.agent_class: agent_lightning_casts:CastAgent
     agentlightning.local.env_map: {CANTRIP_EXAMPLE: larger, CANTRIP_PROMPT: input.prompt}
 
 The rows of `Casts.prompts` are the data set. On Kubernetes, the command of the job is
-``python -m cantrip_acp.training.adapters.agent_lightning``, with the same two variables.
+``python -m agent_lightning_casts``, with the same two variables.
 """
 
 from __future__ import annotations
@@ -17,15 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from agentlightning.client import AgentLightningSyncClient
 
 from cantrip_acp.text.codecs import json_decoder
-from cantrip_acp.training.adapters.casts import Casts, not_installed
+from cantrip_acp.training.adapters.casts import Casts
 from cantrip_acp.types.errors import DefinitionError
-
-try:
-    from agentlightning.client import AgentLightningSyncClient
-except ImportError as error:
-    raise not_installed("agentlightning>=1.0", error) from error
 
 __all__ = ["CastAgent"]
 

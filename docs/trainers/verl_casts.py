@@ -2,7 +2,7 @@
 rollout, and set ``agent.default_agent_loop=cantrip``:
 
     - name: cantrip
-      _target_: cantrip_acp.training.adapters.verl.CastLoop
+      _target_: verl_casts.CastLoop
       example: larger
 """
 
@@ -14,14 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.training.adapters.casts import Casts, not_installed
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
+
+from cantrip_acp.training.adapters.casts import Casts
 from cantrip_acp.training.adapters.token_engine import Answer
 from cantrip_acp.training.trainer.engine import Request
-
-try:
-    from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
-except ImportError as error:
-    raise not_installed("verl", error) from error
 
 __all__ = ["CastLoop"]
 
@@ -32,7 +29,7 @@ def _casts(example: str, looms: str | None) -> Casts:
     return Casts(example, looms=None if looms is None else Path(looms))
 
 
-class CastLoop(AgentLoopBase):  # type: ignore[misc]
+class CastLoop(AgentLoopBase):
     """Casts the question of a prompt. ``looms`` is a folder that keeps a loom of each cast."""
 
     def __init__(self, *args: Any, example: str, looms: str | None = None, **kwargs: Any) -> None:

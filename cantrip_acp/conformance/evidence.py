@@ -61,7 +61,6 @@ class Evidence:
 
     @property
     def last_end(self) -> CastRecord | None:
-        """The end of the last cast."""
         return self.casts[-1][1] if self.casts else None
 
     @cached_property

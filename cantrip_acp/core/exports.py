@@ -107,7 +107,6 @@ class Report:
         self.notes: Counter[str] = Counter()
 
     def record(self) -> dict[str, Any]:
-        """As plain data."""
         return {
             "threads": self.threads,
             "rows": self.rows,

@@ -321,7 +321,6 @@ def _tree(source: Path, target: Path) -> None:
 
 
 def put(files: Mapping[str, str], where: Path) -> None:
-    """Write files below a folder."""
     for name, text in files.items():
         path = where / name
         path.parent.mkdir(parents=True, exist_ok=True)

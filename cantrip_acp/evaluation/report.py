@@ -217,6 +217,5 @@ def _sample(record: Record, pages: dict[str, str]) -> list[str]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of cells that are HTML already."""
     body = "".join("<tr>" + "".join(f"<td>{each}</td>" for each in row) + "</tr>" for row in rows)
     return f"<table><tr>{''.join(f'<th>{each}</th>' for each in head)}</tr>{body}</table>"

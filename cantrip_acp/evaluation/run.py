@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -136,7 +136,6 @@ class ResultFolder:
         self._looms: dict[str, Loom] = {}
 
     def add(self, record: Record) -> None:
-        """Write a sample that ended."""
         self.records[record["key"]] = record
         os.write(self._file, json.dumps(record, ensure_ascii=False).encode() + b"\n")
 
@@ -177,7 +176,6 @@ class Runner:
 
     @property
     def planned(self) -> int:
-        """The number of samples of the plan."""
         return len(self._wanted)
 
     def records(self) -> list[Record]:
@@ -488,7 +486,6 @@ def result_of(runner: Runner) -> Result:
 
 
 def write_result(result: Result, folder: Path, comparisons: Sequence[Comparison]) -> None:
-    """Write ``result.json``."""
     data = result.data() | ({"comparisons": [asdict(each) for each in comparisons]} if comparisons else {})
     if found := differing(result):
         data["differences"] = [asdict(each) for each in found]
@@ -556,8 +553,5 @@ def _digests(records: Sequence[Record]) -> set[str]:
 @contextmanager
 def result_folder(path: Path) -> Iterator[ResultFolder]:
     """Open the folder of a result, and close it with its looms."""
-    folder = ResultFolder(path)
-    try:
+    with closing(ResultFolder(path)) as folder:
         yield folder
-    finally:
-        folder.close()

@@ -14,7 +14,6 @@ from cantrip_acp.recipes.models import schema
 
 
 def compiled_text() -> str:
-    """The content of ``compiled.json``."""
     shipped = {}
     for path in recipe.recipe_files(recipe.BUILT_IN):
         raw = path.read_bytes()

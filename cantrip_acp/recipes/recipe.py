@@ -58,11 +58,9 @@ class Recipe:
         return self.document.problem(path, message, at_key=at_key, rule=rule)
 
     def error(self, path: KeyPath, message: str, *, at_key: bool = False, rule: str = "schema") -> RecipeError:
-        """The error for one problem."""
         return RecipeError(problems=[self.problem(path, message, at_key=at_key, rule=rule)])
 
     def path_of(self, name: str) -> Path:
-        """The path of a file that the recipe names."""
         return self.path.parent / Path(name).expanduser()
 
     def independent(self) -> Recipe:

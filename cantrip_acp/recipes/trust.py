@@ -162,7 +162,6 @@ def _why_hidden(path: str, base: Path, workspace: Path) -> str | None:
 def _servers(
     data: Mapping[str, Any], outside: Callable[[str, Path], bool], workspace: Path
 ) -> Iterator[tuple[KeyPath, str]]:
-    """The settings of MCP servers that need trust: key path and reason."""
     for index, server in enumerate(data.get("mcp_servers", ())):
         at: KeyPath = ("mcp_servers", index)
         if "url" in server:

@@ -95,8 +95,6 @@ def _set(span: Any, attributes: Mapping[str, Any]) -> None:
 
 
 class AgentSpan:
-    """The span of a cast."""
-
     def __init__(self, span: Any) -> None:
         self._span = span
 

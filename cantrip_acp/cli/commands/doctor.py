@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -302,12 +303,9 @@ def _tuples() -> Iterator[Finding]:
     from cantrip_acp.tuplespace.stores import open_store
 
     try:
-        store = open_store(space)
-        try:
+        with closing(open_store(space)) as store:
             stuck = find_stuck(store)
             where = store.location
-        finally:
-            store.close()
     except CantripError as error:
         yield Finding("tuples", "note", str(error), "`cantrip tuple status` shows the tuple-space when it can be read.")
         return

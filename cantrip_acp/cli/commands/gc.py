@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,11 +104,8 @@ def gc(
     rules = _rules(older_than, max_size)
     results = _Results(space, state, hot_days, warm_days, max_mb)
     with locked(state) if yes else nullcontext():
-        plan = make_plan(state, rules, progress=_progress())
-        try:
+        with closing(make_plan(state, rules, progress=_progress())) as plan:
             done = _delete(plan, quiet=as_json) if yes else None
-        finally:
-            plan.close()
         results.collect(yes, sum(item.size + item.beside for item, why, _ in done or () if why is None))
     if as_json:
         click.echo(json.dumps(_data(plan, done) | results.data()))
@@ -145,15 +143,12 @@ class _Results:
         from cantrip_acp.tuplespace import retention
 
         self.tiers = msgspec.structs.replace(retention.Tiers.from_environment(), **self._given)
-        store = open_space(self._space, self._state)
-        try:
+        with closing(open_space(self._space, self._state)) as store:
             self.location = store.location
             self.expired = retention.collect(store, self.tiers, dry_run=not yes)
             if yes:
                 result = {"freed_bytes": freed + self.expired.bytes}
                 self.answered = retention.answer_calls(store, worker_name(), str(self._state), result)
-        finally:
-            store.close()
 
     def data(self) -> dict[str, Any]:
         if self.expired is None or self.tiers is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -188,8 +188,7 @@ def rd(pattern: str, wait: float, in_any_state: bool, as_json: bool, space: str 
     import threading
 
     identity, wanted = _read_pattern(pattern)
-    store = open_space(space, state_dir)
-    try:
+    with closing(open_space(space, state_dir)) as store:
         end = time.monotonic() + wait
         while True:
             if in_any_state and identity is None:
@@ -212,8 +211,6 @@ def rd(pattern: str, wait: float, in_any_state: bool, as_json: bool, space: str 
             click.echo(f"cantrip: there is no such tuple{but}", err=True)
             return 1
         receipts = [{"step": r.step, **r.document} for r in store.receipts(stored.work.id)]
-    finally:
-        store.close()
     shown: dict[str, Any] = {
         "tuple": stored.work.document,
         "state": stored.state,
@@ -274,8 +271,7 @@ def in_(pattern: str, timeout: float, as_json: bool, space: str | None, state_di
 
     identity, wanted = _read_pattern(pattern)
     wanted = Pattern({"id": identity}) if identity is not None else wanted
-    store = open_space(space, state_dir)
-    try:
+    with closing(open_space(space, state_dir)) as store:
         end = time.monotonic() + timeout
         while (work := store.take(wanted)) is None and time.monotonic() < end:
             store.wait(min(1.0, end - time.monotonic()), threading.Event())
@@ -289,8 +285,6 @@ def in_(pattern: str, timeout: float, as_json: bool, space: str | None, state_di
             # Nobody has read it.
             store.restore(work.id)
             raise
-    finally:
-        store.close()
     return 0
 
 
@@ -471,11 +465,8 @@ def report(
     """
     from cantrip_acp.tuplespace.monitoring.report import write_report
 
-    store = open_space(space, state_dir)
-    try:
+    with closing(open_space(space, state_dir)) as store:
         count = write_report(store, target, lane=lane, looms=not no_looms, every=every)
-    finally:
-        store.close()
     click.echo(json.dumps({"file": str(target), "tuples": count}) if as_json else f"{target}  {count:,} tuples")
     return 0 if count else 1
 

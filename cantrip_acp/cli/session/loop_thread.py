@@ -9,7 +9,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -124,11 +124,8 @@ def _show_event(output: EventOutput, event: Event) -> OSError | None:
 def run_entity(entity: Entity | Callable[[], Awaitable[Entity]]) -> Iterator[EntityThread]:
     """Run an entity in its own event loop until the block ends. A function may make the entity inside the loop."""
     with start_blocking_portal("asyncio") as portal:
-        run = EntityThread(portal, portal.call(entity) if callable(entity) else entity)
-        try:
+        with closing(EntityThread(portal, portal.call(entity) if callable(entity) else entity)) as run:
             yield run
-        finally:
-            run.close()
 
 
 async def _running_loop() -> asyncio.AbstractEventLoop:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lsprotocol import types
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from cantrip_acp.lsp.server.language_server import Server
     from cantrip_acp.recipes.build.python_files import Files
     from cantrip_acp.recipes.recipe import Recipe
+
+T = TypeVar("T")
 
 
 async def cast(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
@@ -48,18 +51,22 @@ async def _cast(server: Server, given: CommandArguments, work: CommandRun, path:
     loom_file = given.text("loom", "") or None
     work.report("getting ready")
     files, workspace = server.files(), server.documents.workspace(path)
-    try:
-        cantrip, loom = await asyncio.to_thread(_prepare_cast, server.trusting, path, files, workspace, loom_file)
-    except UntrustedRecipe as error:
-        mend = {"title": "Trust this recipe", "command": "cantrip.trust", "arguments": [{"uri": path.as_uri()}]}
-        raise CommandFailed(
-            str(error), data={"error": "UntrustedRecipe", "folder": error.folder, "command": mend}
-        ) from error
+    cantrip, loom = await when_trusted(path, _prepare_cast, server.trusting, path, files, workspace, loom_file)
     if work.cancelled:
         loom.close()
         raise CommandFailed("the cast was cancelled before it began", data={"error": "Cancelled"})
     running = casts.RecipeCast(cantrip, loom, intent, work.report)
-    server.casts.begin(path, running, intent)
+    try:
+        return (await run_cast(server, work, path, running, intent)).record
+    except CantripError as error:
+        raise CommandFailed(str(error), data={"error": type(error).__name__, "loom": loom.location}) from error
+
+
+async def run_cast(
+    server: Server, work: CommandRun, recipe: Path, running: casts.RecipeCast, intent: str
+) -> casts.CastOutcome:
+    """Run a cast to its end. Raises `CantripError` if it failed."""
+    server.casts.begin(recipe, running, intent)
     server.lenses_changed()
     work.on_cancel(running.cancel)
     how: casts.CastOutcome | str = "the cast was cut off"
@@ -70,12 +77,23 @@ async def _cast(server: Server, given: CommandArguments, work: CommandRun, path:
         raise
     except CantripError as error:
         how = str(error)
-        raise CommandFailed(how, data={"error": type(error).__name__, "loom": loom.location}) from error
+        raise
     finally:
-        server.casts.end(path, running, how)
+        server.casts.end(recipe, running, how)
         server.lenses_changed()
     work.report(casts.summary(ended))
-    return ended.record
+    return ended
+
+
+async def when_trusted(recipe: Path, ready: Callable[..., T], *given: Any) -> T:
+    """Call ``ready`` in a thread. If the recipe is not trusted, raise `CommandFailed`, which says how to trust it."""
+    try:
+        return await asyncio.to_thread(ready, *given)
+    except UntrustedRecipe as error:
+        mend = {"title": "Trust this recipe", "command": "cantrip.trust", "arguments": [{"uri": recipe.as_uri()}]}
+        raise CommandFailed(
+            str(error), data={"error": "UntrustedRecipe", "folder": error.folder, "command": mend}
+        ) from error
 
 
 async def stop(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:

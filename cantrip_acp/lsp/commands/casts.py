@@ -90,7 +90,6 @@ class RecipeCast:
             self._server.call_soon_threadsafe(on_loop)
 
     async def _begin(self) -> Entity:
-        """Make the entity to cast."""
         return self._cantrip.invoke(loom=self._loom)
 
     async def _drive(self) -> CastOutcome:

@@ -14,14 +14,13 @@ from lsprotocol import types
 
 from cantrip_acp.lsp.commands import casts, trust
 from cantrip_acp.lsp.commands.arguments import CommandArguments
+from cantrip_acp.lsp.commands.cast_commands import run_cast, when_trusted
 from cantrip_acp.lsp.commands.command_run import CommandFailed, CommandRun
 from cantrip_acp.types.errors import (
-    CantripError,
     DefinitionError,
     IntentRequired,
     LoomError,
     LoomLocked,
-    UntrustedRecipe,
 )
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ _MOST = 8
 
 
 class ForkCast(casts.RecipeCast):
-    """A cast that forks an entity from a turn of its loom."""
-
     turn: str
     state: str
 
@@ -63,35 +60,12 @@ async def fork(server: Server, given: CommandArguments, work: CommandRun) -> dic
     recipe = await _recipe(server, given, path, "Fork with which recipe?")
     work.report("getting ready")
     files, workspace = server.files(), server.documents.workspace(recipe)
-    cantrip, loom = await _trusted(recipe, _forkable, server.trusting, recipe, files, workspace, path)
+    cantrip, loom = await when_trusted(recipe, _forkable, server.trusting, recipe, files, workspace, path)
     running = ForkCast(cantrip, loom, intent, work.report)
     running.turn, running.state = turn, state
-    ended = await _run_cast(server, work, recipe, running, intent)
+    ended = await run_cast(server, work, recipe, running, intent)
     server.looms.hurry()
     return {**ended.record, "from": turn, "recipe": recipe.as_uri()}
-
-
-async def _run_cast(
-    server: Server, work: CommandRun, recipe: Path, running: casts.RecipeCast, intent: str
-) -> casts.CastOutcome:
-    """Run a cast to its end, as `cast_commands.cast` does."""
-    server.casts.begin(recipe, running, intent)
-    server.lenses_changed()
-    work.on_cancel(running.cancel)
-    how: casts.CastOutcome | str = "the cast was cut off"
-    try:
-        ended = how = await asyncio.shield(running.ended)
-    except asyncio.CancelledError:
-        running.cancel()
-        raise
-    except CantripError as error:
-        how = str(error)
-        raise
-    finally:
-        server.casts.end(recipe, running, how)
-        server.lenses_changed()
-    work.report(casts.summary(ended))
-    return ended
 
 
 async def replay(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
@@ -101,7 +75,7 @@ async def replay(server: Server, given: CommandArguments, work: CommandRun) -> d
     recipe = await _recipe(server, given, path, "Replay in the circle of which recipe?")
     work.report("replaying it")
     files, workspace = server.files(), server.documents.workspace(recipe)
-    cantrip = await _trusted(recipe, _circle, server.trusting, recipe, files, workspace)
+    cantrip = await when_trusted(recipe, _circle, server.trusting, recipe, files, workspace)
 
     async def run() -> Any:
         from cantrip_acp.core.forking.replay import replay as lived_again
@@ -163,7 +137,6 @@ def _reward(path: Path, turn: str, number: float, note: str | None) -> dict[str,
 
 
 def loom_file(given: CommandArguments) -> Path:
-    """The loom that the arguments name."""
     path = given.file()
     if not path.is_file():
         raise DefinitionError("there is no such loom", where=str(path))
@@ -232,17 +205,6 @@ async def ask_choice(server: Server, question: str, among: tuple[str, ...], name
     if answer is None or answer.title not in among:
         raise DefinitionError(f"nothing was chosen; give {what} as the argument `{name}`")
     return answer.title
-
-
-async def _trusted(recipe: Path, ready: Any, *given: Any) -> Any:
-    """Call ``ready`` in a thread. If the recipe is not trusted, raise `CommandFailed`, which says how to trust it."""
-    try:
-        return await asyncio.to_thread(ready, *given)
-    except UntrustedRecipe as error:
-        mend = {"title": "Trust this recipe", "command": "cantrip.trust", "arguments": [{"uri": recipe.as_uri()}]}
-        raise CommandFailed(
-            str(error), data={"error": "UntrustedRecipe", "folder": error.folder, "command": mend}
-        ) from error
 
 
 def _forkable(

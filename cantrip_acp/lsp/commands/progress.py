@@ -20,7 +20,6 @@ class CastProgress:
         self._children: set[str] = set()
 
     def update(self, event: events.Event) -> None:
-        """Take one event."""
         if isinstance(event, events.ChildEvent):
             self._child(event)
         elif isinstance(event, events.TurnEnded):
@@ -39,7 +38,6 @@ class CastProgress:
             self._report(f"asking again {event.when}: {event.error}")
 
     def line(self) -> str:
-        """The progress in one line."""
         parts = [f"turn {self.turns + 1}"]
         if self._usage.total_tokens:
             parts.append(f"{self._usage.total_tokens:,} tokens")

@@ -72,7 +72,6 @@ class TrustManager:
         return {"trusted": True, "folder": None, "files": [str(recipe.path)], "demands": asked}
 
     def revoke(self, recipe: Recipe, workspace: Path, state: Path) -> dict[str, Any]:
-        """Stop trusting the recipe."""
         from cantrip_acp.recipes import trust
 
         if trust.lies_in(workspace, recipe):

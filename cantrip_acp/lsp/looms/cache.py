@@ -64,7 +64,6 @@ class LoomCache:
         self._hurry = asyncio.Event()
 
     def opened(self, uri: str) -> None:
-        """The client opened a loom."""
         path = path_of(uri)
         if path is not None:
             self._uris[path] = uri

@@ -260,7 +260,6 @@ class LoomDocument:
         return self._positions[place] if place >= 0 and self._lines[place] == line else None
 
     def line(self, turn: int) -> int:
-        """A turn's line."""
         return self.line_at(self.index.positions[turn])
 
     def read(self, positions: Sequence[int]) -> list[Record | LaterRecord]:
@@ -391,7 +390,6 @@ _ADVICE = {
 
 
 def findings(book: LoomDocument) -> list[types.Diagnostic]:
-    """The damage as the protocol's diagnostics."""
     out = []
     if book.broken is not None:
         out.append(_finding(0, 1, "no-loom", f"{clean_line(book.broken)}", _WARNING))

@@ -17,7 +17,6 @@ DOT = " · "
 
 
 def plain(text: object, most: int = _SHOWN) -> str:
-    """A text as one short line."""
     return clean_line(text if isinstance(text, str) else str(text), most)
 
 
@@ -116,7 +115,6 @@ def cast_facts(data: dict[str, Any]) -> str:
 
 
 def turn_name(data: dict[str, Any]) -> str:
-    """A turn in a few words."""
     if data["role"] == "call":
         return "call"
     lead = "fold" if data["role"] == "fold" else str(data["sequence"])
@@ -133,12 +131,10 @@ def _usage_text(data: dict[str, Any]) -> list[str]:
 
 
 def many(number: int, what: str) -> str:
-    """A number with its noun."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """A duration for people."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60)} s"

@@ -125,5 +125,4 @@ def links(book: LoomDocument, uri: str, encoding: Encoding) -> list[dict[str, An
 
 
 def locations(uri: str, lines: list[int]) -> list[dict[str, Any]]:
-    """Lines as the protocol's locations."""
     return [{"uri": uri, "range": span(line, line)} for line in lines]

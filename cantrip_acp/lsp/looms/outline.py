@@ -20,7 +20,6 @@ _EVENT, _FUNCTION, _OPERATOR, _FILE, _NULL = 24, 12, 25, 1, 21
 
 
 def symbols(book: LoomDocument) -> list[dict[str, Any]]:
-    """The outline, as the protocol's document symbols."""
     return _Outline(book).all()
 
 
@@ -127,7 +126,6 @@ MOST_TURNS, MOST_CASTS = 300, 200
 
 
 def lenses(book: LoomDocument, uri: str) -> list[dict[str, Any]]:
-    """The lenses of a loom, each with its command."""
     out: list[dict[str, Any]] = []
 
     def lens(line: int, title: str, command: str, **given: Any) -> None:

@@ -222,3 +222,8 @@ REQUESTS: dict[str, Callable[[Server, object], Any]] = {
     "casts": casts,
     "turns": turns,
 }
+
+
+def answer(name: str, ls: Server, params: object) -> Any:
+    """The answer to the request ``cantrip/loom/NAME``."""
+    return REQUESTS[name](ls, params)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
@@ -30,6 +31,49 @@ def _opened(answer: Callable[[Server, OpenDocument, Any], T]) -> Callable[[Serve
         return answer(ls, document, params) if document is not None else None
 
     return for_recipe
+
+
+def _of(module: str, ask: Callable[[Any, Server, OpenDocument, Any], T]) -> Callable[[Server, Any], T | None]:
+    """The answer of a module of this folder to requests about an open recipe. It is imported at the first request."""
+
+    def answer(ls: Server, document: OpenDocument, params: Any) -> T:
+        return ask(importlib.import_module(f"cantrip_acp.lsp.recipes.{module}"), ls, document, params)
+
+    return _opened(answer)
+
+
+code_actions = _of(
+    "fixes.code_actions",
+    lambda fixes, ls, document, params: fixes.actions(
+        document,
+        ls.analysis(document),
+        params,
+        ls.diagnostic,
+        ls.documents.workspace(document.path),
+        creates=ls.creates_files,
+    ),
+)
+lenses = _of("lenses", lambda lenses, ls, document, _: lenses.lenses(ls, document))
+symbols = _of("outline", lambda outline, _, document, __: outline.symbols(document))
+folds = _of("outline", lambda outline, _, document, __: outline.folds(document))
+highlights = _of("outline", lambda outline, _, document, params: outline.highlights(document, params.position))
+selections = _of("outline", lambda outline, _, document, params: outline.selections(document, list(params.positions)))
+linked = _of("outline", lambda outline, _, document, params: outline.linked(document, params.position))
+formatting = _of("formatting", lambda formatting, _, document, __: formatting.edits(document))
+definition = _of("references", lambda found, _, document, params: found.definition(document, params.position))
+links = _of("references", lambda found, _, document, __: found.links(document))
+tokens = _of("semantic_tokens", lambda tokens, _, document, __: tokens.full_tokens(document))
+tokens_changed = _of(
+    "semantic_tokens", lambda tokens, _, document, params: tokens.changed(document, params.previous_result_id)
+)
+tokens_of_part = _of("semantic_tokens", lambda tokens, _, document, params: tokens.part(document, params.range))
+hints = _of(
+    "inlay_hints", lambda hints, ls, document, params: hints.hints(document, ls.analysis(document).data, params.range)
+)
+prepare_call_hierarchy = _of(
+    "call_hierarchy",
+    lambda calls, ls, document, params: calls.EntityHierarchy(document, ls.analysis(document).data).at(params.position),
+)
 
 
 @_opened
@@ -84,49 +128,6 @@ async def _with_knowledge(
 
 
 @_opened
-def code_actions(ls: Server, document: OpenDocument, params: types.CodeActionParams) -> list[types.CodeAction]:
-    from cantrip_acp.lsp.recipes.fixes.code_actions import actions
-
-    workspace = ls.documents.workspace(document.path)
-    return actions(document, ls.analysis(document), params, ls.diagnostic, workspace, creates=ls.creates_files)
-
-
-@_opened
-def lenses(ls: Server, document: OpenDocument, params: types.CodeLensParams) -> list[types.CodeLens]:
-    from cantrip_acp.lsp.recipes.lenses import lenses
-
-    return lenses(ls, document)
-
-
-@_opened
-def symbols(ls: Server, document: OpenDocument, params: types.DocumentSymbolParams) -> list[dict[str, Any]]:
-    from cantrip_acp.lsp.recipes.outline import symbols
-
-    return symbols(document)
-
-
-@_opened
-def folds(ls: Server, document: OpenDocument, params: types.FoldingRangeParams) -> list[types.FoldingRange]:
-    from cantrip_acp.lsp.recipes.outline import folds
-
-    return folds(document)
-
-
-@_opened
-def formatting(ls: Server, document: OpenDocument, params: types.DocumentFormattingParams) -> list[types.TextEdit]:
-    from cantrip_acp.lsp.recipes.formatting import edits
-
-    return edits(document)
-
-
-@_opened
-def definition(ls: Server, document: OpenDocument, params: types.DefinitionParams) -> list[types.Location]:
-    from cantrip_acp.lsp.recipes.references import definition
-
-    return definition(document, params.position)
-
-
-@_opened
 def references(
     ls: Server, document: OpenDocument, params: types.ReferenceParams
 ) -> list[types.Location] | Coroutine[Any, Any, list[types.Location]]:
@@ -147,13 +148,6 @@ async def _users(ls: Server, file: Path) -> list[types.Location]:
 
 
 @_opened
-def links(ls: Server, document: OpenDocument, params: types.DocumentLinkParams) -> list[types.DocumentLink]:
-    from cantrip_acp.lsp.recipes.references import links
-
-    return links(document)
-
-
-@_opened
 def renaming(ls: Server, document: OpenDocument, params: types.PrepareRenameParams) -> types.Range | None:
     from cantrip_acp.lsp.recipes.references import renaming
 
@@ -169,70 +163,6 @@ def renamed(ls: Server, document: OpenDocument, params: types.RenameParams) -> t
         return rename(document, params.position, params.new_name)
     except ValueError as error:
         raise JsonRpcInvalidParams(str(error)) from None
-
-
-@_opened
-def highlights(
-    ls: Server, document: OpenDocument, params: types.DocumentHighlightParams
-) -> list[types.DocumentHighlight]:
-    from cantrip_acp.lsp.recipes.outline import highlights
-
-    return highlights(document, params.position)
-
-
-@_opened
-def selections(ls: Server, document: OpenDocument, params: types.SelectionRangeParams) -> list[types.SelectionRange]:
-    from cantrip_acp.lsp.recipes.outline import selections
-
-    return selections(document, list(params.positions))
-
-
-@_opened
-def linked(
-    ls: Server, document: OpenDocument, params: types.LinkedEditingRangeParams
-) -> types.LinkedEditingRanges | None:
-    from cantrip_acp.lsp.recipes.outline import linked
-
-    return linked(document, params.position)
-
-
-@_opened
-def tokens(ls: Server, document: OpenDocument, params: types.SemanticTokensParams) -> types.SemanticTokens:
-    from cantrip_acp.lsp.recipes import semantic_tokens
-
-    return semantic_tokens.full_tokens(document)
-
-
-@_opened
-def tokens_changed(
-    ls: Server, document: OpenDocument, params: types.SemanticTokensDeltaParams
-) -> types.SemanticTokens | types.SemanticTokensDelta:
-    from cantrip_acp.lsp.recipes import semantic_tokens
-
-    return semantic_tokens.changed(document, params.previous_result_id)
-
-
-@_opened
-def tokens_of_part(ls: Server, document: OpenDocument, params: types.SemanticTokensRangeParams) -> types.SemanticTokens:
-    from cantrip_acp.lsp.recipes import semantic_tokens
-
-    return semantic_tokens.part(document, params.range)
-
-
-@_opened
-def hints(ls: Server, document: OpenDocument, params: types.InlayHintParams) -> list[types.InlayHint]:
-    from cantrip_acp.lsp.recipes.inlay_hints import hints
-
-    return hints(document, ls.analysis(document).data, params.range)
-
-
-@_opened
-def prepare_call_hierarchy(
-    ls: Server, document: OpenDocument, params: types.CallHierarchyPrepareParams
-) -> list[types.CallHierarchyItem]:
-    from cantrip_acp.lsp.recipes.call_hierarchy import EntityHierarchy
-
-    return EntityHierarchy(document, ls.analysis(document).data).at(params.position)
 
 
 def outgoing_calls(

@@ -239,7 +239,6 @@ def _written(document: OpenDocument, at: CursorContext, text: str) -> str:
 
 
 def resolve(item: types.CompletionItem) -> types.CompletionItem:
-    """Add the documentation to an item."""
     data = item.data
     if isinstance(data, dict) and isinstance(data.get("gate"), str) and item.documentation is None:
         text = hover.gate(data["gate"])

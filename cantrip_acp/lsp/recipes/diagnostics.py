@@ -40,8 +40,6 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The result of analyzing a text."""
-
     findings: tuple[Finding, ...]
     data: Any = None
 

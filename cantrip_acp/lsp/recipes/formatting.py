@@ -37,7 +37,6 @@ def edits(document: OpenDocument) -> list[types.TextEdit]:
 
 
 def formatted(document: OpenDocument) -> str:
-    """The formatted text."""
     texts = _texts(document)
     newline = "\r\n" if "\r\n" in document.text.source else "\n"
     out: list[str] = []

@@ -146,7 +146,6 @@ def _children(wards: Wards) -> str:
 
 
 def estimated(text: str) -> int:
-    """An estimate of a text's tokens."""
     from cantrip_acp.core.folding.policy import tokens_of
     from cantrip_acp.types.messages import Message
 

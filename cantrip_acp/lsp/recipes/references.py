@@ -49,7 +49,6 @@ def references(document: OpenDocument, position: types.Position, declared: bool)
 
 
 def file_at(document: OpenDocument, position: types.Position) -> Path | None:
-    """The file that is named at a position."""
     return _file(document, document.tree.at(document.text.offset(position)))
 
 
@@ -167,7 +166,6 @@ def anchors(document: OpenDocument) -> list[tuple[Span, str, str]]:
 
 
 def _file(document: OpenDocument, node: Node) -> Path | None:
-    """The file that a value names."""
     path = node.path
     if node.kind != "scalar" or not path or not node.value.strip() or "\0" in node.value:
         return None

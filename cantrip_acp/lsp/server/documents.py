@@ -50,7 +50,6 @@ class OpenDocument:
         return self._tree
 
     def change(self, changes: list[types.TextDocumentContentChangeEvent], version: int | None) -> None:
-        """Apply the client's changes, one after the other."""
         for change in changes:
             self.text = self.text.changed(change)
         self.version, self.analysis, self._tree = version, None, None
@@ -77,13 +76,11 @@ class Documents:
         return document
 
     def close(self, uri: str) -> None:
-        """Close a document."""
         document = self.by_uri.pop(uri, None)
         if document is not None:
             document.drop()
 
     def at(self, path: Path) -> OpenDocument | None:
-        """The open document of a file."""
         return next((document for document in self.by_uri.values() if document.path == path), None)
 
     def recipe(self, uri: str) -> OpenDocument | None:

@@ -6,6 +6,7 @@ or a coroutine for slow work. A request without a function is answered with null
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -57,7 +58,6 @@ METHODS: dict[str, tuple[str, Any]] = {
 
 
 def make_server() -> Server:
-    """Make a server with all features."""
     made = Server()
     watch = FileWatch(made)
     made.documents_read = watch.update_soon
@@ -105,10 +105,10 @@ def make_server() -> Server:
         return await answers.workspace_diagnostics(ls, params)
 
     for name in LOOM_REQUESTS:
-        made.feature(f"cantrip/loom/{name}")(_asking_looms(name))
+        made.feature(f"cantrip/loom/{name}")(_asking_module("looms.requests", name))
 
     for name in SUBSTRATE_REQUESTS:
-        made.feature(f"cantrip/substrate/{name}")(_asking_substrate(name))
+        made.feature(f"cantrip/substrate/{name}")(_asking_module("knowledge", name))
 
     made.protocol.fm.commands.update(dict.fromkeys(COMMANDS))
     return made
@@ -128,20 +128,11 @@ async def _run_command(ls: Server, params: types.ExecuteCommandParams) -> Any:
     return await execute(ls, params)
 
 
-def _asking_looms(name: str) -> Callable[[Server, Any], Any]:
+def _asking_module(module: str, name: str) -> Callable[[Server, Any], Any]:
+    """What a module's `answer` returns to the request with this name."""
+
     def handle(ls: Server, params: Any) -> Any:
-        from cantrip_acp.lsp.looms import requests
-
-        return requests.REQUESTS[name](ls, params)
-
-    return handle
-
-
-def _asking_substrate(name: str) -> Callable[[Server, Any], Any]:
-    def handle(ls: Server, params: Any) -> Any:
-        from cantrip_acp.lsp import knowledge
-
-        return knowledge.answer(name, ls, params)
+        return importlib.import_module(f"cantrip_acp.lsp.{module}").answer(name, ls, params)
 
     return handle
 

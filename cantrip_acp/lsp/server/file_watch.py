@@ -33,8 +33,6 @@ GLOBS = (*(f"**/*{suffix}" for suffix in SUFFIXES), "**/*.loom.jsonl", "**/.cant
 
 
 class FileWatch:
-    """The file watch of one server."""
-
     def __init__(self, server: Server) -> None:
         self._server = server
         self._client = False

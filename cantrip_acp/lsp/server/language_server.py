@@ -136,7 +136,6 @@ class Protocol(LanguageServerProtocol):
         future.add_done_callback(callback)
 
     def refuse(self, number: Any, code: int, why: str) -> None:
-        """Answer a request with an error."""
         self._send_data({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": why}})
 
     @lsp_method(types.INITIALIZE)
@@ -168,8 +167,6 @@ class Protocol(LanguageServerProtocol):
 
 
 class Server(LanguageServer):
-    """The server of one client."""
-
     protocol: Protocol
 
     def __init__(self) -> None:
@@ -221,7 +218,6 @@ class Server(LanguageServer):
         self.recheck()
 
     def opened(self, item: types.TextDocumentItem) -> None:
-        """The client opened a document."""
         if self._of_kind(item.uri, "opened", item):
             return
         document = self.documents.open(item)
@@ -253,7 +249,6 @@ class Server(LanguageServer):
 
     @cached_property
     def looms(self) -> LoomCache:
-        """The looms in use."""
         from cantrip_acp.lsp.looms.cache import LoomCache
 
         return LoomCache(self)
@@ -443,7 +438,6 @@ class Server(LanguageServer):
         return analysis
 
     def diagnostic(self, document: OpenDocument, finding: Finding) -> types.Diagnostic:
-        """A finding as the protocol's diagnostic."""
         from cantrip_acp.lsp.recipes import lint
 
         return types.Diagnostic(

@@ -40,7 +40,6 @@ class TextDocument:
 
     @cached_property
     def starts(self) -> list[int]:
-        """The offset where each line begins."""
         return [0, *(found.end() for found in _END.finditer(self.source))]
 
     @cached_property
@@ -86,7 +85,6 @@ class TextDocument:
         return number, self.units(self.source[starts[number] : offset])
 
     def range(self, start: int, end: int) -> types.Range:
-        """The client's range of two offsets."""
         return types.Range(self.position(start), self.position(end))
 
     def units(self, text: str) -> int:

@@ -164,7 +164,6 @@ def make_crystal(options: Mapping[str, Any], need: FactoryContext) -> Crystal:
 
 
 def make_scripted_crystal(options: Mapping[str, Any], need: FactoryContext) -> Crystal:
-    """The crystal factory for ``provider: scripted``."""
     from cantrip_acp.crystals.scripted import ScriptedCrystal
     from cantrip_acp.recipes import cache
 

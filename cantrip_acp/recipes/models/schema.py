@@ -66,7 +66,6 @@ EXAMPLE = {
 
 
 def text() -> str:
-    """The text of the published schema."""
     return json.dumps(recipe_schema(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -28,7 +28,6 @@ _ON = (True, "on", "On", "ON")
 
 
 def breaches(data: Any) -> Iterator[Breach]:
-    """Every broken rule in a recipe."""
     if not isinstance(data, dict):
         return
     yield from _crystal(data.get("crystal"), ("crystal",))

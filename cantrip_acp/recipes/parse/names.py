@@ -34,7 +34,6 @@ TEST_GATE = "run_tests"
 
 @cache
 def medium_names() -> tuple[str, ...]:
-    """The names of all mediums that a recipe may use."""
     return tuple(dict.fromkeys((*MEDIUMS, *mediums.names())))
 
 
@@ -46,7 +45,6 @@ def gate_names() -> tuple[str, ...]:
 
 @cache
 def provider_names() -> tuple[str, ...]:
-    """The names of all providers that a crystal may use."""
     return tuple(dict.fromkeys((*PROVIDERS, *added_crystals())))
 
 

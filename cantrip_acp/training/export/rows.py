@@ -51,7 +51,6 @@ def rendered(message: Message, *, arguments: Arguments, thinking: str | None, no
 
 
 def tools(definitions: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Tool definitions."""
     return [
         {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
         for t in definitions

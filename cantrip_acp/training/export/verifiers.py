@@ -328,7 +328,6 @@ def _call(uttered: WindowUtterance, node: int, end: float) -> dict[str, Any]:
 
 
 def convert_message(message: Message, note: Note) -> dict[str, Any]:
-    """Convert a message to the format of verifiers."""
     out: dict[str, Any] = {"role": message.role}
     if message.role == "assistant":
         if (words := words_of(message)) is not None:
@@ -354,7 +353,6 @@ def convert_message(message: Message, note: Note) -> dict[str, Any]:
 
 
 def tool(definition: ToolDefinition) -> dict[str, Any]:
-    """Convert a tool definition to the format of verifiers."""
     return {
         "type": "function",
         "name": definition.name,

@@ -136,7 +136,7 @@ class _Transcript:
     """The state of a connection, updated message by message."""
 
     def __init__(self, writer: RecordWriter) -> None:
-        self._weaver = writer
+        self._writer = writer
         self._sessions: dict[str, _Session] = {}
         self._asked: dict[str, list[tuple[str, dict[str, Any]]]] = {}
         """Open requests by id. Each side counts its own ids, so one id may mean two requests."""
@@ -150,26 +150,26 @@ class _Transcript:
         if method is None:
             self._answered(repr(number), message, when)
         elif method == "session/update":
-            self._weaver.report.fields("session/update", params, ("sessionId", "update"))
+            self._writer.report.fields("session/update", params, ("sessionId", "update"))
             self._update(str(params["sessionId"]), params.get("update") or {}, when)
         elif number is not None:
             self._asked.setdefault(repr(number), []).append((str(method), params))
             if method == "session/prompt":
                 self._prompted(params, when)
             elif method.startswith(("fs/", "terminal/")):
-                self._weaver.report.note(f"what the agent asked its editor for ({method})")
+                self._writer.report.note(f"what the agent asked its editor for ({method})")
             elif method == "session/request_permission":
-                self._weaver.report.note("questions for permission")
+                self._writer.report.note("questions for permission")
             else:
-                self._weaver.report.note(f"requests that a loom has no place for ({str(method)[:60]})")
+                self._writer.report.note(f"requests that a loom has no place for ({str(method)[:60]})")
         elif method != "session/cancel":
-            self._weaver.report.note(f"notifications that a loom has no place for ({str(method)[:60]})")
+            self._writer.report.note(f"notifications that a loom has no place for ({str(method)[:60]})")
 
     def close(self) -> None:
         """The end of the transcript; prompts that still run get no end."""
         for session in self._sessions.values():
             if session.running is not None:
-                self._weaver.report.note("prompts whose end is not in the transcript")
+                self._writer.report.note("prompts whose end is not in the transcript")
                 self._finish(session, None, "", None)
 
     def _session(self, session_id: str) -> _Session:
@@ -186,7 +186,7 @@ class _Transcript:
         blocks = params.get("prompt") or []
         if not isinstance(blocks, list) or not all(isinstance(b, dict) for b in blocks):
             raise ValueError("the prompt is not a list of blocks")
-        report = self._weaver.report
+        report = self._writer.report
         report.fields("session/prompt", params, ("sessionId", "prompt"))
         for block in blocks:
             if block.get("type") in _BLOCKS:
@@ -208,7 +208,7 @@ class _Transcript:
             {"imported": "acp", "session": session.id, **self._agent},
         )
         context = [self._pinned(b, cast_id, session, place, when) for place, b in enumerate(blocks)]
-        self._weaver.cast(start, [c for c in context if c is not None])
+        self._writer.cast(start, [c for c in context if c is not None])
 
     def _pinned(
         self, block: dict[str, Any], cast_id: str, session: _Session, place: int, when: str
@@ -230,7 +230,7 @@ class _Transcript:
             case "resource_link":
                 uri, name = str(block.get("uri", "")), str(block.get("name", ""))
                 return msgspec.structs.replace(record, title=name or uri, uri=uri, text=f"[link: {uri}]")
-        self._weaver.report.note(f"a block of a prompt of the type {str(block.get('type'))[:40]!r}")
+        self._writer.report.note(f"a block of a prompt of the type {str(block.get('type'))[:40]!r}")
         return None
 
     def _update(self, session_id: str, update: dict[str, Any], when: str) -> None:
@@ -238,9 +238,9 @@ class _Transcript:
         prompt, kind = session.running, update.get("sessionUpdate")
         if prompt is None:
             if kind in _SILENT:
-                self._weaver.report.note(f"updates that a loom has no place for ({kind})")
+                self._writer.report.note(f"updates that a loom has no place for ({kind})")
             else:
-                self._weaver.report.note("updates outside of a prompt (a session's replay, say)")
+                self._writer.report.note("updates outside of a prompt (a session's replay, say)")
             return
         said = prompt.utterances[-1]
         if kind in ("agent_message_chunk", "agent_thought_chunk"):
@@ -248,20 +248,20 @@ class _Transcript:
                 said = _Utterance()
                 prompt.utterances.append(said)
             content = update.get("content") or {}
-            self._weaver.report.fields(str(kind), update, ("sessionUpdate", "content"))
-            self._weaver.report.fields(f"{kind}.content", content, ("type", "text"))
+            self._writer.report.fields(str(kind), update, ("sessionUpdate", "content"))
+            self._writer.report.fields(f"{kind}.content", content, ("type", "text"))
             if content.get("type") == "text":
                 into = said.text if kind == "agent_message_chunk" else said.thoughts
                 words = str(content.get("text", ""))
                 into.append(words if into else words.lstrip("\n"))
             else:
-                self._weaver.report.note(f"what an agent said that is not text ({str(content.get('type'))[:40]})")
+                self._writer.report.note(f"what an agent said that is not text ({str(content.get('type'))[:40]})")
         elif kind in ("tool_call", "tool_call_update"):
             self._tool(prompt, update)
         elif kind in (*_SILENT, "user_message_chunk", "usage_update"):
-            self._weaver.report.note(f"updates that a loom has no place for ({kind})")
+            self._writer.report.note(f"updates that a loom has no place for ({kind})")
         else:
-            self._weaver.report.note(f"updates of an unknown kind ({str(kind)[:60]})")
+            self._writer.report.note(f"updates of an unknown kind ({str(kind)[:60]})")
 
     def _tool(self, prompt: _Prompt, update: dict[str, Any]) -> None:
         tool_id = str(update["toolCallId"])
@@ -270,7 +270,7 @@ class _Transcript:
             if any(t.status in _ENDED for t in prompt.utterances[-1].tools.values()):
                 prompt.utterances.append(_Utterance())
             found = prompt.utterances[-1].tools[tool_id] = _Tool(tool_id, _name(update))
-        report = self._weaver.report
+        report = self._writer.report
         report.fields(str(update.get("sessionUpdate")), update, _TOOL | ({"_meta"} if _named_beside(update) else set()))
         title = update.get("title")
         if title and title != found.name:
@@ -294,7 +294,7 @@ class _Transcript:
 
     def _answered(self, number: str, message: dict[str, Any], when: str) -> None:
         result, error = message.get("result") or {}, message.get("error")
-        report = self._weaver.report
+        report = self._writer.report
         if not isinstance(result, dict):
             report.note("an answer that is not an object")
             result = {}
@@ -325,7 +325,7 @@ class _Transcript:
 
     def _cantrip(self) -> str:
         circle = {"medium": "conversation", "gates": [], "imported": "acp", **self._agent}
-        return self._weaver.cantrip({}, circle, {"capabilities": None, "tools": []})
+        return self._writer.cantrip({}, circle, {"capabilities": None, "tools": []})
 
     def _finish(self, session: _Session, stop: str | None, when: str, failed: Any) -> None:
         prompt, session.running = session.running, None
@@ -333,33 +333,19 @@ class _Transcript:
         reason = "error" if failed is not None else _REASONS.get(stop, "cancelled") if stop is not None else None
         cantrip_id = self._cantrip()
         if not session.last:
-            session.last = self._weaver.root(cantrip_id, session.entity_id)
+            session.last = self._writer.root(cantrip_id, session.entity_id)
         utterances = [s for s in prompt.utterances if s.any]
         for place, said in enumerate(utterances):
             last = place == len(utterances) - 1
             turn = self._turn(session, prompt, said, place, cantrip_id, when, reason if last else None)
-            self._weaver.turn(turn)
+            self._writer.turn(turn)
             session.last = turn.id
+            if last and reason is not None:
+                words = "".join(said.text) or None if reason == "text" else None
+                error = str(failed) if failed is not None else None
+                self._writer.end(turn, when, words, error=error, turns=len(utterances))
         if not utterances:
-            self._weaver.report.note("prompts that nothing was said to")
-        elif reason is not None:
-            words = "".join(utterances[-1].text) or None
-            self._weaver.end(
-                CastRecord(
-                    prompt.cast_id,
-                    "end",
-                    session.entity_id,
-                    cantrip_id,
-                    None,
-                    when,
-                    result=words if reason == "text" else None,
-                    reason=reason,
-                    error=str(failed) if failed is not None else None,
-                    terminated=reason == "text",
-                    truncated=reason != "text",
-                    turns=len(utterances),
-                )
-            )
+            self._writer.report.note("prompts that nothing was said to")
 
     def _turn(
         self,
@@ -374,7 +360,7 @@ class _Transcript:
         session.turns += 1
         for tool in said.tools.values():
             if tool.status not in _ENDED and (tool.output is not None or tool.texts):
-                self._weaver.report.note("what a tool call showed that did not end")
+                self._writer.report.note("what a tool call showed that did not end")
         calls = tuple(ToolCall(t.id, t.name, _json(t.args)) for t in said.tools.values())
         results = tuple(
             GateRecord(

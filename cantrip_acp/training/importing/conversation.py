@@ -184,23 +184,10 @@ class _Writing:
             reason=reason,
         )
         self._last = turn.id
-        if self._writer.turn(turn) and reason is not None and self._cast is not None:
-            self._writer.end(
-                CastRecord(
-                    self._cast,
-                    "end",
-                    self._entity,
-                    self._cantrip,
-                    None,
-                    said.when,
-                    result=finished.result if finished is not None else said.text if ended else None,
-                    reason=reason,
-                    error=self._talk.error if not ended else None,
-                    terminated=ended,
-                    truncated=not ended,
-                    turns=self._turns,
-                )
-            )
+        if self._writer.turn(turn) and reason is not None:
+            result = finished.result if finished is not None else said.text if ended else None
+            error = self._talk.error if not ended else None
+            self._writer.end(turn, said.when, result, error=error, turns=self._turns)
         if said.reward is not None:
             self._writer.reward(turn.id, said.reward, self._talk.reward_by, None)
         if last and self._talk.reward is not None:

@@ -76,10 +76,25 @@ class RecordWriter:
         self.report.turns += 1
         return True
 
-    def end(self, end: CastRecord) -> None:
-        """Write the end of a cast whose start is in the loom and that has no end."""
-        if end.id in self._casts and self.loom.cast_end(end.id) is None:
-            self.loom.append(end)
+    def end(self, last: Turn, when: str, result: Any, *, error: str | None = None, turns: int = 0) -> None:
+        """Write the end of the cast of its ``last`` turn, if its start is in the loom and it has no end."""
+        if last.cast_id is None or last.cast_id not in self._casts or self.loom.cast_end(last.cast_id) is not None:
+            return
+        end = CastRecord(
+            last.cast_id,
+            "end",
+            last.entity_id,
+            last.cantrip_id,
+            None,
+            when,
+            result=result,
+            reason=last.reason,
+            error=error,
+            terminated=last.terminated,
+            truncated=last.truncated,
+            turns=turns,
+        )
+        self.loom.append(end)
 
     def reward(self, turn_id: str, reward: float, by: str, note: str | None) -> None:
         """Give a turn a reward, unless it already has exactly this one."""

@@ -99,7 +99,6 @@ class Report:
                 self.note(f"a field that a loom has no place for: {where}.{str(key)[:60]}")
 
     def record(self) -> dict[str, Any]:
-        """As plain data."""
         return {
             "turns": self.turns,
             "casts": self.casts,

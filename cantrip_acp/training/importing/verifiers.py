@@ -60,8 +60,6 @@ def import_traces(path: Path, writer: RecordWriter) -> Report:
 
 
 class _TraceImport:
-    """The import of one trace."""
-
     def __init__(self, trace: Trace, writer: RecordWriter) -> None:
         self.trace = trace
         self.writer = writer
@@ -91,7 +89,7 @@ class _TraceImport:
             tool = message.role == "tool"
             if not node.sampled and number not in read and not (tool and message.tool_call_id in called):
                 note(f"a message of the {message.role} that no model answered")
-            elif tool and number in read and message.tool_call_id not in called and self._has_sampled_ancestor(number):
+            elif tool and number in read and message.tool_call_id not in called and self._above(number)[0] is not None:
                 note("an answer of a tool to a call that nobody made")
             # verifiers writes the name of the tool, which the call has too.
             if message.name is not None and not (tool and called.get(message.tool_call_id or "") == message.name):
@@ -119,11 +117,14 @@ class _TraceImport:
         if self.trace.errors and (self.trace.ok or not self.trace.is_completed):
             note("an error of a trace that did not end with it")
 
-    def _has_sampled_ancestor(self, number: int) -> bool:
+    def _above(self, number: int) -> tuple[int | None, list[int]]:
+        """The nearest sampled node above a node, and the nodes between them, from the lowest up."""
+        between: list[int] = []
         at = self.trace.nodes[number].parent
         while at is not None and not self.trace.nodes[at].sampled:
+            between.append(at)
             at = self.trace.nodes[at].parent
-        return at is not None
+        return at, between
 
     def id_of(self, node: int) -> str:
         return self._ids.get(node) or stable("t", "verifiers", self.trace.id, node)
@@ -137,11 +138,7 @@ class _TraceImport:
         for number, node in enumerate(self.trace.nodes):
             if not node.sampled:
                 continue
-            between: list[int] = []
-            at = node.parent
-            while at is not None and not self.trace.nodes[at].sampled:
-                between.append(at)
-                at = self.trace.nodes[at].parent
+            at, between = self._above(number)
             kind = "path"
             if at is None:
                 links = {link.type: link.node for link in node.semantic_parents if link.node in found}
@@ -168,24 +165,19 @@ class _TraceImport:
                 for at in between:
                     if self.trace.nodes[at].message.role == "tool":
                         answer(before, self.trace.nodes[at].message)
-        for node in self.trace.nodes:
-            if node.message.role == "tool":
-                said = node.parent
-                while said is not None and not self.trace.nodes[said].sampled:
-                    said = self.trace.nodes[said].parent
-                if said is not None:
-                    answer(said, node.message)
+        for number, node in enumerate(self.trace.nodes):
+            if node.message.role == "tool" and (said := self._above(number)[0]) is not None:
+                answer(said, node.message)
         return answers
-
-    def _followed(self) -> set[int]:
-        return {before for before, kind, _ in self._before.values() if before is not None and kind != "subagent_call"}
 
     # Writing
 
     def all(self) -> None:
         """Write every turn of the trace, the ends of its casts and its reward."""
-        followed = self._followed()
-        asked_after = self._followed_by_user()
+        links = [(before, between) for before, kind, between in self._before.values() if kind != "subagent_call"]
+        followed = {before for before, _ in links}
+        # A user message follows these: their cast had ended.
+        asked_after = {before for before, between in links if self._intent_at(between) is not None}
         leaves = [n for n in self._before if n not in followed]
         main = [n for n in leaves if not self._is_childs(n)]
         for number in self._before:
@@ -201,20 +193,10 @@ class _TraceImport:
         if set(self.trace.metrics) - {"turns", "relative_reward"}:
             self.writer.report.note("metrics of a trace")
 
-    def _followed_by_user(self) -> set[int]:
-        """The sampled messages that a user message follows: their cast had ended."""
-        found = set()
-        for before, kind, between in self._before.values():
-            if before is not None and kind != "subagent_call" and self._intent_at(between, kind) is not None:
-                found.add(before)
-        return found
-
-    def _intent_at(self, between: list[int], kind: str) -> int | None:
+    def _intent_at(self, between: list[int]) -> int | None:
         """The index of a new intent among the messages before an utterance; None where the cast continues."""
-        for place in range(len(between) - 1, -1, -1):
+        for place in range(len(between) - 1, self._new_from(between) - 1, -1):
             message = self.trace.nodes[between[place]].message
-            if message.role in ("assistant", "tool") or folded_through(message.text) is not None:
-                return None
             if message.role == "user" and message.text != NUDGE:
                 # Another program's summary is also a user message; it cannot be told from a new intent.
                 return place
@@ -238,7 +220,7 @@ class _TraceImport:
 
     def _turn(self, number: int, *, leaf: bool, main: bool, asked_after: bool) -> None:
         before, kind, between = self._before[number]
-        intent_at = self._intent_at(between, kind)
+        intent_at = self._intent_at(between)
         if before is None or kind == "subagent_call":
             cantrip_id, entity_id, parent = self._begin(number, between, before)
         else:
@@ -284,8 +266,8 @@ class _TraceImport:
             reason=reason,
         )
         if self.writer.turn(turn):
-            if reason is not None and cast_id is not None:
-                self._end(turn, cast_id, node)
+            if reason is not None:
+                self._end(turn, node)
             return
         there = self.writer.loom.turn(turn.id)
         self._known.add(number)
@@ -449,26 +431,13 @@ class _TraceImport:
             return "max_seconds", True
         return _REASONS.get(stop or "", "error" if trace.errors else "cancelled"), True
 
-    def _end(self, turn: Turn, cast_id: str, node: Node) -> None:
-        error = self.trace.errors[-1] if self.trace.errors and turn.truncated else None
+    def _end(self, turn: Turn, node: Node) -> None:
+        failed = self.trace.errors[-1] if self.trace.errors and turn.truncated else None
         result = None
         if turn.terminated:
             result = next((r.result for r in turn.observation.results if r.gate == "done"), node.message.text or None)
-        self.writer.end(
-            CastRecord(
-                cast_id,
-                "end",
-                turn.entity_id,
-                turn.cantrip_id,
-                None,
-                turn.metadata.timestamp,
-                result=result,
-                reason=turn.reason,
-                error=f"{error.type}: {error.message}" if error is not None else None,
-                terminated=turn.terminated,
-                truncated=turn.truncated,
-            )
-        )
+        error = f"{failed.type}: {failed.message}" if failed is not None else None
+        self.writer.end(turn, turn.metadata.timestamp, result, error=error)
 
     def _observation(self, number: int, node: Node, *, ended: bool) -> Observation:
         """The results of the calls. A final ``done`` call has no message after it: its answer is in its arguments."""

@@ -14,8 +14,6 @@ from cantrip_acp.training.importing.json_lines import ImportProblem, Report
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A tool call of an assistant's message."""
-
     id: str
     name: str
     arguments: str = "{}"
@@ -47,15 +45,11 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """A semantic parent."""
-
     node: int
     type: str
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool's definition."""
-
     name: str
     description: str = ""
     parameters: dict[str, Any] = {}
@@ -102,15 +96,11 @@ class ModelCall(msgspec.Struct, frozen=True):
 
 
 class Reward(msgspec.Struct, frozen=True):
-    """A reward and its weight."""
-
     score: float
     weight: float = 1.0
 
 
 class Error(msgspec.Struct, frozen=True):
-    """A failure."""
-
     type: str = "Error"
     message: str = ""
 

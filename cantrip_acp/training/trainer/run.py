@@ -24,7 +24,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -229,8 +229,7 @@ class Run:
                 learner.load(self._saved)
             return learner
 
-        sampler = Sampler(load)
-        try:
+        with closing(Sampler(load)) as sampler:
             learner = await sampler.run(prepare)
             server = SamplerServer(sampler, settings.model.rpartition(":")[2].rpartition("/")[2])
             async with anyio.create_task_group() as tasks:
@@ -239,8 +238,6 @@ class Run:
                     yield sampler, server, learner
                 finally:
                     server.stop()
-        finally:
-            sampler.close()
 
     def _load(self) -> tuple[list[Step], Mapping[str, Any]]:
         """The steps so far, and the tensors of the last save; none before the first."""

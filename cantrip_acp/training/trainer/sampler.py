@@ -150,7 +150,6 @@ class Sampler:
         self._generator = torch.Generator(device=self.model.device).manual_seed(seed)
 
     def piece(self, token: int) -> str:
-        """The text of one token."""
         if token not in self._pieces:
             self._pieces[token] = self.model.tokenizer.decode([token])
         return self._pieces[token]

@@ -47,7 +47,6 @@ def actions(
 
 
 def of(document: OpenDocument, finding: Finding) -> Iterator[Fix]:
-    """Every fix of a finding."""
     seen: set[str] = set()
     moves = list(quick_fixes.misplaced_key_fixes(document, finding))
     others = (*value_fixes.fixes(document, finding), *quick_fixes.fixes(document, finding))

@@ -30,7 +30,6 @@ class Fix:
 
 
 def fixes(document: OpenDocument, finding: Finding) -> Iterator[Fix]:
-    """Every fix of one finding."""
     mend, node = finding.mend or NO_MEND, document.tree.at(finding.span[0])
     written = document.text.source[finding.span[0] : finding.span[1]]
     if mend.kind == "rename":
@@ -199,7 +198,6 @@ def added(document: OpenDocument, name: str, item: str, title: str) -> Iterator[
 
 
 def removed(document: OpenDocument, node: Node, title: str, *, best: bool = True) -> Iterator[Fix]:
-    """The fix that removes a key or an item."""
     span = removal(document, node)
     if span is not None:
         yield Fix(title, ((span, ""),), best)
@@ -289,7 +287,6 @@ def _to_section(document: OpenDocument, node: Node, gone: Span, name: str) -> It
 
 
 def _indented(lines: str, before: int, after: int) -> str:
-    """Indent the lines of a key from one column to another."""
     return "".join(" " * after + line[before:] if line.strip() else line for line in lines.splitlines(keepends=True))
 
 

@@ -26,7 +26,6 @@ _MEDIUMS = {
 
 
 def fixes(document: OpenDocument, finding: Finding) -> Iterator[Fix]:
-    """The fixes of one finding."""
     mend, node = finding.mend or NO_MEND, document.tree.at(finding.span[0])
     written = document.text.source[slice(*finding.span)]
     if mend.kind == "list":
@@ -116,7 +115,6 @@ def _medium(document: OpenDocument, finding: Finding, written: str) -> Iterator[
 
 
 def _part(document: OpenDocument, mend: Mend, node: Node) -> Iterator[Fix]:
-    """Add a missing part of the cantrip."""
     source = document.text.source
     newline = "\r\n" if "\r\n" in source else "\n"
     if mend.kind == "template":

@@ -42,7 +42,6 @@ def keys(path: KeyPath, root: Node) -> dict[str, Schema]:
 
 
 def words(path: KeyPath, root: Node) -> list[Any]:
-    """The values of a path that allows only a few."""
     out: list[Any] = []
     for schema in at(path, root):
         given = [schema["const"]] if "const" in schema else schema.get("enum", ())
@@ -61,7 +60,6 @@ def described(path: KeyPath, root: Node) -> str:
 
 
 def kind(schema: Schema) -> str:
-    """The value's type in a word or two."""
     if "type" in schema:
         given = schema["type"]
         return " or ".join(given) if isinstance(given, list) else str(given)

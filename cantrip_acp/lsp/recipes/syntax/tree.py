@@ -54,11 +54,9 @@ class Node:
 
     @property
     def whole(self) -> Span:
-        """The span of key and value."""
         return (self.key_span[0], max(self.key_span[1], self.span[1])) if self.key_span else self.span
 
     def add(self, child: Node) -> Node:
-        """Append a child."""
         child.parent = self
         self.children.append(child)
         return child
@@ -70,7 +68,6 @@ class Node:
         return next((child for child in self.children if child.key == key), None) if self.kind == "mapping" else None
 
     def find(self, path: KeyPath) -> Node | None:
-        """The node at a key path below this one."""
         node: Node | None = self
         for part in path:
             node = node.get(part) if node is not None else None
@@ -88,7 +85,6 @@ class Node:
             node = following or inner
 
     def walk(self) -> Iterator[Node]:
-        """This node and all nodes below it, in text order."""
         stack = [self]
         while stack:
             node = stack.pop()

@@ -9,6 +9,7 @@ import pytest
 from cantrip_acp import Loom
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.core.history.recorded_circle import RecordedCircle
+from cantrip_acp.loom.stores.rows import encoded
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.types.errors import CrystalError
 from cantrip_acp.types.records import CantripRecord, Turn
@@ -142,7 +143,7 @@ async def test_damage_and_foreign_mediums_leave_a_thread_out_and_say_why() -> No
         if isinstance(record, Turn) and record.id == gone:
             continue
         with suppress(Exception):
-            broken._tree.add(broken._store.append(record), record)
+            broken._tree.add(broken._store.append(record, encoded(record)), record)
     source = Source(broken)
     assert list(source.episodes(marked=True)) == []
     assert source.report.left_out == {"an earlier turn is not in this loom (is the loom damaged?)": 1}

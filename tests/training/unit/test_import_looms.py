@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, LoomError
+from cantrip_acp.loom.stores.rows import encoded
 from cantrip_acp.training.importing.import_file import detect_format, import_file, merge
 from cantrip_acp.training.importing.json_lines import ImportProblem
 from cantrip_acp.types.records import LoomHeader, Turn, Utterance
@@ -50,7 +51,7 @@ def test_turns_below_a_lost_one_are_told() -> None:
         Turn("b", "gone", "c", "e", None),
         Turn("c", "b", "c", "e", None, utterance=Utterance("x")),
     ):
-        source._tree.add(source._store.append(record), record)
+        source._tree.add(source._store.append(record, encoded(record)), record)
     into = Loom.memory()
     report = merge(source, into)
     assert report.turns == 0

@@ -67,27 +67,7 @@ async def ask_client(
         locations=file_locations(question.locations),
         raw_input=question.raw_input,
     )
-    pattern = headline(escape_invisible(question.pattern_text))
-    allowing = headline(escape_invisible(question.allowing_text))
-    with_reason = [acp.PermissionOption(WITH_REASON, "Reject, with a reason…", "reject_once")] if forms else []
-    if question.edits:
-        options = [
-            acp.PermissionOption("allow_once", "Allow all", "allow_once"),
-            # Nothing is allowed by this, but it is no rejection either.
-            acp.PermissionOption("each", "Look at each", "allow_once"),
-            acp.PermissionOption("reject_once", "Reject all", "reject_once"),
-            *with_reason,
-        ]
-    else:
-        step = [acp.PermissionOption("allow_step", "Allow all edits of this step", "allow_once")]
-        options = [
-            acp.PermissionOption("allow_once", "Allow", "allow_once"),
-            *(step if question.step else []),
-            acp.PermissionOption("allow_always", f"Always allow {allowing}", "allow_always"),
-            acp.PermissionOption("reject_once", "Reject", "reject_once"),
-            *with_reason,
-            acp.PermissionOption("reject_always", f"Always reject {pattern}", "reject_always"),
-        ]
+    options = options_of(question, forms=forms)
     outcome = await outcome_of(connection, acp.RequestPermission(session_id, call, options))
     if outcome.outcome == "cancelled":
         return None
@@ -101,6 +81,30 @@ async def ask_client(
     offered = {"unasked", *(option.option_id for option in options)} - {WITH_REASON}
     answer = outcome.option_id if outcome.option_id in offered else "reject_once"
     return Decision(answer, reason)  # type: ignore[arg-type]
+
+
+def options_of(question: Question, *, forms: bool = False) -> list[acp.PermissionOption]:
+    """The answers that a user can choose. With ``forms`` one of them leads to a form for a reason."""
+    with_reason = [acp.PermissionOption(WITH_REASON, "Reject, with a reason…", "reject_once")] if forms else []
+    if question.edits:
+        return [
+            acp.PermissionOption("allow_once", "Allow all", "allow_once"),
+            # Nothing is allowed by this, but it is no rejection either.
+            acp.PermissionOption("each", "Look at each", "allow_once"),
+            acp.PermissionOption("reject_once", "Reject all", "reject_once"),
+            *with_reason,
+        ]
+    pattern = headline(escape_invisible(question.pattern_text))
+    allowing = headline(escape_invisible(question.allowing_text))
+    step = [acp.PermissionOption("allow_step", "Allow all edits of this step", "allow_once")]
+    return [
+        acp.PermissionOption("allow_once", "Allow", "allow_once"),
+        *(step if question.step else []),
+        acp.PermissionOption("allow_always", f"Always allow {allowing}", "allow_always"),
+        acp.PermissionOption("reject_once", "Reject", "reject_once"),
+        *with_reason,
+        acp.PermissionOption("reject_always", f"Always reject {pattern}", "reject_always"),
+    ]
 
 
 _INVISIBLE = re.compile(

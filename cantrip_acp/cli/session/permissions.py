@@ -120,20 +120,6 @@ _MOMENT_S: Final = 0.05
 """Seconds to wait before a question, so that earlier output is printed first."""
 _MOST_LINES: Final = 60
 """Maximum lines of a command or a change that a question shows."""
-_WHICH: Final = "    which? "
-_ANSWERS: Final[dict[str, Answer]] = {
-    **dict.fromkeys("1y", "allow_once"),
-    **dict.fromkeys("2a", "allow_always"),
-    **dict.fromkeys("3n4r", "reject_once"),
-}
-"""The keys that answer a question."""
-
-
-def _keys_for(question: Question) -> Mapping[str, Answer]:
-    """The keys that answer a question."""
-    if question.edits:
-        return {"y": "allow_once", "1": "allow_once", "e": "each", "n": "reject_once", "r": "reject_once"}
-    return _ANSWERS | {"s": "allow_step"} if question.step else _ANSWERS
 
 
 def require_terminal(option: str = "--ask") -> None:
@@ -229,21 +215,19 @@ class TerminalQuestions:
         The end of input means no. Ctrl-C cancels the cast and the question.
         """
         from cantrip_acp.acp.permissions.edits import Decision
-        from cantrip_acp.crystals.human import terminal
-        from cantrip_acp.types.errors import CrystalError
+        from cantrip_acp.acp.permissions.request import options_of
+        from cantrip_acp.cli.session.questions import Questions
 
+        options = [{"optionId": o.option_id, "name": o.name, "kind": o.kind} for o in options_of(question)]
         async with self._one:
             await anyio.sleep(_MOMENT_S)
             self._show(question)
             try:
-                with terminal() as typed:
-                    keys = _keys_for(question)
-                    pressed = await typed.key(_WHICH, "".join(keys))
-                    reason = await typed.line("    reason: ") if pressed in "4r" else ""
-                return Decision(keys[pressed], reason.strip())
+                chosen, notes = await Questions(self._screen).permission({}, options)
             except CrystalError:
                 # Refuse, because the terminal is gone or its input has ended.
                 return Decision("reject_once")
+        return Decision(cast("Answer", chosen), notes.get("reason", ""))
 
     def _show(self, question: Question) -> None:
         from cantrip_acp.acp.permissions.request import escape_invisible
@@ -264,16 +248,6 @@ class TerminalQuestions:
             path, new = relative_path(diff.path, self._folder), escape_invisible(diff.new_text)
             for line, style in unified_diff(path, old, new, limit=_MOST_LINES):
                 screen.line_with_bar(line, style, indent=4)
-        always = escape_invisible(question.allowing_text)
-        green, red = "bold green", "bold red"
-        allowing: list[str | tuple[str, str]]
-        if question.edits:
-            allowing = [("y", green), " all   ", ("e", green), " look at each   ", ("n", red), " none   "]
-        else:
-            step: list[str | tuple[str, str]] = [("s", green), " all edits of this step   "] if question.step else []
-            allowing = [("y", green), " once   ", *step, ("a", green), f" always {always}   ", ("n", red), " no   "]
-        screen.line(*allowing, ("r", red), " no, with a reason", indent=4)
-        screen.flush()
 
 
 class TerminalAnswers:

@@ -139,7 +139,7 @@ def test_a_write_is_asked_about_once_always_or_not(tmp_path: Path) -> None:
         terminal.type("x?3")
         shown = terminal.wait_for("which? ")
         assert "+second" in shown
-        assert "always writes in this folder" in shown
+        assert "Always allow writes in this folder" in shown
         terminal.type("a")
         assert "+third" in terminal.wait_for("which? ")
         assert (tmp_path / "two.txt").read_text() == "second\n"

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from tests.support.acp_client import RawClient
@@ -172,12 +173,30 @@ def test_a_cancelled_prompt_makes_no_edit(agent: Any, folder: Path) -> None:
     assert len(titles(found)) == 1
 
 
-def test_the_terminal_has_keys_for_all_and_for_each(folder: Path) -> None:
+class OneKey:
+    """A person who presses one key (`crystals.human.Typing`)."""
+
+    def __init__(self, pressed: str) -> None:
+        self.pressed = pressed
+
+    def write(self, text: str) -> None:
+        raise AssertionError("nothing is written here")
+
+    async def line(self, prompt: str) -> str:
+        raise AssertionError("one key answers")
+
+    async def key(self, prompt: str, keys: str) -> str:
+        assert self.pressed in keys
+        return self.pressed
+
+
+def test_the_terminal_has_keys_for_all_and_for_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
     from cantrip_acp.acp.permissions.interceptor import Question
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.cli.session.permissions import TerminalQuestions, _keys_for
+    from cantrip_acp.cli.session.permissions import TerminalQuestions
+    from cantrip_acp.crystals import human
     from cantrip_acp.types.records import Diff
 
     shown = io.StringIO()
@@ -185,10 +204,12 @@ def test_the_terminal_has_keys_for_all_and_for_each(folder: Path) -> None:
         call_id="c", tool="edits", title="2 edits in 2 files", kind="edit", pattern="", pattern_text="", raw_input=None,
         entity_id="e", cast_id="c", diffs=(Diff(f"{folder}/a", None, "x\n"), Diff(f"{folder}/b", "x\n", "y\n")), edits=2,
     )  # fmt: skip
-    TerminalQuestions(Screen(shown), folder)._show(asked)
+    monkeypatch.setattr(human, "typing_at", lambda question: OneKey("e"))
+    decision = anyio.run(TerminalQuestions(Screen(shown), folder).ask, asked)
+    assert (decision.answer, decision.reason) == ("each", "")
     text = shown.getvalue()
-    assert all(words in text for words in ("2 edits in 2 files", "+x", "-x", "+y", "y all", "e look at each", "n none"))
-    assert _keys_for(asked)["e"] == "each"
+    assert all(words in text for words in ("2 edits in 2 files", "+x", "-x", "+y", "y Allow all", "e Look at each"))
+    assert "n Reject all" in text
 
 
 FAMILY: dict[str, Any] = {

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+_GOAL = re.compile(r"(p95 )?(?:linear, )?([<>])= ([\d.,]+)( x)?")
+"""A goal for the median, for the worse end, or (``<= 1.5 x bare``) for the ratio to the baseline."""
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
@@ -44,14 +49,23 @@ def row(
     more: bool = False,
     note: str = "",
 ) -> Row:
-    """Sum samples up. ``more``: more is better (a rate). ``reached`` judges the finished row against its ``goal``."""
+    """Sum samples up. ``more``: more is better (a rate). ``reached`` judges the finished row where its ``goal`` says it in
+    other words than `_GOAL`."""
     median = statistics.median(samples)
     worst = percentile(samples, 0.05 if more else 0.95) if len(samples) > 1 else None
     ratio = median / baseline.median if baseline is not None and baseline.median else None
     made = Row(subject, median, worst, unit, ratio, goal, None, note)
-    if reached is None:
-        return made
-    return Row(subject, median, worst, unit, ratio, goal, reached(made), note)
+    return dataclasses.replace(made, met=_reached(made) if reached is None else reached(made))
+
+
+def _reached(made: Row) -> bool | None:
+    found = _GOAL.match(made.goal)
+    if found is None:
+        return None
+    worst, more, number, ratio = found.groups()
+    value = made.p95 if worst else made.ratio if ratio else made.median
+    limit = float(number.replace(",", ""))
+    return value is not None and (value >= limit if more == ">" else value <= limit)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,6 @@ from typing import Any
 
 import click
 
-from cantrip_acp.text.redaction import shared
-
 CAST: Mapping[str, Any] = {
     "event": "result",
     "result": None,
@@ -52,7 +50,7 @@ class Failure:
         """Print the object, unless the command has printed its last one."""
         if self.ended:
             return
-        found = {**self.fields, "error": shared().diagnostic(error), "exit_status": status}
+        found = {**self.fields, "error": error, "exit_status": status}
         if "reason" in found and status == 130:
             found["reason"] = "cancelled"
         stream = sys.stderr if self.to_stderr else sys.stdout

@@ -41,6 +41,7 @@ from cantrip_acp.substrate.chunks import (
 from cantrip_acp.substrate.stores import open_tables
 from cantrip_acp.substrate.stores.base import MOST_RANKED, NOW, Match, Tables, View, searched_text, words_of
 from cantrip_acp.substrate.writing import ALL_TYPES, Outside, Writer, reach_at
+from cantrip_acp.text.redaction import shared
 
 EVERYTHING = Boundary()
 _CANDIDATES = 200
@@ -358,7 +359,8 @@ class Substrate:
         Raises `CommitRefused` (a rule) or `OutsideBoundary` (recorded).
         """
         check_change(change)
-        author, source, message = _label(author), _label(source), storable(message)
+        change, message = shared().masked((change, storable(message)))
+        author, source = _label(author), _label(source)
         at = time.time()
         try:
             with self.tables.writing(durable) as view:

@@ -33,7 +33,6 @@ from cantrip_acp.substrate.chunks import (
 )
 from cantrip_acp.substrate.owners import PRIVATE, privacy
 from cantrip_acp.substrate.stores.base import NOW, Record, View
-from cantrip_acp.text.redaction import shared
 
 ALL_TYPES = "types"
 """The scope of the types that every substrate has (`types.TYPES`)."""
@@ -163,7 +162,7 @@ class Writer:
         """Add the versions and records that are new, then check the rules. Returns how many there are."""
         view, changed = self._view, 0
         versions: list[str] = []
-        for chunk in shared().masked(change.chunks):
+        for chunk in change.chunks:
             before, body = self._chunk(chunk.id), encode_body(chunk.body)
             if (
                 before is not None

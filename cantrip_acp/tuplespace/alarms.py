@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.budget import ALARM_LANE
 from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.tuplespace.guardrails import GC_LANE
@@ -118,13 +117,14 @@ class AlarmCommand:
         # What a tuple says of itself does not take the place of what it is.
         alarm = {**(step.args or {}), "alarm": step.yool, "lane": work.lane, "tuple_id": work.id, "at": created}
         failed = self._call(alarm)
-        if failed is not None:
-            failed = shared().diagnostic(failed)
-            self._notice(f"--on-alarm: {failed}")
         receipt = make_receipt(
             yool=step.yool, tuple_id=work.id, started_at=started, ended_at=now_iso(), exit=int(failed is not None), cost={},
             error=failed,
         )  # fmt: skip
+        # As the receipt has it: without secrets.
+        failed = receipt.get("error")
+        if failed is not None:
+            self._notice(f"--on-alarm: {failed}")
         self._store.acknowledge(End(claim=claim, receipt=receipt, failed=failed))
 
     def _call(self, alarm: Mapping[str, Any]) -> str | None:

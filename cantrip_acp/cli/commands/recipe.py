@@ -14,10 +14,9 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 
 from cantrip_acp.cli.command_table import SuggestingGroup, complete_recipe, examples
-from cantrip_acp.cli.errors import with_excerpts
+from cantrip_acp.cli.errors import diagnosed, with_excerpts
 from cantrip_acp.cli.session.setup import project_option, state_option
 from cantrip_acp.text.json_data import thaw
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.text.sanitize import clean_line
 from cantrip_acp.types.errors import DefinitionError
 
@@ -329,7 +328,7 @@ def _runs(server: Mapping[str, Any]) -> str:
     else:
         parts = urlsplit(server["url"])
         said = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    return shared().diagnostic(said)
+    return diagnosed(said)
 
 
 def _loom(found: Recipe) -> dict[str, Any]:

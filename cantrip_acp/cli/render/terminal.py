@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, Final, TextIO, TypeVar, cast
 
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.redaction import Pieces, shared
 from cantrip_acp.text.sanitize import Cleaner, StyledCleaner, clean
 from cantrip_acp.types.styled import Styled, join
 
@@ -335,6 +335,20 @@ def cut(text: str, columns: int) -> str:
     return text
 
 
+class _PieceCleaner:
+    """Cleans a text that comes in pieces, and masks secrets, also one that is divided between two of them."""
+
+    def __init__(self) -> None:
+        self._cleaner = Cleaner()
+        self._pieces = Pieces()
+
+    def feed(self, text: str) -> str:
+        return _masked(self._pieces.feed(self._cleaner.feed(text)))
+
+    def close(self) -> str:
+        return _masked(self._pieces.feed(self._cleaner.close()) + self._pieces.end())
+
+
 class Flow:
     """Streamed prose: words wrap at the terminal's width with a hanging indent; a pipe gets the text unchanged.
     White space is held back until a word follows it, so that none stays at the end of a line or of the text.
@@ -346,7 +360,7 @@ class Flow:
         self._mark = mark
         self._mark_style = mark_style
         self._indent = len(mark) + 1
-        self._cleaner = Cleaner()
+        self._cleaner = _PieceCleaner()
         self._space = ""
         self._word = ""
         self._column = 0
@@ -355,8 +369,11 @@ class Flow:
         self._written = 0.0
 
     def feed(self, text: str) -> None:
+        self._add(self._cleaner.feed(text))
+
+    def _add(self, text: str) -> None:
         out: list[str] = []
-        for piece in re.findall(r"\s+|\S+", self._cleaner.feed(text)):
+        for piece in re.findall(r"\s+|\S+", text):
             if piece.isspace():
                 out.append(self._next_word())
                 self._space += piece
@@ -372,6 +389,7 @@ class Flow:
         self._write(self._next_word(), now=True)
 
     def close(self) -> None:
+        self._add(self._cleaner.close())
         self.flush()
         if self._mark_written:
             self._screen.blank()
@@ -422,7 +440,7 @@ class MarkdownFlow:
         self._screen = screen
         self._mark = mark
         self._mark_style = mark_style
-        self._cleaner = Cleaner()
+        self._cleaner = _PieceCleaner()
         self._open = ""
         self._printed = False
         self._shown = 0.0
@@ -505,8 +523,9 @@ class Block:
             at = end + 1
         # A line without an end is shown in slices, so that memory use stays small.
         while len(self._partial.text) > 4000:
-            self._add(self._partial.part(0, 4000))
-            self._partial = self._partial.part(4000, len(self._partial.text))
+            cut = shared().whole(self._partial.text, 4000) or 4000
+            self._add(self._partial.part(0, cut))
+            self._partial = self._partial.part(cut, len(self._partial.text))
 
     def close(self) -> None:
         self._feed(self._cleaner.close())

@@ -26,10 +26,19 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from cantrip_acp.db import Kind
 from cantrip_acp.db import sqlite as db
 from cantrip_acp.files import paths
 from cantrip_acp.types.errors import CheckpointError
 
+KIND = Kind(
+    "checkpoints",
+    # The letters CCHK.
+    0x4343484B,
+    CheckpointError,
+    CheckpointError,
+    "cantrip-acp reads up to {}. Upgrade cantrip-acp",
+)
 FOLDER = "checkpoints"
 """The folder of the stores, in the state folder."""
 LARGEST = 10 * 1024 * 1024
@@ -129,13 +138,19 @@ class Store:
             self._lock = _shared_lock(self.path.with_suffix(".lock"))
             self._base = db.connect(f"{self.path.as_uri()}?mode=rwc", _BUSY)
             os.chmod(self.path, 0o600)
-            db.use_write_ahead_log(self._base, _BUSY)
+            (number,) = self._base.execute("PRAGMA application_id").fetchone()
+            if not number and self._base.execute("SELECT 1 FROM sqlite_master WHERE name = 'refs'").fetchone():
+                # A store from before its tables had a version.
+                self._base.execute(f"PRAGMA application_id = {KIND.application}")
+            db.migrate(self._base, KIND, MIGRATIONS, self.path, _BUSY)
             self._base.execute("PRAGMA synchronous=NORMAL")
-            self._base.executescript(_SCHEMA)
             self._base.execute("INSERT OR IGNORE INTO about VALUES ('workspace', ?)", (os.fsencode(self.workspace),))
         except (OSError, sqlite3.Error) as problem:
             self.close()
-            raise CheckpointError(f"the checkpoints at {self.path} cannot be opened: {problem}") from None
+            raise KIND.failure("open", self.path, problem) from None
+        except CheckpointError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the database and release the lock. Safe to call twice."""
@@ -163,7 +178,7 @@ class Store:
                 with db.transaction(self._base):
                     yield self._base
             except sqlite3.Error as problem:
-                raise CheckpointError(f"the checkpoints at {self.path} cannot be written: {problem}") from None
+                raise KIND.failure("write", self.path, problem) from None
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -172,7 +187,7 @@ class Store:
                 yield self._base
             except sqlite3.Error as problem:
                 # Also if it was closed meanwhile.
-                raise CheckpointError(f"the checkpoints at {self.path} cannot be read: {problem}") from None
+                raise KIND.failure("read", self.path, problem) from None
 
     # --- contents
 
@@ -480,7 +495,9 @@ def _entry(row: list[object] | None) -> Entry | None:
     return None if row is None else Entry(*row)  # type: ignore[arg-type]
 
 
-_SCHEMA = """
+MIGRATIONS = (
+    # Stores from before their tables had a version have these tables already.
+    """
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value BLOB);
 CREATE TABLE IF NOT EXISTS contents (hash BLOB PRIMARY KEY, size INTEGER, data BLOB);
 CREATE TABLE IF NOT EXISTS checkpoints (id TEXT PRIMARY KEY, parent TEXT, by TEXT, changes BLOB, turn TEXT, "cast" TEXT,
@@ -488,4 +505,6 @@ CREATE TABLE IF NOT EXISTS checkpoints (id TEXT PRIMARY KEY, parent TEXT, by TEX
 CREATE TABLE IF NOT EXISTS refs (loom TEXT, entity TEXT, checkpoint TEXT, PRIMARY KEY (loom, entity));
 CREATE TABLE IF NOT EXISTS reviewed (loom TEXT, entity TEXT, path BLOB, mark BLOB, PRIMARY KEY (loom, entity, path));
 CREATE TABLE IF NOT EXISTS restores (number INTEGER PRIMARY KEY, loom TEXT, entity TEXT, target TEXT, changes BLOB);
-"""
+""",
+)
+"""The statements that lead from each version of the tables to the next."""

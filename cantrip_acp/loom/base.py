@@ -46,6 +46,7 @@ from cantrip_acp.types.records import (
 )
 
 _Written = TypeVar("_Written", bound=Record | LaterRecord)
+_Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 _open_entities: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """The entities of this process, in all looms, by their ids. An id names one at a time (D-008.3)."""
@@ -274,12 +275,6 @@ class BaseLoom:
         """Always raises `LoomAppendOnly`: a turn cannot be deleted (LOOM-3)."""
         raise LoomAppendOnly(f"loom is append-only: turn {turn_id!r} cannot be deleted or changed")
 
-    def replace_turn(self, turn: Turn) -> NoReturn:
-        """Always raises `LoomAppendOnly`: a turn cannot be changed (LOOM-3)."""
-        raise LoomAppendOnly(f"loom is append-only: turn {turn.id!r} cannot be deleted or changed")
-
-    __delitem__ = delete_turn
-
     def lock_cast(self, cast_id: str) -> bool:
         """Mark a cast as running in this process, until `release_cast` or until the process dies. Returns False if
         this process or another one runs it already."""
@@ -324,6 +319,14 @@ class BaseLoom:
 
     def _read(self, positions: Iterable[int]) -> list[Record | LaterRecord | None]:
         return readable(self._store, positions)
+
+    def _of(self, kind: type[_Kind], positions: Iterable[int]) -> list[_Kind]:
+        """The records of a kind at these positions. Damaged ones are left out."""
+        return [each for each in self._read(positions) if isinstance(each, kind)]
+
+    def _one(self, kind: type[_Kind], position: int | None) -> _Kind | None:
+        found = [] if position is None else self._of(kind, (position,))
+        return found[0] if found else None
 
     def _unreadable(self, place: Place) -> Turn:
         """A placeholder for a damaged turn. Raises `LoomDamaged` for a writer, because it would continue from that
@@ -380,28 +383,18 @@ class BaseLoom:
     def cast_of(self, cast_id: str) -> tuple[CastRecord | None, tuple[ContextRecord, ...]]:
         """The start of a cast, and the context that was pinned before its intent. The start is None if it is not in
         this loom."""
-        start: CastRecord | None = None
-        context: list[ContextRecord] = []
-        for position in self._tree.casts.get(cast_id, ()):
-            record = self._read((position,))[0]
-            if isinstance(record, ContextRecord):
-                context.append(record)
-            elif isinstance(record, CastRecord) and start is None:
-                start = record
-        return start, tuple(context)
+        records = self._read(self._tree.casts.get(cast_id, ()))
+        start = next((each for each in records if isinstance(each, CastRecord)), None)
+        return start, tuple(each for each in records if isinstance(each, ContextRecord))
 
     def unfinished(self) -> list[UtteranceRecord]:
         """The last utterance of each entity for which no turn was written, in the order of writing."""
-        return [r for r in self._read(self._tree.unfinished.values()) if isinstance(r, UtteranceRecord)]
+        return self._of(UtteranceRecord, self._tree.unfinished.values())
 
     def partials(self, turn_id: str | None = None) -> list[UtteranceRecord]:
         """Utterances that were cut because their cast was stopped, in the order of writing: all, or those that follow a
         turn."""
-        held = self._tree.partials
-        positions = (
-            sorted(p for of in tuple(held.values()) for p in tuple(of)) if turn_id is None else held.get(turn_id, [])
-        )
-        return [r for r in self._read(positions) if isinstance(r, UtteranceRecord)] if positions else []
+        return self._of(UtteranceRecord, _positions(self._tree.partials, turn_id))
 
     def cast_starts(self, cast_ids: Iterable[str] | None = None) -> dict[str, CastRecord]:
         """The start of every cast by its id, or of these casts, in the order of writing."""
@@ -409,27 +402,23 @@ class BaseLoom:
         # A copy: another thread may append.
         casts = tuple(self._tree.casts.items())
         positions = [where[0] for cast_id, where in casts if where and (wanted is None or cast_id in wanted)]
-        return {r.id: r for r in self._read(positions) if isinstance(r, CastRecord)}
+        return {each.id: each for each in self._of(CastRecord, positions)}
 
     def cast_end(self, cast_id: str) -> CastRecord | None:
         """The end of a cast; None if none was recorded."""
-        position = self._tree.ends.get(cast_id)
-        record = None if position is None else self._read((position,))[0]
-        return record if isinstance(record, CastRecord) else None
+        return self._one(CastRecord, self._tree.ends.get(cast_id))
 
     def fork_of(self, entity_id: str) -> ForkRecord | None:
         """The fork record of an entity; None if the entity is not a fork."""
-        position = self._tree.forks.get(entity_id)
-        record = None if position is None else self._read((position,))[0]
-        return record if isinstance(record, ForkRecord) else None
+        return self._one(ForkRecord, self._tree.forks.get(entity_id))
 
     def forks(self) -> list[ForkRecord]:
         """Every fork record, in the order of writing."""
-        return [r for r in self._read(self._tree.forks.values()) if isinstance(r, ForkRecord)]
+        return self._of(ForkRecord, self._tree.forks.values())
 
     def files(self) -> list[FilesRecord]:
         """The pinned workspace files after each turn that changed some, in the order of writing."""
-        return [r for r in self._read(self._tree.files.values()) if isinstance(r, FilesRecord)]
+        return self._of(FilesRecord, self._tree.files.values())
 
     def elsewhere(self) -> set[str]:
         """The turns that this loom names but lacks: another loom holds them, and a fork or a child in this loom starts
@@ -445,11 +434,7 @@ class BaseLoom:
 
     def assigned(self, turn_id: str | None = None) -> list[RewardRecord]:
         """Every reward of one turn, or of all turns, in the order in which they were given (LOOM-3)."""
-        held = self._tree.assigned
-        positions = (
-            sorted(p for of in tuple(held.values()) for p in tuple(of)) if turn_id is None else held.get(turn_id, [])
-        )
-        return [r for r in self._read(positions) if isinstance(r, RewardRecord)]
+        return self._of(RewardRecord, _positions(self._tree.assigned, turn_id))
 
     def reward(self, turn_id: str) -> float | None:
         """The reward of a turn that counts; None if it has none. Reads no body."""
@@ -471,8 +456,8 @@ class BaseLoom:
         for at in reversed(self.path(turn_id)):
             position = self._tree.files.get(at)
             if position is not None:
-                record = self._read((position,))[0]
-                if not isinstance(record, FilesRecord):
+                record = self._one(FilesRecord, position)
+                if record is None:
                     raise LoomError(
                         f"loom {self.location}: byte {position} has no record of files; another program changed the file"
                     )
@@ -481,8 +466,8 @@ class BaseLoom:
 
     def snapshot_at(self, position: int) -> SnapshotRecord:
         """The snapshot record at a position from ``snapshots`` or ``pieces``."""
-        record = self._read((position,))[0]
-        if not isinstance(record, SnapshotRecord):
+        record = self._one(SnapshotRecord, position)
+        if record is None:
             raise LoomError(f"loom {self.location}: byte {position} has no snapshot; another program changed the file")
         return record
 
@@ -614,6 +599,14 @@ class BaseLoom:
     def _rewarded(self, turn: Turn) -> Turn:
         reward = self._tree.rewards.get(turn.id)
         return turn if reward is None else msgspec.structs.replace(turn, reward=reward)
+
+
+def _positions(held: Mapping[str, list[int]], turn_id: str | None) -> list[int]:
+    """The positions of the records of one turn, or of all turns in the order of writing."""
+    if turn_id is not None:
+        return held.get(turn_id, [])
+    # A copy: another thread may append.
+    return sorted(position for of in tuple(held.values()) for position in tuple(of))
 
 
 def told(problems: Iterable[Problem]) -> tuple[Problem, ...]:

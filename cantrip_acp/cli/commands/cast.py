@@ -10,6 +10,7 @@ import click
 
 from cantrip_acp.cli.command_table import complete_recipe, examples
 from cantrip_acp.cli.json_errors import CAST, JsonFlag
+from cantrip_acp.cli.session.option_groups import Place, option_group
 from cantrip_acp.cli.session.permissions import (
     allow_host_option,
     ask_option,
@@ -76,19 +77,17 @@ if TYPE_CHECKING:
 @click.option("--full", is_flag=True, help="Show complete outputs and changes.")
 @ask_option
 @allow_host_option
+@option_group("place", Place)
 def cast(
     recipe: str | None,
     intent: str | None,
     model: str | None,
     as_json: bool,
-    cwd: Path,
-    loom_file: str | None,
     context_files: tuple[Path, ...],
-    state_dir: Path | None,
     reference: str | None,
     full: bool,
     ask: bool,
-    allow_hosts: tuple[str, ...],
+    place: Place,
 ) -> int:
     """Run RECIPE once on INTENT and show what happens.
 
@@ -112,14 +111,14 @@ def cast(
     if recipe is None:
         raise click.UsageError('say what to do: cantrip cast "fix the bug", or cantrip cast RECIPE "fix the bug"')
     if intent is None:
-        recipe, intent = _of_one_word(recipe, cwd)
+        recipe, intent = _of_one_word(recipe, place.cwd)
         if intent != "-" and Path("-") not in context_files and piped_input():
             context_files = (Path("-"), *context_files)
     words = sys.stdin.read() if intent == "-" else intent
     if not words.strip():
         raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
-    context, hosts = read_context_files(context_files), named_hosts(allow_hosts)
-    opening = open_recipe(recipe, cwd, loom_file, state_dir, model)
+    context, hosts = read_context_files(context_files), named_hosts(place.allow_hosts)
+    opening = open_recipe(recipe, place.cwd, place.loom_file, place.state_dir, model)
     try:
         return run_opened(opening, words, context, hosts, as_json=as_json, full=full, ask=ask, reference=reference)
     finally:

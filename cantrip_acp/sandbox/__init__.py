@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cantrip_acp.sandbox.gate_ipc.gate_cli import gate_usage as gate_usage
+    from cantrip_acp.sandbox.gate_ipc.command_words import gate_usage as gate_usage
     from cantrip_acp.sandbox.gate_ipc.server import GateWire as GateWire
     from cantrip_acp.sandbox.gate_ipc.server import WireSession as WireSession
     from cantrip_acp.sandbox.launch import diagnosis as diagnosis
@@ -64,7 +64,7 @@ _HOMES = {
     "diagnosis": "launch.diagnosis",
     "ensure_checked": "launch.self_test",
     "explain_refusals": "policy.refusals",
-    "gate_usage": "gate_ipc.gate_cli",
+    "gate_usage": "gate_ipc.command_words",
     "host_name": "network.hosts",
     "interpreter": "policy.interpreter",
     "is_public": "network.hosts",

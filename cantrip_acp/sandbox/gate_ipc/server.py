@@ -25,8 +25,8 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-from cantrip_acp.sandbox.gate_ipc import gate_cli
-from cantrip_acp.sandbox.gate_ipc.gate_cli import Gate
+from cantrip_acp.sandbox.gate_ipc import command_words
+from cantrip_acp.sandbox.gate_ipc.command_words import Gate
 from cantrip_acp.sandbox.launch import availability
 from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES, sandbox_error
 from cantrip_acp.sandbox.policy.policy import WIRE
@@ -375,14 +375,14 @@ class WireSession:
         if why is not None:
             return Reply(1, stderr=f"{name}: {why}\n")
         try:
-            parsed = gate_cli.parse(gate, arguments, shown=name)
-        except gate_cli.UsageError as error:
+            parsed = command_words.parse(gate, arguments, shown=name)
+        except command_words.UsageError as error:
             return Reply(_USAGE, stderr=f"{name}: {error}\n")
         if parsed.help:
-            return Reply(0, stdout=gate_cli.contract(gate, name))
+            return Reply(0, stdout=command_words.contract(gate, name))
         try:
-            args: dict[str, object] = gate_cli.args_from_words(gate, parsed.args)
-        except gate_cli.UsageError as error:
+            args: dict[str, object] = command_words.args_from_words(gate, parsed.args)
+        except command_words.UsageError as error:
             return Reply(_USAGE, stderr=f"{name}: {error}\n")
         if parsed.stdin_for is not None:
             given = await self._input(slot)
@@ -397,11 +397,11 @@ class WireSession:
             # There is no input and no '-': the argument is missing, and the gate reports that.
             if text or "-" in arguments:
                 try:
-                    args |= gate_cli.args_from_text(gate, parsed.stdin_for, text)
-                except gate_cli.UsageError as error:
+                    args |= command_words.args_from_text(gate, parsed.stdin_for, text)
+                except command_words.UsageError as error:
                     return Reply(_USAGE, stderr=f"{name}: standard input: {error}\n")
         result, is_error = await self._call(gate.name, args)
-        text = gate_cli.render(result)
+        text = command_words.render(result)
         if is_error:
             return Reply(1, stderr=f"{name}: {text}" + ("" if text.endswith("\n") else "\n"))
         return Reply(0, stdout=text)

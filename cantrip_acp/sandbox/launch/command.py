@@ -18,8 +18,8 @@ from cantrip_acp.sandbox.launch import bubblewrap, causes, limits, seatbelt
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
 from cantrip_acp.sandbox.launch.limits import WatchdogRunner
+from cantrip_acp.sandbox.launch.macos_processes import GroupTree, GroupWatchdog, set_priority
 from cantrip_acp.sandbox.launch.output import Collector
-from cantrip_acp.sandbox.launch.process_group import GroupTree, GroupWatchdog, set_priority
 from cantrip_acp.sandbox.launch.process_tree import (
     Hooks,
     Launch,

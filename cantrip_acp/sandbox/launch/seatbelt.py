@@ -9,7 +9,7 @@ exceptions. Paths are passed as parameters (``-D``) and not in the text, so that
 a rule.
 Some features do not exist on macOS. There the access is denied: a file whose content is replaced in a bubblewrap
 sandbox is not readable here. Instead of a private /tmp and home there are two folders for each command (`PrivateFolder`).
-There are no namespaces: a command sees that other processes exist, but cannot signal them (`process_group`).
+There are no namespaces: a command sees that other processes exist, but cannot signal them (`macos_processes`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cantrip_acp.sandbox.launch.process_group import MARK, REPORT, REPORT_DESCRIPTOR, SHELL, launcher_limits
+from cantrip_acp.sandbox.launch.macos_processes import MARK, REPORT, REPORT_DESCRIPTOR, SHELL, launcher_limits
 from cantrip_acp.sandbox.launch.process_tree import Launch
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.policy.policy import PROXY_PORT, WIRE, Limits, Policy
@@ -82,7 +82,7 @@ def profile(
     """The profile of a policy. ``home`` and ``temporary`` are folders made for this one command.
 
     ``port``: the port of the filtering proxy at 127.0.0.1, if the policy lists hosts. ``script``: a file with the
-    command. ``token``: see `process_group.MARK`. Paths must be real (`real_paths`): sandbox-exec checks the resolved path,
+    command. ``token``: see `macos_processes.MARK`. Paths must be real (`real_paths`): sandbox-exec checks the resolved path,
     so ``/tmp`` would be ``/private/tmp``.
     """
     parts = [_BASIS]

@@ -21,7 +21,7 @@ import anyio
 from cantrip_acp.files import scratch_copy
 from cantrip_acp.files.temporary import TemporaryFolder
 from cantrip_acp.sandbox.launch import availability
-from cantrip_acp.sandbox.launch.process_group import processes
+from cantrip_acp.sandbox.launch.macos_processes import processes
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.sandbox.policy.policy import SandboxOptions
 from cantrip_acp.types.errors import SandboxError, SandboxMissing

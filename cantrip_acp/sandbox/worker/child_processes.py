@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 
-from cantrip_acp.sandbox.launch.process_group import GroupTree, kill_all
+from cantrip_acp.sandbox.launch.macos_processes import GroupTree, kill_all
 from cantrip_acp.types.errors import SandboxError
 
 _STOPPED = b"TtZX"

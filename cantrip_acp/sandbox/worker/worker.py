@@ -30,7 +30,7 @@ from cantrip_acp.sandbox.gate_ipc.server import LARGEST_REQUEST
 from cantrip_acp.sandbox.launch import bubblewrap, causes, limits, seatbelt
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
-from cantrip_acp.sandbox.launch.process_group import GroupTree, GroupWatchdog, set_priority
+from cantrip_acp.sandbox.launch.macos_processes import GroupTree, GroupWatchdog, set_priority
 from cantrip_acp.sandbox.launch.process_tree import Hooks, Launch, Tree, memory_file, sandbox_error, start_soon
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.launch.sandbox import Sandbox, control_groups

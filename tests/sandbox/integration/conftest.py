@@ -16,7 +16,7 @@ from cantrip_acp.gates.sandbox_options import sandbox_options
 from cantrip_acp.gates.wards import Wards
 from cantrip_acp.sandbox import Sandbox
 from cantrip_acp.sandbox.launch import availability, self_test
-from cantrip_acp.sandbox.launch.process_group import TOKEN, GroupTree, processes
+from cantrip_acp.sandbox.launch.macos_processes import TOKEN, GroupTree, processes
 from tests.support import sandbox_exec
 
 Make = Callable[..., Sandbox]

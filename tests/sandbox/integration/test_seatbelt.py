@@ -29,8 +29,8 @@ from cantrip_acp.sandbox import (
     machine,
     messages,
 )
-from cantrip_acp.sandbox.launch import availability, process_group, self_test
-from cantrip_acp.sandbox.launch.process_group import GroupTree, processes
+from cantrip_acp.sandbox.launch import availability, macos_processes, self_test
+from cantrip_acp.sandbox.launch.macos_processes import GroupTree, processes
 from cantrip_acp.sandbox.policy.policy import MIB
 from cantrip_acp.sandbox.worker.child_processes import GroupProcesses
 from cantrip_acp.types.errors import SandboxError, SandboxMissing
@@ -327,7 +327,7 @@ async def test_without_ps_nothing_counts_as_ended(make: Make, tmp_path: Path, mo
         assert await cells.run("1 + 1") == "2"
         assert await cells.worker.freeze()
         monkeypatch.setattr(GroupProcesses, "KILL_WITHIN", 0.1)
-        monkeypatch.setattr(process_group, "PS", str(tmp_path / "nowhere"))
+        monkeypatch.setattr(macos_processes, "PS", str(tmp_path / "nowhere"))
         assert await cells.run("1 + 1") == "2"
         assert not await cells.worker.freeze()
         assert cells.worker.broken == "its child processes could not be killed"
@@ -338,7 +338,7 @@ async def test_without_ps_nothing_counts_as_ended(make: Make, tmp_path: Path, mo
     assert (outcome.exit_code, outcome.ended_because) == (None, "not all of its processes could be ended")
     (tmp_path / "ps").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "ps").chmod(0o755)
-    monkeypatch.setattr(process_group, "PS", str(tmp_path / "ps"))
+    monkeypatch.setattr(macos_processes, "PS", str(tmp_path / "ps"))
     assert (await make().run("sleep 100")).ended_because is not None
     second = Cells(code_sandbox()).worker
     with pytest.raises(SandboxError, match="ps did not list the processes"):

@@ -1,4 +1,4 @@
-"""Command line of a gate: parses words into arguments, prints ``--help``, renders the result as output.
+"""Words of a gate command, on the host: parses them into arguments, prints ``--help``, renders the result as output.
 
     read_file notes.txt --limit 20      words in the schema's order, flags by name
     write_file out.txt -  <draft        '-' or no word for the main text: it is read from standard input

@@ -97,7 +97,7 @@ class _Outage:
 def runnables(yools: Mapping[str, Yool]) -> tuple[Runnable, ...]:
     """What yools can run. A yool may say what it needs of a step's arguments: ``needs`` and ``without`` of `Runnable`."""
     return tuple(
-        Runnable(yool=name, needs=yool.needs, without=yool.without)
+        Runnable(yool=name, needs=dict(yool.needs), without=yool.without)
         for name, yool in ((name, complete(yool, YoolBase)) for name, yool in yools.items())
     )
 

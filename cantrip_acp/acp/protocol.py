@@ -14,6 +14,10 @@ from msgspec import field
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 ToolStatus = Literal["pending", "in_progress", "completed", "failed"]
 
+REQUEST_EDGES = "ai.prime.acp/semantic-edges-v1"
+"""A key of ``_meta``. A client that sends it gets the ids of model requests (``X-ACP-Model-Request-ID``), and which
+request led to which."""
+
 # --- in: requests and notifications of the client --------------------------------------------------------------------
 
 
@@ -21,6 +25,44 @@ class Incoming(msgspec.Struct, rename="camel", kw_only=True):
     """Parameters of a request or notification; ``meta`` is the value of ``_meta``."""
 
     meta: Any = field(default=None, name="_meta")
+
+
+class SessionMeta(msgspec.Struct, rename="camel"):
+    """``_meta`` of a request that opens a session."""
+
+    system_prompt: str | AppendedPrompt | None = None
+    """The client's system prompt: a text, which replaces the recipe's, or one that is appended to it."""
+    request_edges: Any = field(default=None, name=REQUEST_EDGES)
+
+
+class AppendedPrompt(msgspec.Struct):
+    append: str
+
+
+class ForkMeta(msgspec.Struct, rename="camel"):
+    """``_meta.cantrip`` of ``session/fork``: the turn by its id or number, and what is done with it (`sessions.agent`)."""
+
+    turn: str | int | None = None
+    resume: bool = False
+    restore_files: bool = False
+
+
+class PromptMeta(msgspec.Struct, rename="camel"):
+    """``_meta.cantrip`` of ``session/prompt``. An id that cannot be used counts as none."""
+
+    prompt_id: Any = None
+
+
+class SteeringMeta(msgspec.Struct, rename="camel"):
+    """``_meta.steering`` of ``_session/steering``: what happens if no prompt runs. None starts one."""
+
+    idle_behavior: Literal["promptRequired"] | None = None
+
+
+class AuthenticateMeta(msgspec.Struct):
+    """``_meta.cantrip`` of ``authenticate``: the local model that becomes the default one (``_cantrip/models/local``)."""
+
+    crystal: str
 
 
 class Initialize(Incoming, kw_only=True):
@@ -653,11 +695,6 @@ MAX_NOTE = 100_000
 
 
 # --- what a client can do --------------------------------------------------------------------------------------------
-
-
-REQUEST_EDGES = "ai.prime.acp/semantic-edges-v1"
-"""A key of ``_meta``. A client that sends it gets the ids of model requests (``X-ACP-Model-Request-ID``), and which
-request led to which."""
 
 
 class ClientAbilities(msgspec.Struct, frozen=True):

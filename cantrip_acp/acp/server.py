@@ -38,6 +38,7 @@ from cantrip_acp.acp.wire.jsonrpc import (
     INVALID_REQUEST,
     RpcError,
     invalid_params,
+    meta_of,
 )
 from cantrip_acp.files import paths
 from cantrip_acp.text.logs import logger
@@ -280,10 +281,7 @@ class Server:
         """Make the model that ``_meta.cantrip.crystal`` names the default crystal."""
         from cantrip_acp.acp.login import use_local_model
 
-        asked = meta.get("cantrip") if isinstance(meta, dict) else None
-        crystal = asked.get("crystal") if isinstance(asked, dict) else None
-        if not isinstance(crystal, str):
-            raise invalid_params("must name a model that _cantrip/models/local lists", "_meta.cantrip.crystal")
+        crystal = meta_of(meta, acp.AuthenticateMeta, "cantrip").crystal
         try:
             await anyio.to_thread.run_sync(use_local_model, crystal)
         except LookupError as problem:

@@ -55,13 +55,13 @@ def new_trace_id() -> str:
     return os.urandom(16).hex()
 
 
-def trace_from(meta: Mapping[str, Any] | None = None, *, default: Trace | None = None) -> Trace:
+def trace_from(meta: object = None, *, default: Trace | None = None) -> Trace:
     """The trace in a request's metadata: ``cantrip_trace_id``, else ``trace_id``, else the id in ``traceparent``.
 
     An id that is not 32 hex digits becomes an attribute, and a new id is made. Without any id, ``default`` or a new
     trace.
     """
-    meta = meta or {}
+    meta = meta if isinstance(meta, Mapping) else {}
     state, baggage = (v if isinstance(v := meta.get(k), str) else None for k in ("tracestate", "baggage"))
     parent = meta.get("traceparent")
     found = _TRACEPARENT.match(parent.strip().lower()) if isinstance(parent, str) else None

@@ -22,8 +22,7 @@ LARGER = {
     "acp.Agent": (550, 12),
     "acp.Connection": (400, 20),
     "acp.OpenedSession": (400, 14),
-    "acp.OpenSession": (400, 16),
-    "acp.Session": (650, 37),
+    "acp.Session": (550, 34),
     "acp.Translator": (500, 14),
     "acp._Call": (400, 14),
     "checkpoints.Watcher": (450, 22),
@@ -127,7 +126,9 @@ def fields_of(node: ast.ClassDef) -> set[str]:
 
 
 def acts(node: ast.ClassDef) -> bool:
-    """Whether a class is more than a record: it has a method beside its ways to be made and read."""
+    """Whether a class is more than a record: it has a method beside its ways to be made and read. A protocol holds nothing."""
+    if any(ast.unparse(base) == "Protocol" for base in node.bases):
+        return False
     reads = {"property", "classmethod", "staticmethod", "cached_property"}
     methods = (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
     return any(

@@ -34,7 +34,7 @@ from cantrip_acp.acp.sessions.request_params import (
 from cantrip_acp.acp.sessions.session import OpenPrompt, Session
 from cantrip_acp.acp.sessions.session_store import BadCursor, ClientPrompt, ForkedFrom, NoSession
 from cantrip_acp.acp.wire.connection import Request
-from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
+from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params, meta_of
 from cantrip_acp.types.errors import (
     CantripError,
     DefinitionError,
@@ -289,13 +289,7 @@ class Agent:
         """
         cwd, folders = session_folders(params.cwd, params.additional_directories)
         prompt = read_system_prompt(params)
-        asked = params.meta.get("cantrip") if isinstance(params.meta, dict) else None
-        wanted = asked.get("turn") if isinstance(asked, dict) else None
-        resume = asked.get("resume", False) if isinstance(asked, dict) else False
-        restores = asked.get("restoreFiles", False) if isinstance(asked, dict) else False
-        for name, flag in (("resume", resume), ("restoreFiles", restores)):
-            if not isinstance(flag, bool):
-                raise invalid_params(f"{name} must be true or false, not {str(flag)[:100]!r}", f"_meta.cantrip.{name}")
+        asked = meta_of(params.meta, acp.ForkMeta, "cantrip")
         source = self.sessions.open.get(params.session_id)
         if source is None or source.closing:
             source = await self._from_disk(params, cwd, folders, await self._sources(params))
@@ -304,25 +298,25 @@ class Agent:
         try:
             from cantrip_acp.loom.query.history import named_turn
 
-            if wanted is None:
+            if asked.turn is None:
                 turn_id: str | None = source.entity.last_turn or None
             else:
                 async with source.loom_read:
                     entity = source.entity
-                    turn_id = await anyio.to_thread.run_sync(named_turn, entity.loom, entity.last_turn, wanted)
-                if turn_id is None and (wanted != 0 or isinstance(wanted, bool) or source.entity.last_turn):
-                    raise invalid_params(f"the session has no turn {str(wanted)[:100]!r}", "_meta.cantrip.turn")
+                    turn_id = await anyio.to_thread.run_sync(named_turn, entity.loom, entity.last_turn, asked.turn)
+                if turn_id is None and (asked.turn != 0 or source.entity.last_turn):
+                    raise invalid_params(f"the session has no turn {str(asked.turn)[:100]!r}", "_meta.cantrip.turn")
             point: Point | None = None
-            if resume:
+            if asked.resume:
                 point = await self._continuation_point(source, turn_id)
                 turn_id = point.turn_id
-            files = await self._files_of_fork(source, turn_id, restore=True) if restores else None
+            files = await self._files_of_fork(source, turn_id, restore=True) if asked.restore_files else None
             if source.closing:
                 raise session_busy(source.id)
             session = await self._create_fork(
                 source, turn_id, cwd, folders, await self._sources(params), params.meta, point, prompt
             )
-            if not restores:
+            if not asked.restore_files:
                 # Not before: the source may be closed while its files are compared.
                 files = await self._files_of_fork(source, turn_id, restore=False)
         finally:
@@ -649,15 +643,10 @@ class Agent:
         prompt in another version of the protocol.
         """
         session = self.sessions.session(params.session_id)
-        asked = params.meta.get("steering") if isinstance(params.meta, dict) else None
-        behaviour = asked.get("idleBehavior") if isinstance(asked, dict) else None
-        if behaviour not in (None, "promptRequired"):
-            raise invalid_params(
-                f"is 'promptRequired' or absent, not {str(behaviour)[:100]!r}", "_meta.steering.idleBehavior"
-            )
+        idle_behavior = meta_of(params.meta, acp.SteeringMeta, "steering").idle_behavior
         if await session.steer(params.prompt):
             return {"outcome": "injected"}
-        if behaviour is not None:
+        if idle_behavior is not None:
             return {"outcome": "promptRequired", "reason": "noRunningTurn"}
         own = Request(request.method, None)
         work = session.start(OpenPrompt(params, own)) if start is None else start(params, own)

@@ -204,19 +204,25 @@ class SessionFactory:
         loom, lock = self._open_loom(cantrip, session_id)
         entity = cantrip.invoke(loom=loom)
         mode, reason = modes.default_mode(entity)
-        metadata = SessionMetadata(
+        opened = self.begin(
+            entity,
+            recipe,
+            mode,
             id=session_id,
             cwd=str(cwd),
-            entity_id=entity.id,
-            loom=loom.location or "",
             directories=[str(folder) for folder in directories],
-            started=self.recipes.named,
-            mode=mode,
             system_prompt=system_prompt,
             forked_from=forked_from,
         )
+        opened.lock, opened.mode_reason = lock, reason
+        return opened
+
+    def begin(self, entity: Entity, recipe: Recipe | None, mode: str, **metadata: Any) -> OpenedSession:
+        """Begin a session with a new entity. ``metadata``: more fields of `SessionMetadata`."""
         apply_mode(entity, mode, known=mode)
-        opened = OpenedSession(metadata, entity, recipe, self.store.exports, lock=lock, mode_reason=reason)
+        location, named = entity.loom.location or "", self.recipes.named
+        about = SessionMetadata(entity_id=entity.id, loom=location, started=named, mode=mode, **metadata)
+        opened = OpenedSession(about, entity, recipe, self.store.exports)
         self.save_metadata(opened)
         return opened
 

@@ -43,6 +43,7 @@ class OpenSession(Protocol):
     loom_read: anyio.Lock
     mode_chosen: bool
     running: bool
+    cancelled: bool
     closing: bool
 
     def send_now(self, update: acp.Update) -> None: ...

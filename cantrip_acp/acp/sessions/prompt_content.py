@@ -131,7 +131,7 @@ class PromptRequest(NamedTuple):
 def read_request(params: Prompt, trace: tracing.Trace | None, session_id: str) -> PromptRequest:
     """Read a prompt. ``trace`` is the session's, for a prompt without one. Raises `RpcError` for content of the wrong shape."""
     intent, context = read_prompt(params.prompt) if params.prompt else (None, ())
-    found = tracing.trace_from(params.meta if isinstance(params.meta, dict) else None, default=trace)
+    found = tracing.trace_from(params.meta, default=trace)
     return PromptRequest(intent, context, replace(found, conversation=session_id))
 
 

@@ -17,7 +17,7 @@ import anyio
 import msgspec
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError, invalid_params
+from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError, invalid_params, meta_of
 from cantrip_acp.types.errors import EntityIdle
 from cantrip_acp.types.records import new_id
 
@@ -34,6 +34,8 @@ class QueuedPrompt(Protocol):
 
     params: acp.Prompt
     request: Request
+
+    def cast_started(self, cast_id: str) -> None: ...
 
     def delivered(self, message_id: str) -> None: ...
 
@@ -108,8 +110,7 @@ class _Waiting:
 
 def prompt_id(meta: Any) -> str | None:
     """The id that a client gives its prompt: ``_meta.cantrip.promptId``."""
-    names = meta.get("cantrip") if isinstance(meta, dict) else None
-    found = names.get("promptId") if isinstance(names, dict) else None
+    found = meta_of(meta, acp.PromptMeta, "cantrip").prompt_id
     return found if isinstance(found, str) and 0 < len(found) <= 200 else None
 
 

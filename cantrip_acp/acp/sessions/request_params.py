@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.sessions.session_store import ClientPrompt
-from cantrip_acp.acp.wire.jsonrpc import RpcError, invalid_params
+from cantrip_acp.acp.wire.jsonrpc import RpcError, invalid_params, meta_of
 from cantrip_acp.files.paths import own
 from cantrip_acp.telemetry import tracing
 
@@ -27,12 +27,10 @@ def read_system_prompt(params: acp.NewSession | acp.LoadSession) -> ClientPrompt
     if given is not None:
         mode, texts = given.mode, [block.text if isinstance(block, acp.Text) else None for block in given.content]
     else:
-        place = "_meta.systemPrompt"
-        found = params.meta.get("systemPrompt") if isinstance(params.meta, dict) else None
+        place, found = "_meta.systemPrompt", meta_of(params.meta, acp.SessionMeta).system_prompt
         if found is None:
             return None
-        mode = "append" if isinstance(found, dict) else "override"
-        texts = [found.get("append") if isinstance(found, dict) else found]
+        mode, texts = ("override", [found]) if isinstance(found, str) else ("append", [found.append])
     if mode not in ("append", "override"):
         raise invalid_params(f"must be append or override, not {mode[:100]!r}", f"{place}.mode")
     if not all(isinstance(text, str) for text in texts):
@@ -45,7 +43,7 @@ def read_system_prompt(params: acp.NewSession | acp.LoadSession) -> ClientPrompt
 
 def requested_trace(meta: Any) -> tracing.Trace | None:
     """The trace that a request names in ``_meta``, or None."""
-    trace = tracing.trace_from(meta if isinstance(meta, dict) else None, default=_UNNAMED)
+    trace = tracing.trace_from(meta, default=_UNNAMED)
     return trace if trace is not _UNNAMED else None
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import msgspec
-from msgspec import Struct
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.client_services.gate_router import GateRouter
@@ -26,16 +26,16 @@ from cantrip_acp.acp.permissions.request import PermissionAsked, ask_client
 from cantrip_acp.acp.render.event_translator import STOP_REASONS, Translator, notice
 from cantrip_acp.acp.render.formatting import MessageSeparator
 from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions.cast_updates import CastUpdates
 from cantrip_acp.acp.sessions.config_options import SessionOptions
 from cantrip_acp.acp.sessions.factory import permission_change
 from cantrip_acp.acp.sessions.prompt_queue import PromptQueue
-from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params
+from cantrip_acp.acp.sessions.steering import Steering
+from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params, meta_of
 from cantrip_acp.crystals.http_clients import prepare_in_background
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.logs import logger
-from cantrip_acp.text.redaction import beginning
-from cantrip_acp.types.errors import CantripError, CrystalError, EntityIdle, IntentRequired
-from cantrip_acp.types.events import CastStarted, Steered
+from cantrip_acp.types.errors import CantripError, CrystalError, IntentRequired
 from cantrip_acp.types.records import ConfigRecord, new_id, now
 
 if TYPE_CHECKING:
@@ -45,10 +45,8 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session_store import Grant, SessionMetadata
     from cantrip_acp.acp.sessions.slash_commands import Command
     from cantrip_acp.acp.wire.connection import Connection, Request
-    from cantrip_acp.core.casting.cast_stream import CastStream
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.state import SteeringMessage
     from cantrip_acp.gates.contract import GateSource
     from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.recipes.recipe import Recipe
@@ -60,19 +58,8 @@ log = logger(__name__)
 _USUAL_THRESHOLD = (700, 10, 10)
 """Python's own threshold of the garbage collector."""
 
-OUTPUT_INTERVAL = 0.1
-"""Seconds between two updates of a running command's output."""
-
 ENDS_WITHIN, ENDS_WITHIN_KILLED = 1.0, 5.0
 """Seconds that a cancelled prompt gets to end, and seconds that it gets after its processes were killed."""
-
-
-class _Steering(Struct, frozen=True):
-    """A message for the running prompt. ``message`` is None if no cast ran yet when it came."""
-
-    intent: str
-    blocks: tuple[ContextBlock, ...]
-    message: SteeringMessage | None
 
 
 class OpenPrompt:
@@ -131,6 +118,7 @@ class Session:
         self.permissions = Permissions(self.ask, self._remember, GateRouter(self), self._without_checkpoints)
         self.options = SessionOptions(self, agent.factory)
         self.queue = PromptQueue(self)
+        self.steering = Steering(self)
         self.entity_notes: list[str] = []
         """Notes for the entity. They are sent before its next intent."""
         self._sent_notes: list[str] = []
@@ -154,27 +142,20 @@ class Session:
         self._close_loom_at_end = False
         """Whether the running prompt must close the loom when it ends."""
         self._replaying = False
-        self._cancelled = False
+        self.cancelled = False
         self._answer: Any = None
         """The result of the last cast."""
-        self._steering: list[_Steering] = []
-        """Messages for the running prompt."""
-        self._continues = False
-        """Whether the cast goes on without a new message."""
-        self._late = False
-        """Whether the intent of the next cast is a message that came too late for the last query."""
         self._prompt: OpenPrompt | None = None
         """The prompt that runs, or ran last."""
         self._ended = anyio.Event()
         self._closed = anyio.Event()
         self._cancellable_waits: set[anyio.CancelScope] = set()
-        self._new_output = anyio.Event()
         self._separator = MessageSeparator()
 
     def begin_with(self, opened: OpenedSession, meta: Any = None) -> None:
         """Begin with an entity that was opened with the `permissions` of this session. ``meta`` is ``_meta`` of the request."""
         self.opened, self.metadata = opened, opened.metadata
-        self._names_requests = self.client.request_ids or (isinstance(meta, dict) and bool(meta.get(acp.REQUEST_EDGES)))
+        self._names_requests = self.client.request_ids or bool(meta_of(meta, acp.SessionMeta).request_edges)
         self.next_context = list(opened.context)
         self.entity = opened.entity
         self.use_entity(opened.entity, opened.recipe)
@@ -301,7 +282,7 @@ class Session:
             raise session_not_ready(self.id, "loaded")
         self.running = True
         self.opened.history = None
-        self._cancelled, self._answer, self._late = False, None, False
+        self.cancelled, self._answer, self.steering.late = False, None, False
         self._separator.last.clear()
         self._ended = anyio.Event()
         request.on_cancel = self.cancel
@@ -315,8 +296,8 @@ class Session:
             result = await self._run(work, trace.trace_id)
             while True:
                 blocks: tuple[ContextBlock, ...] = ()
-                if (late := self._take_undelivered()) is not None:
-                    intent, blocks, self._late = late.intent, late.blocks, True
+                if not self._was_cancelled() and (late := self.steering.take()) is not None:
+                    intent, blocks = late
                 elif (decided := await self._decide_on_plan()) is not None:
                     intent = decided
                 elif self._was_cancelled():
@@ -329,7 +310,7 @@ class Session:
             error = problem
             raise
         finally:
-            self._report_undelivered()
+            self.steering.report_undelivered()
             self.running = False
             self._ended.set()
             if self._close_loom_at_end:
@@ -343,7 +324,7 @@ class Session:
         try:
             return await work
         except CantripError as problem:
-            if self._cancelled:
+            if self.cancelled:
                 return acp.PromptResult("cancelled")
             # The client may send a failed intent again, so send the notes for the entity again too.
             self.entity_notes = self.entity_notes or self._sent_notes
@@ -378,10 +359,7 @@ class Session:
         if not self.running or self._was_cancelled() or self.closing:
             return False
         self.permissions.hosts.add_from_text(intent)
-        message = None
-        with suppress(EntityIdle):
-            message = self.entity.steer(intent, context=context)
-        self._steering.append(_Steering(intent, context, message))
+        self.steering.add(intent, context)
         return True
 
     async def _decide_on_plan(self) -> str | None:
@@ -392,24 +370,13 @@ class Session:
         plan = plan_in(answer) if self.metadata.mode == modes.PLAN and not self._was_cancelled() else None
         if plan is None:
             return None
-        call_id, decision = new_id("plan"), None
-        with anyio.CancelScope() as scope:
-            self._cancellable_waits.add(scope)
-            try:
-                decision = await ask_about_plan(
-                    self.connection,
-                    self.id,
-                    call_id,
-                    plan,
-                    self.send_now,
-                    forms=self.client.forms and not self.client.answer_notes,
-                )
-            finally:
-                self._cancellable_waits.discard(scope)
+        call_id, forms = new_id("plan"), self.client.forms and not self.client.answer_notes
+        ask = partial(ask_about_plan, self.connection, self.id, call_id, plan, self.send_now, forms=forms)
+        decision = await self.until_cancelled(ask)
         if decision is None:
             self.send_now(acp.ToolCallUpdate(tool_call_id=call_id, status="failed"))
         if decision is None or decision.cancelled:
-            self._cancelled = True
+            self.cancelled = True
         if decision is None or self._was_cancelled():
             return None
         if decision.mode is not None:
@@ -419,34 +386,11 @@ class Session:
             self.send_now(acp.UserMessageChunk(acp.TextContent(said), f"{call_id}:intent"))
         return decision.intent
 
-    def _take_undelivered(self) -> _Steering | None:
-        """The next message for this prompt that no query saw. None if there is none, or if the prompt was cancelled."""
-        self._forget_delivered()
-        return self._steering.pop(0) if self._steering and not self._cancelled else None
-
-    def _show_late(self, started: CastStarted) -> None:
-        """Show a message that became a cast, to a client that gets such messages where the entity reads them."""
-        late, self._late = self._late, False
-        if late and self.client.queues_prompts:
-            meta = {"cantrip": {"steering": True}}
-            self.send_now(acp.UserMessageChunk(acp.TextContent(started.intent), f"{started.cast_id}:intent", meta))
-
-    def _forget_delivered(self) -> None:
-        self._steering = [each for each in self._steering if each.message is None or not each.message.delivered]
-
-    def _report_undelivered(self) -> None:
-        """Tell the user of messages that the entity never got, because the prompt was cancelled or failed."""
-        self._forget_delivered()
-        for each in self._steering:
-            text = beginning(" ".join(each.intent.split()), 500)
-            self.send_now(notice(f"This message did not reach the agent before the prompt ended: {text}", self.client))
-        self._steering.clear()
-
     def cancel(self) -> None:
         """Cancel the running prompt, if there is one."""
         if not self.running:
             return
-        self._cancelled = True
+        self.cancelled = True
         self.entity.cancel()
         for scope in self._cancellable_waits:
             scope.cancel()
@@ -510,7 +454,7 @@ class Session:
 
         if self.running or self._replaying:
             raise session_busy(self.id)
-        self._replaying, self._cancelled = True, False
+        self._replaying, self.cancelled = True, False
         self._separator.last.clear()
         try:
             async with self.loom_read:
@@ -545,13 +489,8 @@ class Session:
         """Send updates, and wait if the client reads slowly."""
         for update in updates:
             self.send_now(update)
-        if self.connection.congested and not self._cancelled:
-            with anyio.CancelScope() as scope:
-                self._cancellable_waits.add(scope)
-                try:
-                    await self.connection.wait_for_space()
-                finally:
-                    self._cancellable_waits.discard(scope)
+        if self.connection.congested and not self.cancelled:
+            await self.until_cancelled(self.connection.wait_for_space)
 
     async def cast(
         self, intent: str | None, context: Sequence[ContextBlock | Link], trace: tracing.Trace
@@ -563,11 +502,10 @@ class Session:
             ((*self.next_context, *read), []) if intent is not None else (read, self.next_context)
         )
         self._sent_notes = list(self.entity_notes)
-        self._continues = intent is None
         context = (*context, *await self.options.before_cast())
         if not self.entity.connected:
             await self.install_servers()
-        if self._cancelled:
+        if self.cancelled:
             return acp.PromptResult("cancelled")
         options: dict[str, Any] = {"trace": trace}
         if intent is not None:
@@ -575,7 +513,7 @@ class Session:
             options["context"] = context
         try:
             async with self.entity.stream(intent, **options) as stream:
-                await self._forward(stream)
+                await CastUpdates(self, self.steering, self._prompt, continues=intent is None).forward(stream)
         except IntentRequired as problem:
             raise invalid_params(f"The prompt is empty, and {problem}", "prompt") from None
         finally:
@@ -608,31 +546,14 @@ class Session:
         when = self.entity.loom.turn(last).metadata.timestamp if last else None
         return acp.SessionInfoChanged(self.metadata.title, when)
 
-    def _update_title(self, started: CastStarted) -> None:
-        """Set the session's title if it has none, or if the present title is only a greeting."""
-        from cantrip_acp.acp.sessions.title import better_title
-
-        title = None
-        if not self.metadata.title_chosen and not self._continues:
-            title = better_title(self.metadata.title, started.intent)
-        if title is not None:
-            self.metadata.title = title
-            self.send_now(acp.SessionInfoChanged(title, now()))
-
     async def _read_links(self, context: Sequence[ContextBlock | Link]) -> tuple[ContextBlock, ...]:
         """Read the links of a prompt. Returns the context with their content, or without it if the prompt is cancelled."""
-        if not context or self._cancelled:
+        if not context or self.cancelled:
             return ()
         from cantrip_acp.acp.sessions.prompt_content import read_links
 
-        blocks: tuple[ContextBlock, ...] = ()
-        with anyio.CancelScope() as scope:
-            self._cancellable_waits.add(scope)
-            try:
-                blocks = await read_links(self.entity, self.permissions.route, context, self._tell_unread)
-            finally:
-                self._cancellable_waits.discard(scope)
-        return blocks
+        read = partial(read_links, self.entity, self.permissions.route, context, self._tell_unread)
+        return await self.until_cancelled(read) or ()
 
     def _tell_unread(self, link: Link, why: str) -> None:
         """Tell the user of a link that the entity does not get. Not as a message, in which it would be noise."""
@@ -655,13 +576,9 @@ class Session:
             return
         from cantrip_acp.acp.sessions.mcp_install import ask_and_install
 
-        with anyio.CancelScope() as scope:
-            self._cancellable_waits.add(scope)
-            try:
-                if not await ask_and_install(self.connection, self.id, missing, self.entity.circle, self.send_now):
-                    self.cancel()
-            finally:
-                self._cancellable_waits.discard(scope)
+        ask = partial(ask_and_install, self.connection, self.id, missing, self.entity.circle, self.send_now)
+        if not await self.until_cancelled(ask):
+            self.cancel()
 
     async def until_cancelled(self, work: Callable[[], Awaitable[T]]) -> T | None:
         """Await what the running prompt waits for. Returns None if the prompt is cancelled meanwhile."""
@@ -675,7 +592,7 @@ class Session:
 
     def _was_cancelled(self) -> bool:
         """Whether the prompt was cancelled. This may change at every ``await``."""
-        return self._cancelled
+        return self.cancelled
 
     # --- permissions -------------------------------------------------------------------------------------------------
 
@@ -724,41 +641,6 @@ class Session:
             await anyio.lowlevel.checkpoint()
             return Decision("reject_once")
         return decision
-
-    async def _forward(self, stream: CastStream) -> None:
-        """Send the updates for every event of a cast, as fast as the client reads."""
-        translator = self.translator
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._show_output)
-            async for event in stream:
-                if self._cancelled:
-                    # The cancel may have come before the cast had started.
-                    self.entity.cancel()
-                if isinstance(event, PermissionAsked):
-                    await self.send(translator.propose_call(event.question))
-                    event.reached.set()
-                    continue
-                if isinstance(event, Steered):
-                    self.queue.note_delivered()
-                if isinstance(event, CastStarted):
-                    self._show_late(event)
-                    self._update_title(event)
-                    if self._prompt is not None:
-                        self._prompt.cast_started(event.cast_id)
-                updates = translator.translate(event)
-                if translator.dirty:
-                    self._new_output.set()
-                # Called even without updates: it also waits while a slow client has not read the output of commands.
-                await self.send(updates)
-            tasks.cancel_scope.cancel()
-
-    async def _show_output(self) -> None:
-        """Send the output of running commands at intervals. Each update replaces the whole content."""
-        while True:
-            self._new_output = anyio.Event()
-            await self._new_output.wait()
-            await anyio.sleep(OUTPUT_INTERVAL)
-            await self.send(self.translator.flush())
 
 
 def _prompt_meta(result: CastResult, turn: str) -> dict[str, Any]:

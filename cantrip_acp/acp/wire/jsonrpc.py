@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from cantrip_acp.text import codecs
 from cantrip_acp.text.redaction import shared
+
+T = TypeVar("T")
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -239,12 +241,30 @@ def decode_params(raw: Raw, shape: Any) -> Any:
     except RecursionError:
         raise invalid_params("nested too deeply") from None
     except msgspec.DecodeError as problem:
-        text = str(problem)
-        found = _FIELD.search(text)
-        missing, path = (found["missing"], found["path"]) if found else (None, None)
-        field = ".".join(part for part in (path, missing) if part)
-        what = "required, and missing" if missing else text.partition(" - at ")[0]
-        raise invalid_params(what[:1].lower() + what[1:], field or None) from None
+        raise _wrong_field(problem) from None
+
+
+def meta_of(meta: Any, shape: type[T], *names: str) -> T:
+    """``_meta``, or the object ``_meta.NAME`` in it, as the type ``shape``. Anything else than an object counts as an empty one.
+
+    Raises `RpcError` -32602 with the name of the wrong field.
+    """
+    for name in names:
+        meta = meta.get(name) if isinstance(meta, dict) else None
+    try:
+        return codecs.convert(meta if isinstance(meta, dict) else {}, shape)
+    except msgspec.ValidationError as problem:
+        raise _wrong_field(problem, "_meta", *names) from None
+
+
+def _wrong_field(problem: msgspec.DecodeError, *within: str) -> RpcError:
+    """The error for a problem of msgspec, whose text ends with the path of the field."""
+    text = str(problem)
+    found = _FIELD.search(text)
+    missing, path = (found["missing"], found["path"]) if found else (None, None)
+    field = ".".join(part for part in (*within, path, missing) if part)
+    what = "required, and missing" if missing else text.partition(" - at ")[0]
+    return invalid_params(what[:1].lower() + what[1:], field or None)
 
 
 MAX_LINE = 64 * 1024 * 1024

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import click
 from msgspec.structs import replace as changed
 
-from cantrip_acp.acp.sessions.factory import OpenedSession, Recipes, SessionFactory, apply_mode
+from cantrip_acp.acp.sessions.factory import OpenedSession, Recipes, SessionFactory
 from cantrip_acp.acp.sessions.modes import TRUSTED
 from cantrip_acp.acp.sessions.session_store import Grant, SessionMetadata, SessionStore, metadata_from_loom
 from cantrip_acp.cli.session.setup import ContextFiles
@@ -89,9 +89,12 @@ class OwnAgent(SessionFactory):
         cantrip, recipe = self.recipes.cantrip(cwd)
         return self.with_cache(cantrip), recipe
 
-    def _first(self) -> tuple[str, str, list[Grant]]:
-        """The chosen model, the mode and the "always" answers of the first new session."""
-        raise NotImplementedError
+    def _next(self, cantrip: Cantrip) -> tuple[Cantrip, str, str, list[Grant]]:
+        """The cantrip, the chosen model, the mode and the "always" answers of the next new session: those of the one before."""
+        assert self.opened is not None, "the first session is as the command line says"
+        before = self.opened.metadata
+        cantrip = cantrip.replace(crystal=self.opened.entity.crystal)
+        return cantrip, before.crystal or "", before.mode, list(before.granted)
 
     def new(
         self,
@@ -103,20 +106,14 @@ class OwnAgent(SessionFactory):
         system_prompt: ClientPrompt | None = None,
         forked_from: ForkedFrom | None = None,
     ) -> OpenedSession:
-        """Begin a session. It has the model, the mode and the "always" answers of the one before, and a loom of its own unless
-        the user named one."""
+        """Begin a session as `_next` says, in a loom of its own unless the user named one."""
         from cantrip_acp.cli.session.setup import record_model
         from cantrip_acp.recipes.build.build import looms_folder, open_loom
 
         with self._noting_problems():
-            before = self.opened
             base, recipe = self._definition(cwd)
             cantrip = base.for_session(directories, self._interceptor(interceptor))
-            if before is None:
-                model, mode, granted = self._first()
-            else:
-                cantrip, metadata = cantrip.replace(crystal=before.entity.crystal), before.metadata
-                model, mode, granted = metadata.crystal or "", metadata.mode, list(metadata.granted)
+            cantrip, model, mode, granted = self._next(cantrip)
             if self._loom_file is not None:
                 loom, lock = open_loom(cantrip.loom_settings, self._loom_file, self.state_dir), -1
             else:
@@ -126,20 +123,10 @@ class OwnAgent(SessionFactory):
             entity = cantrip.invoke(loom=loom)
             if model:
                 record_model(entity, model)
-        apply_mode(entity, mode, known=mode)
-        metadata = SessionMetadata(
-            id=session_id,
-            cwd=str(cwd),
-            entity_id=entity.id,
-            loom=loom.location or "",
-            started=self.recipes.named,
-            mode=mode,
-            crystal=model or None,
-            granted=granted,
-        )
-        context = self._given.blocks if before is None else ()
-        self.opened = OpenedSession(metadata, entity, recipe, self.store.exports, lock=lock, context=context)
-        return self.opened
+        opened = self.begin(entity, recipe, mode, id=session_id, cwd=str(cwd), crystal=model or None, granted=granted)
+        opened.lock, opened.context = lock, self._given.blocks if self.opened is None else ()
+        self.opened = opened
+        return opened
 
     @contextmanager
     def _noting_problems(self) -> Iterator[None]:
@@ -172,9 +159,11 @@ class NewSessions(OwnAgent):
     def _definition(self, cwd: Path) -> tuple[Cantrip, Recipe | None]:
         return self._given.to(self._opening.cantrip), self._opening.recipe
 
-    def _first(self) -> tuple[str, str, list[Grant]]:
+    def _next(self, cantrip: Cantrip) -> tuple[Cantrip, str, str, list[Grant]]:
+        if self.opened is not None:
+            return super()._next(cantrip)
         self._allowed_hosts = [Grant("fetch", pattern, True) for pattern in sorted(self._hosts.patterns)]
-        return self._opening.model, self._mode, list(self._allowed_hosts)
+        return cantrip, self._opening.model, self._mode, list(self._allowed_hosts)
 
 
 class EarlierSession(OwnAgent):

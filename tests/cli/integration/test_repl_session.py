@@ -76,6 +76,7 @@ def test_the_mode_of_the_session_holds_in_the_terminal(
             terminal.wait_for("❯ ")
             terminal.type("/ask\r")
             terminal.wait_for("mode trusted")
+            terminal.wait_for("❯ ")
             terminal.type("\x04")
             assert terminal.end() == 0
         assert [(folder / name).exists() for name in "ab"] == [False, True]

@@ -9,7 +9,7 @@ from typing import Any
 
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
-from cantrip_acp.crystals.contract import Query
+from cantrip_acp.crystals.contract import CrystalBase, Query
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.types.checked_values import (
     check_choice,
@@ -112,6 +112,21 @@ class Endpoint:
     def address(self) -> str | None:
         """The address to use: ``base_url``, else the one in the environment; None means the provider's own address."""
         return self.base_url or environment_address(self.provider)
+
+
+class EndpointCrystal(CrystalBase):
+    """A model at an endpoint, with what is known of it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.model = endpoint.model
+        self.context_window = endpoint.info.context_window
+        self.max_input = endpoint.info.max_input
+        self.takes_images = endpoint.info.images
+        self.takes_audio = endpoint.info.audio
+        self.takes_documents = endpoint.info.documents
+        self.remarks = endpoint.remarks
+        self.priced = endpoint.info.price is not None
 
 
 def environment_address(provider: str) -> str | None:

@@ -28,8 +28,8 @@ from cantrip_acp.crystals.catalog.unsupported_params import (
     drop_parameters,
     unsupported_parameter,
 )
-from cantrip_acp.crystals.contract import CrystalBase, Emit, Meter, Query, Response, tool_mode
-from cantrip_acp.crystals.endpoint import Endpoint, check_window
+from cantrip_acp.crystals.contract import Emit, Meter, Query, Response, tool_mode
+from cantrip_acp.crystals.endpoint import Endpoint, EndpointCrystal, check_window
 from cantrip_acp.crystals.event_stream import begins_with_json
 from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, response_hook, tls_context
 from cantrip_acp.crystals.openai.tool_names import original_names
@@ -72,22 +72,14 @@ _STATUSES = {
 """Maps the type of an error inside a stream to an HTTP status, because the stream itself has status 200."""
 
 
-class AnthropicCrystal(CrystalBase):
+class AnthropicCrystal(EndpointCrystal):
     """A Claude model at an endpoint. ``options``: ``effort``, ``thinking_budget`` (see `anthropic.request.thinking`)."""
 
     name = "anthropic"
 
     def __init__(self, endpoint: Endpoint) -> None:
         check(endpoint.options)
-        self._endpoint = endpoint
-        self.model = endpoint.model
-        self.context_window = endpoint.info.context_window
-        self.max_input = endpoint.info.max_input
-        self.takes_images = endpoint.info.images
-        self.takes_audio = endpoint.info.audio
-        self.takes_documents = endpoint.info.documents
-        self.remarks = endpoint.remarks
-        self.priced = endpoint.info.price is not None
+        super().__init__(endpoint)
         self._who = f"{self.name}:{self.model}"
         self._clients: ClientPerLoop[Any] = ClientPerLoop(self._make, _close)
         self._ready = False
@@ -120,7 +112,7 @@ class AnthropicCrystal(CrystalBase):
         await self._clients.aclose()
 
     async def query(self, query: Query, emit: Emit) -> Response:
-        check_window(self._endpoint, query)
+        check_window(self.endpoint, query)
         if not self._ready:
             await self._prepared()
         messages = self._refused_thinking.without(query.messages)
@@ -134,10 +126,8 @@ class AnthropicCrystal(CrystalBase):
         return await self._answer(msgspec.structs.replace(query, messages=messages), emit)
 
     async def _answer(self, query: Query, emit: Emit) -> Response:
-        info = self._endpoint.info
-        body = request(
-            query, self.model, info, self._endpoint.options, forced=self._choice.taken, schemas=self._schemas
-        )
+        info = self.endpoint.info
+        body = request(query, self.model, info, self.endpoint.options, forced=self._choice.taken, schemas=self._schemas)
         headers = self._headers(query, body)
         reading = ResponseReader()
         for _ in range(_PAUSES):
@@ -157,7 +147,7 @@ class AnthropicCrystal(CrystalBase):
             top_k=sent.get("top_k"),
             stop=tuple(sent.get("stop_sequences", ())),
             tool_mode=tool_mode(query),
-            weights=self._endpoint.weights,
+            weights=self.endpoint.weights,
         )
         response = reading.response(original_names(query.tools), self.model, info.price, asked)
         notices = (*self._effort.notices(), *self._choice.notices(), *self._schemas.notices())
@@ -166,8 +156,8 @@ class AnthropicCrystal(CrystalBase):
     def _headers(self, query: Query, body: Mapping[str, Any]) -> dict[str, str]:
         headers = {_REQUEST_ID: query.request_id} if query.request_id else {}
         thought = body.get("thinking") or {}
-        if self._endpoint.info.thinking == "budget" and thought.get("type") == "enabled" and "tools" in body:
-            theirs = [v for k, v in self._endpoint.plain_headers().items() if k.lower() == _BETA]
+        if self.endpoint.info.thinking == "budget" and thought.get("type") == "enabled" and "tools" in body:
+            theirs = [v for k, v in self.endpoint.plain_headers().items() if k.lower() == _BETA]
             headers[_BETA] = ",".join([*theirs, _INTERLEAVED])
         return headers
 
@@ -204,7 +194,7 @@ class AnthropicCrystal(CrystalBase):
         name = unsupported_parameter(error, {key: sent[key] for key in _SAMPLING if key in sent})
         if name is not None or error.status not in (400, 422) or "thinking" not in sent:
             return name
-        asked = {"effort", "thinking_budget"} & set(self._endpoint.options)
+        asked = {"effort", "thinking_budget"} & set(self.endpoint.options)
         return "thinking" if not asked and "thinking" in str(error) and not _UNSIGNED.search(str(error)) else None
 
     async def _stream(
@@ -224,7 +214,7 @@ class AnthropicCrystal(CrystalBase):
                 await reading.add_event(event, emit)
                 if event.get("type") in ("message_start", "message_delta"):
                     # Report the counts now, because a query that is cancelled later is billed for them.
-                    used = priced(reading.used(), self._endpoint.info.price)
+                    used = priced(reading.used(), self.endpoint.info.price)
                     meter.report(used, complete=reading.stopped is not None)
             else:
                 # Read to the end of the body, so that the connection can serve the next query.
@@ -300,7 +290,7 @@ class AnthropicCrystal(CrystalBase):
         import anthropic
         import httpx2
 
-        who, endpoint = self._who, self._endpoint
+        who, endpoint = self._who, self.endpoint
         try:
             return await step
         except CrystalError:
@@ -343,15 +333,15 @@ class AnthropicCrystal(CrystalBase):
             message,
             headers=error.response.headers,
             code=code,
-            refusal_hint=self._endpoint.refusal_hint,
-            name_hint=self._endpoint.name_hint,
+            refusal_hint=self.endpoint.refusal_hint,
+            name_hint=self.endpoint.name_hint,
         )
 
     def _make(self) -> Any:
         import anthropic
         import httpx2
 
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         address = endpoint.address()
         headers: dict[str, Any] = {}
         if endpoint.base_url is not None:

@@ -22,8 +22,8 @@ import msgspec
 
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog.unsupported_params import ForcedCalls
-from cantrip_acp.crystals.contract import CrystalBase, Emit, Query, Response, tool_mode
-from cantrip_acp.crystals.endpoint import Endpoint, check_window
+from cantrip_acp.crystals.contract import Emit, Query, Response, tool_mode
+from cantrip_acp.crystals.endpoint import Endpoint, EndpointCrystal, check_window
 from cantrip_acp.crystals.google.messages import body_of, signatures
 from cantrip_acp.crystals.google.request import check, drop_refused_parameter
 from cantrip_acp.crystals.google.response import ResponseReader
@@ -59,7 +59,7 @@ class _Client:
     http: Any
 
 
-class GoogleCrystal(CrystalBase):
+class GoogleCrystal(EndpointCrystal):
     """A Gemini model at an endpoint. ``options``: ``effort``, ``thinking_budget`` (see `google.request`)."""
 
     name = "google"
@@ -71,15 +71,7 @@ class GoogleCrystal(CrystalBase):
                 "the provider google needs google-genai, not installed here; install it with: "
                 + install_command("google")
             )
-        self._endpoint = endpoint
-        self.model = endpoint.model
-        self.context_window = endpoint.info.context_window
-        self.max_input = endpoint.info.max_input
-        self.takes_images = endpoint.info.images
-        self.takes_audio = endpoint.info.audio
-        self.takes_documents = endpoint.info.documents
-        self.remarks = endpoint.remarks
-        self.priced = endpoint.info.price is not None
+        super().__init__(endpoint)
         self._who = f"{self.name} ({self.model})"
         self._accepted: dict[str, dict[str, Any]] = {}
         """Maps a ``generationConfig`` that the model refused (its repr) to the next one to try."""
@@ -104,15 +96,15 @@ class GoogleCrystal(CrystalBase):
         await self._clients.aclose()
 
     async def query(self, query: Query, emit: Emit) -> Response:
-        check_window(self._endpoint, query)
+        check_window(self.endpoint, query)
         notices: tuple[str, ...] = ()
         known = {call.id for message in query.messages for call in message.tool_calls}
         for _ in range(_LESSONS):
             body = body_of(
                 query,
                 self.model,
-                self._endpoint.info,
-                self._endpoint.options,
+                self.endpoint.info,
+                self.endpoint.options,
                 self._refused_signatures,
                 forced=self._choice.taken,
                 schemas=self._schemas,
@@ -127,7 +119,7 @@ class GoogleCrystal(CrystalBase):
                 original_names(query.tools),
                 emit,
                 query.meter,
-                self._endpoint.info.price,
+                self.endpoint.info.price,
             )
             try:
                 query.meter.sent()
@@ -163,7 +155,7 @@ class GoogleCrystal(CrystalBase):
             top_k=sent.get("topK"),
             stop=tuple(sent.get("stopSequences", ())),
             tool_mode=tool_mode(query),
-            weights=self._endpoint.weights,
+            weights=self.endpoint.weights,
         )
         notices = (*notices, *self._choice.notices(), *self._schemas.notices())
         return msgspec.structs.replace(reading.response(), request=asked, notices=notices)
@@ -208,7 +200,7 @@ class GoogleCrystal(CrystalBase):
         import httpx2
         from google.genai import Client
 
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         base, version = endpoint.address() or BASE_URL, API_VERSION
         if found := _VERSION.match(base):
             base, version = found[1], found[2]
@@ -235,7 +227,7 @@ class GoogleCrystal(CrystalBase):
 
     async def _set_timeouts(self, request: Any) -> None:
         """Set our time-outs, because the SDK sets either none or one for the whole response."""
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         silence, connect = endpoint.silence_s, endpoint.connect_s
         request.extensions["timeout"] = {"connect": connect, "read": silence, "write": silence, "pool": connect}
 
@@ -255,12 +247,12 @@ class GoogleCrystal(CrystalBase):
         except errors.APIError as error:
             raise self._refused(error) from None
         except httpx2.ConnectTimeout:
-            raise provider_errors.timeout_error(who, self._endpoint.connect_s) from None
+            raise provider_errors.timeout_error(who, self.endpoint.connect_s) from None
         except httpx2.TimeoutException:
-            raise provider_errors.timeout_error(who, self._endpoint.silence_s) from None
+            raise provider_errors.timeout_error(who, self.endpoint.silence_s) from None
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
             raise provider_errors.connection_error(
-                who, error, sent=reading.begun, address=self._endpoint.address()
+                who, error, sent=reading.begun, address=self.endpoint.address()
             ) from None
         except Exception as error:  # noqa: BLE001
             # The SDK parses while it reads. For other content than Gemini's JSON, it may raise any error of its parser.
@@ -303,8 +295,8 @@ class GoogleCrystal(CrystalBase):
             message,
             headers=headers,
             code=code,
-            refusal_hint=self._endpoint.refusal_hint,
-            name_hint=self._endpoint.name_hint,
+            refusal_hint=self.endpoint.refusal_hint,
+            name_hint=self.endpoint.name_hint,
         )
 
 

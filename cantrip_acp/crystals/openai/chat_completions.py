@@ -13,8 +13,8 @@ import msgspec
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog import unsupported_params
 from cantrip_acp.crystals.catalog.types import priced
-from cantrip_acp.crystals.contract import CUTS, CrystalBase, Emit, Query, Response
-from cantrip_acp.crystals.endpoint import Endpoint, check_window
+from cantrip_acp.crystals.contract import CUTS, Emit, Query, Response
+from cantrip_acp.crystals.endpoint import Endpoint, EndpointCrystal, check_window
 from cantrip_acp.crystals.openai.chat_messages import OPENAI, render, render_tools
 from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import OpenAISdk, is_own
@@ -66,7 +66,7 @@ class _Answer:
                 await self.emit(shown)
 
 
-class ChatCrystal(CrystalBase):
+class ChatCrystal(EndpointCrystal):
     """A model that is served through Chat Completions. Subclasses override the methods for their servers.
 
     If the model accepts no tool definitions, it writes tool calls as text. The option ``tools`` decides this: ``native``,
@@ -82,16 +82,8 @@ class ChatCrystal(CrystalBase):
     """Whether the text may contain thinking in tags."""
 
     def __init__(self, endpoint: Endpoint, base_url: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(endpoint)
         self.name = endpoint.provider
-        self.model = endpoint.model
-        self.context_window = endpoint.info.context_window
-        self.max_input = endpoint.info.max_input
-        self.takes_images = endpoint.info.images
-        self.takes_audio = endpoint.info.audio
-        self.takes_documents = endpoint.info.documents
-        self.remarks = endpoint.remarks
-        self.priced = endpoint.info.price is not None
-        self.endpoint = endpoint
         self.sdk = OpenAISdk(endpoint, base_url, headers)
         self._dropped: set[str] = set()
         self._effort = unsupported_params.EffortFallback(self.sdk.who)

@@ -19,8 +19,8 @@ import msgspec
 from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.catalog import unsupported_params
 from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, priced
-from cantrip_acp.crystals.contract import CrystalBase, Delta, Emit, Query, Response, tool_mode
-from cantrip_acp.crystals.endpoint import Endpoint, check_window
+from cantrip_acp.crystals.contract import Delta, Emit, Query, Response, tool_mode
+from cantrip_acp.crystals.endpoint import Endpoint, EndpointCrystal, check_window
 from cantrip_acp.crystals.logprobs import TokenCollector
 from cantrip_acp.crystals.mended_answers import NO_NAME
 from cantrip_acp.crystals.openai.chat_completions import ChatCrystal, cache_key, require_content
@@ -49,7 +49,7 @@ _FOREIGN_REASONING = re.compile(r"encrypted[ _]content", re.IGNORECASE)
 """Matches the error for reasoning that this key cannot decrypt, for example of another organization."""
 
 
-class OpenAICrystal(CrystalBase):
+class OpenAICrystal(EndpointCrystal):
     """An OpenAI model, through one of the two APIs.
 
     The option ``api`` chooses the API. Without it, the Responses API is used at OpenAI's own address, and elsewhere for
@@ -66,16 +66,8 @@ class OpenAICrystal(CrystalBase):
         self._needs_responses = _NEEDS_RESPONSES.search(endpoint.model) is not None
         by_text = endpoint.options.get("tools") == "text"
         self.api: str = api or ("responses" if (is_own(where) or self._needs_responses) and not by_text else "chat")
-        self.endpoint = endpoint
+        super().__init__(endpoint)
         self.name = endpoint.provider
-        self.model = endpoint.model
-        self.context_window = endpoint.info.context_window
-        self.max_input = endpoint.info.max_input
-        self.takes_images = endpoint.info.images
-        self.takes_audio = endpoint.info.audio
-        self.takes_documents = endpoint.info.documents
-        self.remarks = endpoint.remarks
-        self.priced = endpoint.info.price is not None
         self._chat = ChatCrystal(endpoint, where)
         self.text_calls = self.api == "chat" and self._chat.text_calls
         self._responses = ResponsesCrystal(endpoint, where)
@@ -114,7 +106,7 @@ def _names_the_other_api(error: CrystalError, *, by_chat: bool) -> bool:
     return error.status in (404, 405, 501) and "model" not in str(error).partition("): ")[2].lower()
 
 
-class ResponsesCrystal(CrystalBase):
+class ResponsesCrystal(EndpointCrystal):
     """A model that is served through the Responses API. ``store`` is off, so the server keeps no state (CRYSTAL-1)."""
 
     def __init__(self, endpoint: Endpoint, base_url: str) -> None:

@@ -21,7 +21,6 @@ from cantrip_acp.types.errors import GateError, GitError
 
 LARGEST = 50 * 1024 * 1024
 MOST_FILES = 5_000
-_SCOPED = 1_000
 
 
 class GitWorkspace:

@@ -220,10 +220,6 @@ class Collector:
         return self._committed + len(_collapsed(self._line))
 
     @property
-    def overflowed(self) -> bool:
-        return self.total > self.limit
-
-    @property
     def waiting(self) -> int:
         """The number of bytes that `read` would return now."""
         return len(self._live) + (len(self._later) if self._later and self._due(self._later_at) else 0)

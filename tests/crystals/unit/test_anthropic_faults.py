@@ -150,5 +150,5 @@ async def test_an_address_that_is_none(url: str) -> None:
 
 def test_the_key_is_in_no_repr() -> None:
     c = crystal("http://127.0.0.1:9", headers={"x-gate": Secret("planted-header-secret")})
-    assert KEY not in repr(c) + repr(vars(c)) + repr(c._endpoint)
+    assert KEY not in repr(c) + repr(vars(c)) + repr(c.endpoint)
     assert "planted-header" not in repr(vars(c))

@@ -48,7 +48,6 @@ from cantrip_acp.types.records import now
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection
-    from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.gates.contract import GateSource
     from cantrip_acp.telemetry import tracing
@@ -354,21 +353,14 @@ class Agent:
 
     async def _continuation_point(self, source: Session, turn_id: str | None) -> Point:
         """The point from which a fork continues without a new message. Raises `RpcError` if there is no such point."""
+        from cantrip_acp.core.history.continuation import point_of_entity
+
         try:
             async with source.loom_read:
-                return await anyio.to_thread.run_sync(self._point_of, source.entity, turn_id or "")
+                return await anyio.to_thread.run_sync(point_of_entity, source.entity, turn_id or "")
         except (IntentRequired, TurnNotFound) as problem:
             why = str(problem) if turn_id else "this session has no prompt yet, so there is nothing to continue"
             raise invalid_params(why, "_meta.cantrip.resume") from None
-
-    @staticmethod
-    def _point_of(entity: Entity, turn_id: str) -> Point:
-        from cantrip_acp.core.history.continuation import find_point
-        from cantrip_acp.loom.query.history import first_cast
-
-        if turn_id not in entity.loom:
-            return find_point(entity.loom, turn_id)
-        return find_point(entity.loom, turn_id, first_cast(entity.loom, entity.id, entity.last_turn, turn_id))
 
     async def _create_fork(
         self,
@@ -412,39 +404,18 @@ class Agent:
                     prompt,
                     delete_if_cancelled=True,
                 )
-            await self._copy_live_state(source, opened, turn_id)
+            if opened.restored_state != "none":
+                # Without variables there is nothing to copy. Modules are loaded again with the next prompt.
+                from cantrip_acp.core.forking.fork import copy_live_state
+
+                if await copy_live_state(source.entity, opened.entity, turn_id):
+                    opened.restored_state = "snapshot"
         from cantrip_acp.core.forking.resume import STATE_NOTES
 
         self._add(session, opened, meta)
         if opened.restored_state == "lost":
             session.user_notes.append(f"Of this fork's Python, {STATE_NOTES['lost']}.")
         return session
-
-    async def _copy_live_state(self, source: Session, opened: OpenedSession, turn_id: str) -> None:
-        """Copy the variables of the running source session into the fork, if the source is exactly at the fork's turn."""
-        live, entity = source.entity, opened.entity
-        if (
-            entity.medium_session.pending_restore is None
-            or live.medium_session.pending_restore is not None
-            or live.busy
-            or live.last_turn != turn_id
-        ):
-            return
-        if not live.medium_session.is_open or opened.restored_state == "none":
-            # Without variables there is nothing to copy. Modules are loaded again with the next prompt.
-            return
-        # Imported here because only forks need these modules.
-        from cantrip_acp.core.forking.fork import restore
-        from cantrip_acp.loom.query.history import casts_of
-
-        restore_later, entity.medium_session.pending_restore = entity.medium_session.pending_restore, None
-        parts = await anyio.to_thread.run_sync(casts_of, entity.loom, turn_id)
-        try:
-            await restore(entity, turn_id, parts, "snapshot", live)
-            opened.restored_state = "snapshot"
-        except CantripError:
-            await entity.medium_session.discard()
-            entity.medium_session.pending_restore = restore_later
 
     # --- sessions on disk --------------------------------------------------------------------------------------------
 

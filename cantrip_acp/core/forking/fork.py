@@ -31,7 +31,15 @@ from cantrip_acp.mediums.code.snapshot import Snapshot
 from cantrip_acp.mediums.contract import SessionBase
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.defaults import complete
-from cantrip_acp.types.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
+from cantrip_acp.types.errors import (
+    CantripError,
+    DefinitionError,
+    EntityBusy,
+    GitError,
+    LoomError,
+    SandboxError,
+    SandboxMissing,
+)
 from cantrip_acp.types.messages import ToolCall
 from cantrip_acp.types.records import ForkRecord, GateRecord, Output, Turn, new_id, now
 
@@ -152,6 +160,25 @@ def _notes_on_files(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
         if writers.intersection(turn.gate_calls) or (programs and turn.observation.output is not None):
             return ["files: as they are now, not as they were at that turn"]
     return []
+
+
+async def copy_live_state(live: Entity, fork: Entity, turn_id: str) -> bool:
+    """Copy the variables of a running entity into a fork of it that waits to restore them, if it is exactly at the fork's turn.
+    Returns whether they were copied; else the fork restores them with its next cast."""
+    waiting = fork.medium_session.pending_restore
+    if waiting is None or live.medium_session.pending_restore is not None or not live.medium_session.is_open:
+        return False
+    if live.busy or live.last_turn != turn_id:
+        return False
+    fork.medium_session.pending_restore = None
+    parts = await anyio.to_thread.run_sync(casts_of, fork.loom, turn_id)
+    try:
+        await restore(fork, turn_id, parts, "snapshot", live)
+    except CantripError:
+        await fork.medium_session.discard()
+        fork.medium_session.pending_restore = waiting
+        return False
+    return True
 
 
 async def restore(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct
 
 from cantrip_acp.core.context import Context
+from cantrip_acp.loom.query.history import first_cast
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.types.context_block import block_of
 from cantrip_acp.types.errors import IntentRequired, LoomError, TurnNotFound
@@ -44,6 +45,13 @@ class Point(Struct, frozen=True):
     spent: int = 0
     used: Usage = NO_USAGE
     taken: bool = False
+
+
+def point_of_entity(entity: EntityState, turn_id: str) -> Point:
+    """Like `find_point`. Of a ``call`` turn it is the cast in the history of this entity that starts there."""
+    loom = entity.loom
+    cast = first_cast(loom, entity.id, entity.last_turn, turn_id) if turn_id in loom else None
+    return find_point(loom, turn_id, cast)
 
 
 def find_point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:

@@ -58,19 +58,12 @@ def body_of(
         body["tools"] = [{"functionDeclarations": declared}]
         mode = _MODES["auto" if query.tool_choice == "required" and not forced else query.tool_choice]
         body["toolConfig"] = {"functionCallingConfig": {"mode": mode}}
-    generation: dict[str, Any] = {}
     call = query.params
+    generation: dict[str, Any] = {}
     if info.sampling:
-        if call.temperature is not None:
-            generation["temperature"] = call.temperature
-        if call.top_p is not None:
-            generation["topP"] = call.top_p
-        if call.top_k is not None:
-            generation["topK"] = call.top_k
-    if call.seed is not None:
-        generation["seed"] = call.seed
-    if call.max_tokens is not None:
-        generation["maxOutputTokens"] = call.max_tokens
+        generation |= {"temperature": call.temperature, "topP": call.top_p, "topK": call.top_k}
+    generation |= {"seed": call.seed, "maxOutputTokens": call.max_tokens}
+    generation = {name: value for name, value in generation.items() if value is not None}
     if call.stop:
         generation["stopSequences"] = list(call.stop)
     thought = thinking(model, info, options)

@@ -159,22 +159,14 @@ class ChatCrystal(EndpointCrystal):
             body["tools"] = render_tools(query.tools, self._schemas)
             if query.tool_choice == "none" or (query.tool_choice == "required" and self._choice.taken):
                 body["tool_choice"] = query.tool_choice
+        given: dict[str, Any] = {}
         if endpoint.info.sampling:
-            if params.temperature is not None:
-                body["temperature"] = params.temperature
-            if params.top_p is not None:
-                body["top_p"] = params.top_p
+            given |= {"temperature": params.temperature, "top_p": params.top_p}
             if self.more_sampling:
-                if params.top_k is not None:
-                    body["top_k"] = params.top_k
-                if params.min_p is not None:
-                    body["min_p"] = params.min_p
-        if endpoint.options.get("verbosity"):
-            body["verbosity"] = endpoint.options["verbosity"]
-        if params.seed is not None:
-            body["seed"] = params.seed
-        if params.max_tokens is not None:
-            body[self.limit_key] = params.max_tokens
+                given |= {"top_k": params.top_k, "min_p": params.min_p}
+        given |= {"verbosity": endpoint.options.get("verbosity") or None}
+        given |= {"seed": params.seed, self.limit_key: params.max_tokens}
+        body |= {name: value for name, value in given.items() if value is not None}
         if stop:
             body["stop"] = stop
         if endpoint.options.get("logprobs"):

@@ -137,8 +137,8 @@ class SuggestingGroup(click.Group):
 
 
 OTHER_NAMES = {
-    **dict.fromkeys(("run", "exec", "ask", "do", "fix", "edit", "code", "prompt"), "cast"),
-    **dict.fromkeys(("chat", "shell", "resume", "continue"), "repl"),
+    **dict.fromkeys(("run", "exec", "ask", "do", "fix"), "cast"),
+    **dict.fromkeys(("chat", "shell"), "repl"),
     "model": "models",
 }
 """What commands of this kind are called in other programs, and our names."""

@@ -135,6 +135,9 @@ class InterceptorBase:
     innermost: bool = False
     """Whether it answers only calls that all others let through."""
 
+    def without_checkpoints(self, why: str) -> None:
+        """Told once that no files are kept, so that nothing can be undone."""
+
 
 @runtime_checkable
 class ProgramInterceptor(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.initialize import initialize_result
@@ -25,10 +25,14 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.agent import Agent
 
 
-class Resume(acp.LoadSession, kw_only=True):
-    """Parameters of ``session/resume``: with ``replay_from`` ``{type: start}`` the history is sent before the reply."""
+class ReplayFrom(acp.Incoming, kw_only=True):
+    type: Literal["start"]
 
-    replay_from: Any = None
+
+class Resume(acp.LoadSession, kw_only=True):
+    """Parameters of ``session/resume``: with ``replay_from`` the history is sent before the reply."""
+
+    replay_from: ReplayFrom | None = None
 
 
 class AgentV2:
@@ -66,10 +70,7 @@ class AgentV2:
         return _reply(await self._agent.fork(params, request))
 
     async def _resume(self, params: Resume, request: Request) -> dict[str, Any]:
-        start = params.replay_from
-        if start is not None and not (isinstance(start, dict) and start.get("type") == "start"):
-            raise invalid_params('must be {"type": "start"}', "replayFrom")
-        work = self._agent.load if start is not None else self._agent.resume
+        work = self._agent.resume if params.replay_from is None else self._agent.load
         found = await work(params, request)
         self._client.idle(params.session_id)
         return _reply(found)

@@ -19,8 +19,10 @@ import msgspec
 from msgspec import UNSET
 
 from cantrip_acp.files import paths
+from cantrip_acp.gates.contract import InterceptorBase
 from cantrip_acp.gates.registry import BUILT_IN, CHILD_FUNCTIONS
 from cantrip_acp.loom.stores.address import is_address
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import CantripError, CheckpointError, GitError
 from cantrip_acp.types.records import FilesRecord, ForkRecord, new_id, now
 
@@ -201,9 +203,7 @@ class Checkpoints:
         if entity.last_turn:
             entity.loom.append(FilesRecord(new_id("w"), entity.last_turn, entity.id, error=why, timestamp=now()))
         for interceptor in entity.cantrip.interceptors:
-            tell = getattr(interceptor, "without_checkpoints", None)
-            if tell is not None:
-                tell(why)
+            complete(interceptor, InterceptorBase).without_checkpoints(why)
 
     def _close(self) -> None:
         watcher, self._watcher = self._watcher, None

@@ -157,6 +157,12 @@ async def release(crystal: Crystal, user: object) -> None:
 _ready: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
+def _preparation(crystal: Crystal) -> Callable[[], None] | None:
+    """The crystal's own ``prepare``. None if it has none: its queries wait for no thread, and so begin in their order."""
+    prepare = complete(crystal, CrystalBase).prepare
+    return None if getattr(prepare, "__func__", None) is CrystalBase.prepare else prepare
+
+
 async def prepare(crystal: Crystal) -> None:
     """Run the crystal's ``prepare`` in a thread, because an import would block the event loop, and wait for it.
 
@@ -167,8 +173,10 @@ async def prepare(crystal: Crystal) -> None:
             return
     except TypeError:
         return  # It cannot be hashed, so we cannot remember that it is ready.
+    if (own := _preparation(crystal)) is None:
+        return
     try:
-        await anyio.to_thread.run_sync(complete(crystal, CrystalBase).prepare, abandon_on_cancel=True)
+        await anyio.to_thread.run_sync(own, abandon_on_cancel=True)
     except Exception as error:  # noqa: BLE001
         log.debug("%s could not be prepared: %s: %s", crystal.name, type(error).__name__, error)
     _ready.add(crystal)
@@ -180,9 +188,12 @@ def prepare_in_background(crystal: Crystal) -> None:
     The thread is a daemon, so the process can exit without waiting for an import.
     """
 
+    if (own := _preparation(crystal)) is None:
+        return
+
     def run() -> None:
         try:
-            complete(crystal, CrystalBase).prepare()
+            own()
         except Exception as error:  # noqa: BLE001 - the first query meets the same error, and reports it
             log.info("%s could not be prepared: %s: %s", crystal.name, type(error).__name__, error)
 

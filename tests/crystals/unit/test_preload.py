@@ -75,3 +75,28 @@ async def test_what_fails_is_for_the_query_to_say() -> None:
     while len(crystal.prepared) < 2:
         assert time.monotonic() < deadline
         await anyio.sleep(0.01)
+
+
+class Ready:
+    """A crystal with nothing to prepare."""
+
+    name = model = "ready"
+    context_window = None
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def query(self, query: Query, emit: Emit) -> Response:
+        self.asked.append(query.messages[-1].content)
+        return Response("words")
+
+
+async def test_queries_that_wait_for_nothing_begin_in_their_order() -> None:
+    """A thread for each would mix them (COMP-3: the answers of a batch's children are given in their order)."""
+    names = [f"task {n}" for n in range(40)]
+    crystal = Ready()
+    async with anyio.create_task_group() as tasks:
+        for name in names:
+            made = Cantrip(crystal, circle=Circle(gates=["done"], wards=[{"max_turns": 2}]))
+            tasks.start_soon(made.cast, name)
+    assert crystal.asked == names

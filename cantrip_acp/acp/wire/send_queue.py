@@ -34,7 +34,7 @@ class SendQueue:
         self._filled = anyio.Event()
         self._drained = anyio.Event()
         self._closing = False
-        self._encoder = msgspec.json.Encoder(enc_hook=repr)
+        self._encoder = msgspec.json.Encoder(enc_hook=_plain)
         self.written = anyio.Event()
         """Set when the last byte was written, or when the other side no longer reads."""
         self.broken = False
@@ -59,7 +59,9 @@ class SendQueue:
             # Text of a model may hold lone surrogates, and data may hold integers beyond 64 bits.
             del buffer[start:]
             message = shared().masked(message) if masked else message
-            buffer += json.dumps(_json_compatible(msgspec.to_builtins(message, enc_hook=repr, str_keys=True))).encode()
+            buffer += json.dumps(
+                _json_compatible(msgspec.to_builtins(message, enc_hook=_plain, str_keys=True))
+            ).encode()
         buffer += b"\n"
         if not start:
             self._filled.set()
@@ -105,6 +107,11 @@ class SendQueue:
     def _wake_senders(self) -> None:
         drained, self._drained = self._drained, anyio.Event()
         drained.set()
+
+
+def _plain(value: Any) -> Any:
+    """The id of a reply, which is kept as bytes, as data; for anything else its text."""
+    return json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else repr(value)
 
 
 def _json_compatible(data: Any) -> Any:

@@ -441,7 +441,7 @@ def test_the_fork_command_restores_files_and_asks_about_conflicts(changed: tuple
     agent, session = changed
     after = (folder / "a.txt").read_text()
     told = says(agent, session, "/fork 3")
-    assert "1 files were changed after that turn. `/restore" in told
+    assert "1 file was changed after that turn. `/restore" in told
     assert (folder / "a.txt").read_text() == after, "without --restore it only says so"
     told = says(agent, session, "/fork 3 --restore")
     assert "Forked from turn" in told

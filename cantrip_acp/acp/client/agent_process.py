@@ -49,18 +49,13 @@ class AgentProcess:
         self.stdin: anyio.abc.ByteSendStream = process.stdin
         self.stdout: anyio.abc.ByteReceiveStream = process.stdout
 
-    @property
-    def returncode(self) -> int | None:
-        """The exit status, or the negative number of the signal that killed it. None while it runs."""
-        return self._process.returncode
-
     def stderr_tail(self) -> list[str]:
         """The last lines of the agent's stderr (untrusted text)."""
         return list(self._tail)
 
     def describe_end(self) -> str:
         """Say how the agent ended: `exited with status 3`, `was killed by SIGKILL`, or `is still running`."""
-        code = self.returncode
+        code = self._process.returncode
         if code is None:
             return "is still running"
         if code >= 0:
@@ -77,7 +72,7 @@ class AgentProcess:
             # A grandchild may hold stderr open forever, so do not wait long for the rest.
             with anyio.move_on_after(0.3):
                 await self._stderr_read.wait()
-        return self.returncode is not None
+        return self._process.returncode is not None
 
     async def _read_stderr(self) -> None:
         assert self._process.stderr is not None
@@ -115,7 +110,7 @@ class AgentProcess:
             # Kill all processes that are left in the agent's group, even after an orderly end.
             self._signal(signal.SIGKILL)
             # Do not use `wait` here, which may also wait for the pipes. A process that left the group may keep them open.
-            while self.returncode is None:  # noqa: ASYNC110 - nothing tells of it
+            while self._process.returncode is None:  # noqa: ASYNC110 - nothing tells of it
                 await anyio.sleep(0.01)
             for stream in (self.stdout, self._process.stderr):
                 if stream is not None:

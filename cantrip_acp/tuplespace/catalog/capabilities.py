@@ -133,7 +133,7 @@ class Catalog:
         """The capabilities of a lane, of a kind, of both, or all of them; sorted by name."""
         return tuple(each for each in self if lane in (None, each.lane) and kind in (None, each.kind))
 
-    @property
+    @cached_property
     def catalog_id(self) -> str:
         """``sha256:…``: the same for catalogs with the same content, and only for them."""
         return self._tree.root_hash

@@ -275,6 +275,8 @@ class BaseLoom:
         """Always raises `LoomAppendOnly`: a turn cannot be deleted (LOOM-3)."""
         raise LoomAppendOnly(f"loom is append-only: turn {turn_id!r} cannot be deleted or changed")
 
+    __delitem__ = delete_turn
+
     def lock_cast(self, cast_id: str) -> bool:
         """Mark a cast as running in this process, until `release_cast` or until the process dies. Returns False if
         this process or another one runs it already."""

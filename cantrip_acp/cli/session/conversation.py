@@ -119,7 +119,7 @@ class Conversation:
         given = self._given() if self._prompts else self._typed()
         for text in queue.before(given) if queue is not None else given:
             words = text.strip() if self._commands is not None else text
-            if self._commands is not None and not words:
+            if not self._prompts and not words.strip():
                 continue
             if self._line is not None or not self.person:
                 self._output.show_prompt(words)
@@ -186,6 +186,8 @@ class Conversation:
                 with self._client.keyboard():
                     text = self._read_line(earlier)
             except KeyboardInterrupt:
+                if not self.person:
+                    raise Quit(INTERRUPTED) from None
                 print()
                 if pressed:
                     raise Quit(INTERRUPTED) from None

@@ -18,7 +18,7 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,9 +34,6 @@ from cantrip_acp.substrate.types import install, of_type
 from cantrip_acp.text.logs import logger
 from cantrip_acp.types.context_block import KNOWLEDGE, CastInfo, ContextBlock
 from cantrip_acp.types.records import NOTE, STEERING, CantripRecord, CastRecord, ContextRecord, Turn, UtteranceRecord
-
-if TYPE_CHECKING:
-    from cantrip_acp.substrate.view import SessionView
 
 _LOG = logger(__name__)
 _BATCH = 200
@@ -70,11 +67,17 @@ class Observation(Struct, frozen=True):
         return cls(record, loom.location or "", workspace, made, above.entity_id if above is not None else None)
 
 
+class _Reader(Protocol):
+    """What reads the substrate for the same sessions (`view.SessionView`). ``missing``: why it could not be opened, or nothing."""
+
+    missing: str
+
+
 class SessionRecorder:
     """Records the casts of one workspace. One object serves all entities of a cantrip."""
 
     def __init__(
-        self, address: Path | str, workspace: Path | None, view: SessionView | None = None, *, batches: bool = False
+        self, address: Path | str, workspace: Path | None, view: _Reader | None = None, *, batches: bool = False
     ) -> None:
         """``view``: what the same sessions read. If it could not open the substrate, nothing can be recorded either.
         ``batches``: casts of batches are recorded, too.
@@ -105,6 +108,14 @@ class SessionRecorder:
 def flush(address: Path | str) -> bool:
     """Wait until all sessions of this process are committed to a substrate. False if that took longer than ten seconds."""
     return _writer_of(address).flush()
+
+
+def wait_for_ended(address: Path | str) -> None:
+    """Wait until the casts of this process that have ended are committed to a substrate, ten seconds at most."""
+    with _starting:
+        writer = _writers.get(str(address))
+    if writer is not None:
+        writer.wait_for_ended()
 
 
 _writers: dict[str, _Writer] = {}
@@ -152,6 +163,11 @@ class _Writer:
             until = self._wanted = self._taken
             self._progress.notify_all()
             return self._progress.wait_for(lambda: self._done >= until, _PATIENCE_S)
+
+    def wait_for_ended(self) -> None:
+        with self._progress:
+            until = self._wanted
+            self._progress.wait_for(lambda: self._done >= until, _PATIENCE_S)
 
     @property
     def _due(self) -> bool:

@@ -230,6 +230,11 @@ class SessionView:
         )
 
     def _earlier(self, entity_id: str) -> list[str]:
+        if self._address is not None:
+            from cantrip_acp.substrate.recorder import wait_for_ended
+
+            # The one that ended a moment ago is the first that is asked for.
+            wait_for_ended(self._address)
         self._sync(nested=True)
         return earlier_sessions(self.substrate, self.project, self._sessions, without=entity_id)
 

@@ -113,7 +113,11 @@ def look_at(store: Store, path: str) -> Entry | None:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        return None if stat.S_ISDIR(status.st_mode) else entry_of(name, folder, path, status, store.add)
+        return (
+            None
+            if stat.S_ISDIR(status.st_mode)
+            else entry_of(name, folder, path, os.path.join(store.workspace, path), status, store.add)
+        )
     finally:
         os.close(folder)
 

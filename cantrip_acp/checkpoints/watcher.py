@@ -26,6 +26,7 @@ from contextlib import suppress
 import msgspec
 
 from cantrip_acp.checkpoints.store import IGNORED, LARGEST, MOST_BYTES, MOST_FILES, Change, Entry, Store, content_hash
+from cantrip_acp.files import guarded
 from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.ignore_files import Level, Rules, level_of_folder
@@ -486,12 +487,16 @@ class Watcher:
     # --- contents
 
     def _entry(self, fd: int, name: str, path: str, status: os.stat_result) -> Entry:
-        if self._unread is not None and not stat.S_ISLNK(status.st_mode) and not _why_not_kept(path, status):
+        if (
+            self._unread is not None
+            and not stat.S_ISLNK(status.st_mode)
+            and not _why_not_kept(path, status, self._absolute(path))
+        ):
             cached = self._cache.get(path)
             if cached is not None and cached[0] == _signature(status) and cached[1] in self._have:
                 return Entry(status.st_mode, cached[1], status.st_size)
             return Entry(status.st_mode, b"", status.st_size, "", _version(status))
-        return entry_of(name, fd, path, status, self._keep)
+        return entry_of(name, fd, path, self._absolute(path), status, self._keep)
 
     def _keep(self, data: bytes) -> bytes:
         found = content_hash(data)
@@ -523,7 +528,9 @@ def open_folder(root: str, below: str) -> int | None:
         raise
 
 
-def entry_of(name: str, fd: int, path: str, status: os.stat_result, keep: Callable[[bytes], bytes]) -> Entry:
+def entry_of(
+    name: str, fd: int, path: str, absolute: str, status: os.stat_result, keep: Callable[[bytes], bytes]
+) -> Entry:
     """The state of a file or link in an open folder. ``keep`` stores a content and returns its hash."""
     mode = status.st_mode
     if stat.S_ISLNK(mode):
@@ -533,7 +540,7 @@ def entry_of(name: str, fd: int, path: str, status: os.stat_result, keep: Callab
             # Another thing has taken its place.
             return Entry(mode, b"", 0, _NOT_READABLE, _version(status))
         return Entry(mode, keep(target), len(target))
-    if why := _why_not_kept(path, status):
+    if why := _why_not_kept(path, status, absolute):
         return Entry(mode, b"", status.st_size if stat.S_ISREG(mode) else 0, why, _version(status))
     found = read_file(name, fd)
     if found is None:
@@ -541,11 +548,14 @@ def entry_of(name: str, fd: int, path: str, status: os.stat_result, keep: Callab
     return Entry(mode, keep(found[0]), len(found[0]))
 
 
-def _why_not_kept(path: str, status: os.stat_result) -> str:
+def _why_not_kept(path: str, status: os.stat_result, absolute: str) -> str:
     """Why the content of a thing that is no link is not stored; empty if it is."""
     parts = path.split("/")
     if not stat.S_ISREG(status.st_mode):
         return "a special file, such as a socket or a device"
+    if guarded.is_held(absolute):
+        # To close what was read would take the locks of SQLite from this process, and with them the database.
+        return "a loom or database that is open here"
     if why_hidden(parts, status.st_mode) is not None or is_git_config(parts):
         return "hidden from entities, because it may hold keys"
     return f"larger than {LARGEST // 1024 // 1024} MB" if status.st_size > LARGEST else ""

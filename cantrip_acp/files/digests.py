@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from cantrip_acp.files import guarded
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.ignore_files import IGNORE_FILES, Level, level_of_folder
 from cantrip_acp.files.paths import private
@@ -66,7 +67,8 @@ class FileDigests:
             seen: dict[str, tuple[_Mark, bytes]] = {}
             try:
                 for name, place in self._walk(path):
-                    if not keep(name):
+                    # To close a database that is open here would take its locks from this process.
+                    if not keep(name) or guarded.is_held(place):
                         continue
                     status = None
                     try:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
+from cantrip_acp.files import guarded
 from cantrip_acp.types.errors import SandboxError
 
 LARGEST_COPY = 2 << 30
@@ -116,10 +117,12 @@ def _size(root: str) -> int:
 
 
 def _no_files(folder: str, names: list[str]) -> list[str]:
-    """The names that are not copied, because they are not a file, a folder or a link."""
+    """The names that are not copied, because they are not a file, a folder or a link, or are open here as a loom or database."""
     left = []
     for name in names:
         mode = os.lstat(os.path.join(folder, name)).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+        known = stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
+        # To close a database that is open here would take its locks from this process.
+        if not known or guarded.is_held(os.path.join(folder, name)):
             left.append(name)
     return left

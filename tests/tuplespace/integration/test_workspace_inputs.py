@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.files import digests
 from cantrip_acp.recipes import load
 from cantrip_acp.tuplespace import workspace_inputs
 from cantrip_acp.tuplespace.errors import TupleError
@@ -120,30 +119,6 @@ def test_folders_deep_inside_each_other_are_no_obstacle(folder: Path) -> None:
         subprocess.run(["rm", "-rf", folder / "a"], check=True)
 
 
-def test_a_folder_that_goes_while_it_is_read_is_no_obstacle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = inputs(folder).digest()
-    (folder / "b").mkdir()
-    real = digests._enter
-
-    def gone(level: object, name: str, place: str) -> object:
-        os.rmdir(place)
-        return real(level, name, place)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(digests, "_enter", gone)
-    assert inputs(folder).digest() == before
-    (folder / "b").mkdir()
-    marks = digests._marks
-
-    def gone_before(place: str) -> object:
-        found = marks(place)
-        if place.endswith("/b"):
-            os.rmdir(place)
-        return found
-
-    monkeypatch.setattr(digests, "_marks", gone_before)
-    assert inputs(folder).digest() == before
-
-
 def test_files_that_cannot_be_counted_do_not_count_and_the_user_is_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,31 +128,6 @@ def test_files_that_cannot_be_counted_do_not_count_and_the_user_is_told(
     assert "more than 0. So a change of them makes no new work; name those that count with `inputs`" in told[0]
     with pytest.raises(TupleError, match=r"inputs: the files of .* cannot be read, or there are more than 0"):
         inputs(folder, RECIPE + "inputs: ['*.py']\n").digest()
-
-
-def test_a_later_process_reads_only_what_has_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.utime(folder / "a.py", (1, 1))
-    read: list[str] = []
-    real = digests._hash
-
-    def noted(place: str, size: int) -> bytes:
-        read.append(Path(place).name)
-        return real(place, size)
-
-    monkeypatch.setattr(digests, "_RACY_NS", 0)
-    monkeypatch.setattr(digests, "_hash", noted)
-    first = inputs(folder).digest()
-    assert inputs(folder).digest() == first
-    assert read == ["a.py"]
-    (folder / "a.py").write_text("2")
-    assert inputs(folder).digest() != first
-    assert read == ["a.py", "a.py"]
-    # What is kept and cannot be used is as nothing.
-    (kept,) = (folder.parent / "state" / "file-digests").iterdir()
-    assert kept.stat().st_mode & 0o077 == 0
-    kept.write_bytes(b"torn")
-    (folder / "a.py").write_text("1")
-    assert inputs(folder).digest() == first
 
 
 def test_declared_inputs_behind_links_are_named_themselves(folder: Path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "client", "client_services", "initialize", "login", "permissions", "protocol", "render", "serve", "server",
     "sessions", "start", "wire",
-]  # fmt: skip  # fmt: skip
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

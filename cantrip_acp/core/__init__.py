@@ -7,4 +7,4 @@ Start with `casting/loop.py` (one cast, turn by turn) and `entity.py` (the state
 __all__ = [
     "cantrip", "casting", "context", "definition", "delegation", "entity", "event_hub", "exports", "folding", "forking",
     "history", "lifecycle", "scoring", "state", "streams",
-]  # fmt: skip  # fmt: skip
+]  # fmt: skip

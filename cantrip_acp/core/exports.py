@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from cantrip_acp.gates.registry import load_entry
+from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -74,6 +75,13 @@ class FormatBase:
 
     archive: bool = False
     """Whether the output is a ZIP file: a row is an entry, ``{path, data, sample}``, and counts if it is a sample."""
+    ending: str = "jsonl"
+    """The ending of the name of a file in this format, without the dot."""
+
+
+def file_name(stem: str, format_: Format) -> str:
+    """The name of a new file in this format: ``stem.format.ending``."""
+    return f"{stem}.{format_.name}.{complete(format_, FormatBase).ending}"
 
 
 class Format(Protocol):

@@ -7,4 +7,4 @@ Only a provider's own module may import its SDK, and only when the first query i
 __all__ = [
     "anthropic", "catalog", "contract", "embedded", "endpoint", "google", "health_check", "http_clients", "human",
     "keys", "local", "logprobs", "openai", "refused_media", "retry", "scripted", "text_tools",
-]  # fmt: skip  # fmt: skip
+]  # fmt: skip

@@ -7,4 +7,4 @@ Start with `loom.py` (read and append), then `records/turn.py` (the fields of ea
 __all__ = [
     "base", "find_loom", "loom", "output_file", "query", "records", "recovery", "rewards", "snapshots", "stores",
     "view",
-]  # fmt: skip  # fmt: skip
+]  # fmt: skip

@@ -22,7 +22,7 @@ DEFAULT = "familiar"
 __all__ = [
     "DEFAULT", "Recipe", "build", "cache", "convert", "inspect", "load", "load_for_session", "models", "parse",
     "recipe", "trust",
-]  # fmt: skip  # fmt: skip
+]  # fmt: skip
 
 
 def load(

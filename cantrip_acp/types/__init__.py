@@ -7,4 +7,4 @@ keeps) and `events.py` (what happens while a cast runs).
 __all__ = [
     "call", "checked_values", "context_block", "errors", "events", "file_changes", "messages", "records", "styled",
     "usage",
-]  # fmt: skip  # fmt: skip
+]  # fmt: skip

@@ -278,7 +278,7 @@ async def _export(session: OpenSession, rest: str, forker: MakeFork) -> str:
     from cantrip_acp.loom.output_file import output_file
     from cantrip_acp.loom.stores.address import is_address
 
-    target = session.opened.exports / f"{session.id}.{chosen.name}.jsonl"
+    target = session.opened.exports / exports.file_name(session.id, chosen)
     # A database also holds the threads of other sessions. A session's own file holds its forks and children.
     places, own = loom.places, session.entity.id
     threads = tuple(i for i in loom.leaves() if places[i].entity_id == own) if is_address(loom.location) else ()

@@ -7,4 +7,4 @@ Start with `thread.py` (one thread and its ending), then `listing.py` (all threa
 __all__ = [
     "completed_turns", "copied_path", "diff", "history", "listing", "outline", "recorded_events", "statistics",
     "thread",
-]  # fmt: skip  # fmt: skip
+]  # fmt: skip

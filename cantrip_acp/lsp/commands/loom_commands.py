@@ -26,7 +26,7 @@ from cantrip_acp.types.errors import (
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.core.exports import Report
+    from cantrip_acp.core.exports import Format, Report
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.lsp.server.language_server import Server
     from cantrip_acp.recipes.build.python_files import Files
@@ -332,7 +332,7 @@ async def export(server: Server, given: CommandArguments, work: CommandRun) -> d
         names = tuple(await asyncio.to_thread(exports.names))
         name = await ask_choice(server, "Export in which format?", names, "format", f"one of {', '.join(names)}")
     format_ = exports.find(name)
-    target = given.file("output") if given.has("output") else _free_path(path, name)
+    target = given.file("output") if given.has("output") else _free_path(path, format_)
     turn = given.text("turn", "")
     loop = asyncio.get_running_loop()
 
@@ -376,12 +376,15 @@ async def export(server: Server, given: CommandArguments, work: CommandRun) -> d
     }
 
 
-def _free_path(loom: Path, name: str) -> Path:
+def _free_path(loom: Path, format_: Format) -> Path:
     """The path of a new file beside the loom."""
+    from cantrip_acp.core import exports
+
     stem = loom.name.removesuffix(".loom.jsonl")
     for number in range(1, 10_000):
-        count = "" if number == 1 else f"-{number}"
-        path = loom.with_name(f"{stem}.{name}{count}.jsonl")
+        path = loom.with_name(exports.file_name(stem, format_))
+        if number > 1:
+            path = path.with_stem(f"{path.stem}-{number}")
         if not path.exists():
             return path
     raise DefinitionError(

@@ -21,10 +21,11 @@ class ExportFormat(FormatBase):
     rows: Rows
     marks_truncated: bool
     archive: bool
+    ending: str
 
 
 def export_format(
-    name: str, summary: str, *, marks_truncated: bool, archive: bool = False
+    name: str, summary: str, *, marks_truncated: bool, archive: bool = False, ending: str = "jsonl"
 ) -> Callable[[Rows], ExportFormat]:
     """Make the generator function below it an export format."""
-    return lambda rows: ExportFormat(name, summary, rows, marks_truncated, archive)
+    return lambda rows: ExportFormat(name, summary, rows, marks_truncated, archive, ending)

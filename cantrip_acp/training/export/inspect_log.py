@@ -36,6 +36,7 @@ _KNOWN_STOPS = ("stop", "tool_calls", "content_filter")
     "Inspect (.eval): an archive with a sample for each thread: messages, target, score, usage",
     marks_truncated=True,
     archive=True,
+    ending="eval",
 )
 def inspect_log(source: Source) -> Iterator[dict[str, Any]]:
     """One sample per thread, and what a reader needs to find them."""

@@ -1,6 +1,7 @@
 """Slash commands: answered without a query, and without a trace in what the crystal sees."""
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,8 @@ def test_export(talked: tuple[RawClient, str]) -> None:
     answer = said(agent, session, "/export openai")
     assert answer.startswith("Wrote 1 row to `")
     assert Path(answer.partition("`")[2].partition("`")[0]).read_text().count("\n") == 1
+    archive = Path(said(agent, session, "/export inspect").partition("`")[2].partition("`")[0])
+    assert (archive.suffix, zipfile.is_zipfile(archive)) == (".eval", True)
 
 
 def test_before_anything_was_said(start: Start, folder: Path) -> None:

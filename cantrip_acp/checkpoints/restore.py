@@ -57,7 +57,7 @@ class Plan:
     """The restore that this one takes back, if it is a redo."""
 
     def overwriting(self, agreed: Mapping[str, Step]) -> Plan:
-        """This plan with those conflicts decided for the earlier state whose step (`over`) is in ``agreed``.
+        """This plan; a conflict is decided for the earlier state if its step in `over` equals the one in ``agreed``.
 
         A file that was changed after the user had agreed has another step, so it stays a conflict.
         """

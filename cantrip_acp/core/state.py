@@ -213,7 +213,7 @@ class EntityState:
 
     @property
     def require_done(self) -> bool:
-        """Whether only done ends a cast now, by the call or by the wards in force (LOOP-6)."""
+        """Whether the cantrip's call or the wards in force require ``done`` to complete a cast (LOOP-6)."""
         return self.cantrip.require_done or self.circle.wards.require_done_tool
 
     @property

@@ -35,7 +35,7 @@ class Kind(NamedTuple):
         return (self.unopened if what == "open" else self.error)(f"cannot {what} {self.name} {place}: {error}{mend}")
 
     def without_driver(self, error: ImportError, instead: str = "name a SQLite file") -> Exception:
-        """The error where the driver of PostgreSQL is not installed."""
+        """The error if the PostgreSQL driver is not installed. ``instead`` is what the user can do without it."""
         need = f"a {self.name} in PostgreSQL needs psycopg ({error}): {install_command('postgres')}"
         return self.unopened(f"{need}; or {instead}")
 

@@ -34,7 +34,7 @@ class Server:
         return self.kind.failure(what, self.location, self.url.clean(error), mend)
 
     def connect(self, *settings: str) -> Connection:
-        """Open a connection without transactions of its own, and execute its settings. Raises the error of the kind."""
+        """Open a connection in autocommit mode and execute ``settings`` on it. Raises the errors of `self.kind`."""
         try:
             given: dict[str, Any] = {
                 **_DEFAULTS,

@@ -117,7 +117,7 @@ def difference_sentence(each: Difference) -> str:
 
 
 def write_page(result: Result, folder: Path, comparisons: Sequence[Comparison], left_out: Sequence[str]) -> Path:
-    """Write the page and those of the looms. Texts that look like secrets are masked. Returns its path."""
+    """Write the report and the pages of its looms. Returns its path. Texts that look like secrets are masked."""
     target = folder / PAGE
     pages: dict[str, str] = {}
     for number, loom in enumerate(sorted({r["loom"] for r in result.records})):

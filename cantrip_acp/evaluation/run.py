@@ -183,7 +183,7 @@ class Runner:
         return [self.folder.records[key] for key in self._wanted if key in self.folder.records]
 
     def waiting(self) -> list[tuple[Task, str, int]]:
-        """What has not ended. A sample that was not judged is run again."""
+        """The samples without a result. A sample that ended with an error is one of them, so it is run again."""
         return list(self._waiting().values())
 
     def _waiting(self) -> dict[str, tuple[Task, str, int]]:

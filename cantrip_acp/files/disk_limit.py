@@ -77,7 +77,7 @@ class DiskLimit:
 
 
 class DiskMeter:
-    """Counts what one process tree writes, for the limit of the current task. It counts nothing if there is none."""
+    """Counts what one process tree writes, for the limit of the current task. Without a limit it counts nothing."""
 
     def __init__(self, folders: Iterable[str]) -> None:
         self.limit = current()

@@ -209,7 +209,7 @@ def _alternatives(glob: str) -> list[str]:
     done, pending = list[str](), [glob]
     while pending:
         if len(done) + len(pending) > _MOST_ALTERNATIVES:
-            raise ValueError(f"it expands to more than {_MOST_ALTERNATIVES} globs")
+            raise ValueError(f"its braces expand to more than {_MOST_ALTERNATIVES} globs")
         glob = pending.pop()
         opened = _find_brace(glob)
         if opened is None:

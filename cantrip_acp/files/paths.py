@@ -77,8 +77,8 @@ def private(folder: Path) -> Path:
 
 
 def make(folder: Path, mode: int = 0o777) -> Path:
-    """Create a folder with its parents, if it does not exist. The state folder and what is in it is for this user alone.
-    Returns the folder. Raises `OSError`."""
+    """Create a folder and its missing parents, and return it. In the state folder, new folders are for this user alone.
+    Raises `OSError`."""
     states = [state_dir(), *map(Path, _named)]
     for each in (*reversed(folder.absolute().parents), folder.absolute()):
         ours = any(each.is_relative_to(state) for state in states)

@@ -229,7 +229,7 @@ class SafeGitFolder:
 
     @property
     def index(self) -> str:
-        """The index of this temporary folder."""
+        """The path of the index file in this temporary folder."""
         return os.path.join(self.folder, "index")
 
     def git(

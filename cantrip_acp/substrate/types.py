@@ -84,5 +84,5 @@ def install(substrate: Substrate) -> Commit:
 
 
 def with_types(boundary: Boundary) -> Boundary:
-    """The boundary with the types inside what may be read."""
+    """A boundary that also allows reading the scope of the types (`TYPES`)."""
     return Boundary(tuple(scopes | {TYPES} for scopes in boundary.read), boundary.write, boundary.holder)

@@ -132,7 +132,7 @@ class Writer:
         }
 
     def check_new(self) -> None:
-        """Raise `Outside` if a new chunk is not inside the write boundary after this commit, or something became a type."""
+        """Raise `Outside` if this commit leaves a new chunk outside the boundary, or makes a foreign chunk a type."""
         for chunk_id in sorted(self._foreign):
             # Who writes would make a type of a scope that it only reads, and could write there from then on.
             if self._is_type(chunk_id):

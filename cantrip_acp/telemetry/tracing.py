@@ -186,7 +186,7 @@ def _exporter() -> Any:
 
 
 class Json(NamedTuple):
-    """Data that an attribute has as a text of JSON. A secret may have escapes in one, so it is masked before."""
+    """Data that an attribute holds as JSON. Secrets are masked before encoding: JSON may escape them."""
 
     value: Any
 

@@ -55,7 +55,7 @@ def ordered_by(authority: Authority, meta: Mapping[str, str] | None = None) -> s
 
 
 def refusal(yool: str, allowed: Sequence[str], work: WorkTuple, meta: Mapping[str, str] | None = None) -> str | None:
-    """Why a tuple may not have a step of this yool, by the ``authority`` of its entry in the catalog. None if it may."""
+    """Why a tuple may not have a step of this yool, or None. ``allowed`` is the yool's ``authority`` in the catalog."""
     from cantrip_acp.tuplespace.tuples import Authority
 
     if not allowed:

@@ -176,15 +176,15 @@ class BatchLog:
         return {name for each in self._rounds for name in each.own}
 
     def begin(self, found: Round, files: str) -> bool:
-        """Note that the batch has begun, unless that is noted. False if somebody else noted something at the same time: then
-        `find` must look again."""
+        """Record that the batch has begun, unless it is recorded. Returns False if another process wrote a record
+        meanwhile: then call `find` again."""
         own = self._own()
         if own is not None and not own.ended and (own.inputs, own.run) == (found.inputs, found.run):
             return True
         return self._append(msgspec.structs.replace(found, batch=self._batch, files=files, ended=False))
 
     def end(self, files: str, own: Collection[str] = ()) -> None:
-        """Note that the batch has ended, and what files it left. ``own`` are the names of those of the command."""
+        """Record that the batch has ended, and what files it left. ``own`` are the names of the command's own files."""
         names = tuple(sorted(own))
         known = self.own_names()
         while (mine := self._own()) is not None and not (mine.ended and known.issuperset(names)):

@@ -20,7 +20,7 @@ THRESHOLDS = (50, 80, 100)
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit that tuples share, and what they have spent. A limit of None is none."""
+    """Limits that tuples share, and what these tuples have spent. None means no limit."""
 
     name: str
     usd: float | None

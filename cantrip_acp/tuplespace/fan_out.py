@@ -188,7 +188,7 @@ def compress_token(notes: Mapping[str, Any]) -> bytes:
 
 
 def expand_token(token: bytes) -> dict[str, Any]:
-    """What `compress_token` was given."""
+    """Return the notes from which `compress_token` made ``token``."""
     body = token[1:]
     notes: dict[str, Any] = json.loads(zlib.decompress(body) if token[:1] == b"z" else body)
     return notes

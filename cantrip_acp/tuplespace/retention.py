@@ -67,7 +67,7 @@ def split_result(store: TupleStore, result: Any) -> tuple[Any, list[dict[str, An
 
 
 def read_result(store: TupleStore, receipt: Mapping[str, Any]) -> Any:
-    """The result of a receipt, also of one that is an artifact. If that was purged, what the receipt itself has of it."""
+    """The result of a receipt, read from its artifact if there is one, else the receipt's own ``result`` (or None)."""
     for each in receipt.get("artifacts", ()):
         if each.get("kind") == "result" and isinstance(each.get("id"), str):
             found = store.artifact(each["id"])
@@ -77,7 +77,7 @@ def read_result(store: TupleStore, receipt: Mapping[str, Any]) -> Any:
 
 
 def collect(store: TupleStore, tiers: Tiers, *, dry_run: bool) -> Expired:
-    """Purge what is too old or too much. Receipts, tuples and the records of artifacts are never deleted."""
+    """Purge artifacts that exceed the ages or the size in ``tiers``. Tuples, receipts and artifact records stay."""
     return store.expire_artifacts(
         hot_s=tiers.hot_days * _DAY_S,
         warm_s=max(tiers.warm_days, tiers.hot_days) * _DAY_S,

@@ -113,7 +113,7 @@ class YoolBase:
 
 
 def is_of_the_machine(error: BaseException) -> bool:
-    """Whether the cause of an error is a full disk or the like, which says nothing about the tuple during which it came."""
+    """Whether the machine caused an error (a full disk or the like), so that the running tuple is not to blame."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in _OF_THE_MACHINE:

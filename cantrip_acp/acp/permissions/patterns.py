@@ -70,7 +70,7 @@ def paths_match(paths: Sequence[str], pattern: str) -> bool:
 
 
 def pattern_of_command(text: str) -> tuple[str, str]:
-    """The pattern for a command as a whole, and its description."""
+    """The permission pattern for a whole command, and a description: the exact text, or all of its prefix."""
     from cantrip_acp.text import shell_parse
 
     prefix = shell_parse.command_prefix(text)

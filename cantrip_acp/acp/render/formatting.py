@@ -134,7 +134,7 @@ def text_content(text: str) -> acp.Content:
 
 
 def image_content(attachments: Sequence[Attachment]) -> list[acp.ToolContent]:
-    """The images of a result as content."""
+    """A result's attachments as ACP image content."""
     return [acp.Content(acp.ImageContent(each.data, each.mime, each.uri)) for each in attachments]
 
 

@@ -214,7 +214,7 @@ class PromptQueue:
         return self.state()
 
     def note_delivered(self) -> None:
-        """Take the prompts that the entity got out of the queue."""
+        """Remove from the queue the prompts that were delivered to the entity."""
         gone = [each for each in self._waiting if each.message is not None and each.message.delivered]
         if gone:
             self._waiting = [each for each in self._waiting if each not in gone]

@@ -70,7 +70,7 @@ class Output:
 def batch_terms(
     cast_budget_usd: float | None, cast_disk_mb: float | None, cast_cpu_percent: int | None, max_retries: int
 ) -> dict[str, float]:
-    """The terms of each tuple, by their names there."""
+    """The terms of each tuple, by their names in the tuple. A limit that is None is left out."""
     limits = {"budget_usd": cast_budget_usd, "disk_quota_mb": cast_disk_mb, "cpu_quota_pct": cast_cpu_percent}
     return {"max_retries": max_retries} | {name: value for name, value in limits.items() if value is not None}
 

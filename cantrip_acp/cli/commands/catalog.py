@@ -129,9 +129,9 @@ def lookup(name: str, as_json: bool, file: Path | None, cwd: Path) -> int:
     short_help="List capabilities.",
     **examples("cantrip catalog list --kind recipe", "cantrip catalog list --lane coding --json"),
 )
-@click.option("--lane", help="Only what has this lane.")
-@click.option("--kind", type=click.Choice(_KINDS), help="Only this kind.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each.")
+@click.option("--lane", help="List only entries with this lane.")
+@click.option("--kind", type=click.Choice(_KINDS), help="List only entries of this kind.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line for each entry.")
 @file_option
 @project_option
 def list_(lane: str | None, kind: str | None, as_json: bool, file: Path | None, cwd: Path) -> int:

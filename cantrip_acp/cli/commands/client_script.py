@@ -262,7 +262,7 @@ class TurnObserver:
         self._ended = anyio.Event()
 
     def end(self) -> None:
-        """End a step, after the reply to its prompt. Answers the permission requests that waited for this."""
+        """End a step, after the reply to its prompt. Permission requests that waited for the end are answered."""
         self._checked = len(self.updates)
         self._ended.set()
 

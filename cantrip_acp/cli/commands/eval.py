@@ -92,7 +92,7 @@ class Output:
     metavar="RECIPE",
     help="Run every task with this recipe, in place of the suite's.",
 )
-@click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Samples at once.")
+@click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Samples that run at once.")
 @budget_options(
     "The most that the samples may cost. When this amount is spent, no further sample starts. Each running "
     "sample may use the amount that was left when it began, so several at once can cost more. The crystal's price must "

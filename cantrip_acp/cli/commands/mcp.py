@@ -98,7 +98,7 @@ class HttpServing:
     "The most tokens that all tuples of the clients together may use.",
 )
 @dollars_option("--max-usd", "The most that one tuple may cost.")
-@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="The most tokens of one tuple.")
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="The most tokens that one tuple may use.")
 @retries_option("The most further attempts after a failure.")
 @click.option(
     "--max-waiting",

@@ -118,7 +118,7 @@ def show(name: str, limit: int, at: int | None, as_json: bool, cwd: Path) -> int
     **examples("cantrip substrate remember 'Ports begin at 4000.'", "cantrip substrate search ports"),
 )
 @click.argument("query")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many to show.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Results to show.")
 @click.option(
     "--everywhere",
     is_flag=True,

@@ -43,8 +43,8 @@ _NEEDED = ("torch", "transformers", "peft", "gguf", "uvicorn")
     "in the state folder]",
 )
 @click.option("--steps", type=click.IntRange(1), help="Train until the run has this number of steps.")
-@click.option("--groups", type=click.IntRange(1), help="Questions of a step.")
-@click.option("--samples", type=click.IntRange(2), help="Casts of each question.")
+@click.option("--groups", type=click.IntRange(1), help="How many questions each step uses.")
+@click.option("--samples", type=click.IntRange(2), help="How many casts each question gets.")
 @click.option(
     "--eval-every", type=click.IntRange(1), help="Cast the held-out questions each time after this number of steps."
 )

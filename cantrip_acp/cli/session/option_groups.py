@@ -86,7 +86,7 @@ def retries_option(text: str) -> Decorator:
 
 
 def concurrency_option(what: str, default: int) -> Decorator:
-    """``--concurrency`` of tuples. ``what`` begins the help."""
+    """The option ``--concurrency`` for tuples. ``what`` is the beginning of its help text."""
     return click.option(
         "--concurrency",
         type=click.IntRange(1),

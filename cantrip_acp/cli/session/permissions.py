@@ -193,7 +193,7 @@ def describe_allowed(table: Allowed) -> list[str]:
 
 
 def describe_asking(circle: Circle, hosts: Sequence[str] = ()) -> str:
-    """What is still allowed without a question with ``--ask``."""
+    """A text that says what ``--ask`` asks about, and what is still done without a question."""
     program = {"code": "Python in the sandbox", "monty": "restricted Python in the sandbox"}.get(circle.medium.name)
     free = [f"{program}, which writes no files of yours"] if program and not circle.wards.code_writable_paths else []
     fetching = any(gate.kind == "fetch" for gate in circle.gates.values())

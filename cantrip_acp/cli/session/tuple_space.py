@@ -91,7 +91,7 @@ def run_async(main: Callable[[], Awaitable[T]]) -> T:
 
 
 def worker_name() -> str:
-    """Host and process, as ``tuple status`` shows them."""
+    """The name of this process as a worker, ``HOST:PID``, as ``tuple status`` shows it."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 

@@ -52,7 +52,7 @@ def _schema(properties: Mapping[str, Any], *required: str) -> Mapping[str, Any]:
 
 
 def result_data(result: CastResult) -> dict[str, Any]:
-    """How a child's cast ended, as data for its parent's code. Raises `ChildFailed` if it was cut off (COMP-8)."""
+    """A child's result, as data for its parent's code. Raises `ChildFailed` if that cast was cut off (COMP-8)."""
     answer = run_child.answer_of(result)
     return {"result": answer, **run_child.cast_data(result)}
 

@@ -122,7 +122,7 @@ class _RecordedSteering:
         return ()
 
     async def refresh(self, info: CastInfo) -> None:
-        """Called before each query (`core.casting.loop`)."""
+        """Add the context blocks that are due now. Called before each query (`core.casting.loop`)."""
         blocks = self._due.pop(self._crystal.answered, None)
         if blocks:
             self.entity.steer("", context=blocks)

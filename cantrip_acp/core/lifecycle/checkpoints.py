@@ -86,7 +86,7 @@ class Checkpoints:
     async def call(
         self, gate: Gate, circle: Circle, locations: Iterable[Location]
     ) -> AsyncIterator[Callable[[Iterable[str]], None]]:
-        """While a gate call runs, after it was allowed. The result takes the absolute paths that it wrote."""
+        """Context in which an allowed gate call runs. Yields a function for the absolute paths that the call wrote."""
         writer = self._writer_of(gate, circle, locations) if _gate_changes(gate) else None
 
         def wrote(found: Iterable[str]) -> None:
@@ -98,7 +98,7 @@ class Checkpoints:
 
     @asynccontextmanager
     async def program(self, text: str, circle: Circle) -> AsyncIterator[None]:
-        """While a command or a cell runs, after it was allowed."""
+        """Context in which an allowed command or cell runs."""
         from cantrip_acp.checkpoints.ownership import of_program
 
         shell = circle.medium.name == "bash"

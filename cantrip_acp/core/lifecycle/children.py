@@ -64,7 +64,7 @@ def admit(entity: EntityState, count: int, *, again: bool = False) -> int:
 
 
 def check_limit(entity: EntityState, count: int) -> list[EntityState]:
-    """This entity and all above it. Raises `ChildRefused` if one of them may not have that many more children."""
+    """Return the entity and all above it. Raises `ChildRefused` if one of them may not have ``count`` more children."""
     line = [entity]
     while (link := line[-1].parent) is not None:
         line.append(link.cast.entity)

@@ -82,7 +82,7 @@ class SessionKeeper:
         return self._session or session
 
     async def restore_before_query(self) -> None:
-        """Restore what the first query needs, if the entity ran earlier in another process."""
+        """Open the medium now if its state from an earlier process must be restored before the first query."""
         if self.restore_first and self.pending_restore is not None:
             await self.open()
 

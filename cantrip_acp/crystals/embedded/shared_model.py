@@ -49,7 +49,7 @@ class ServerSettings:
 
     @property
     def folder(self) -> Path:
-        """The folder of its socket, the same for all sessions that ask for the same."""
+        """The folder of the model server's socket. Sessions with equal settings and weights share it."""
         status = os.stat(self.weights)
         parts = [*asdict(self).values(), status.st_size, status.st_mtime_ns, str(paths.state_dir())]
         return _runtime_folder() / hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()

@@ -140,7 +140,7 @@ class LocalCrystal(ChatCrystal):
         many = len(ids) if isinstance(ids, list) else 0
         if not isinstance(ids, list) or many != count:
             # These are not the tokens that the model read.
-            raise CrystalError(f"the server read {count}, and its text has {many}")
+            raise CrystalError(f"the server read a prompt of {count} tokens, but its text has {many}")
         chat.tokens.prompt(ids)
 
     def explained(self, error: CrystalError) -> CrystalError:

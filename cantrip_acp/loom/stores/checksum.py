@@ -52,7 +52,7 @@ def close(buffer: bytearray, prev: str, place: int | None = None) -> str:
 
 
 def of(data: bytes | bytearray) -> str:
-    """XXH3 of these bytes."""
+    """The 64-bit XXH3 checksum of ``data``, as 16 hexadecimal digits."""
     return xxh3_64_hexdigest(data)
 
 

@@ -48,7 +48,7 @@ def encoded(record: Record | LaterRecord) -> bytes:
 
 
 def encode_into(record: Record | LaterRecord, buffer: bytearray) -> bytes | bytearray:
-    """A record as JSON (`encoded`), mostly in ``buffer``: filling one that is there is faster than making one."""
+    """A record as JSON (`encoded`), mostly written into ``buffer``: that is faster than making a new buffer."""
     if isinstance(record, LaterRecord):
         return bytes(record.data)
     try:

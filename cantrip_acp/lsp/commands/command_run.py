@@ -34,7 +34,7 @@ LONGEST = 240
 
 
 class CommandRun:
-    """Use it only in the server's event loop; from another thread, call `asyncio.loop.call_soon_threadsafe`."""
+    """One run of a command. Use it only in the server's event loop (other threads: `loop.call_soon_threadsafe`)."""
 
     def __init__(self, server: Server, title: str, token: str | int | None, *, quiet: bool = False) -> None:
         self._server = server

@@ -277,7 +277,7 @@ class LoomDocument:
             return bytes(self._store.line_at(self._added.get(position, position)))
 
     def one(self, position: int) -> Record | LaterRecord | None:
-        """The record at a position. None if only its head can be read: that is then noted as a problem."""
+        """The record at a position, or None if only its head can be read. The damage is then added to the problems."""
         try:
             return self.read([position])[0]
         except LoomError as error:

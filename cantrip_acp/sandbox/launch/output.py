@@ -226,7 +226,7 @@ class Collector:
 
     @property
     def delayed(self) -> bool:
-        """Whether something waits that `read` or `state` gives in a moment."""
+        """Whether `read` or `state` has something new that it has not returned yet, and soon will."""
         return bool(self._later) or self._state[0] != self._state_told
 
     def feed(self, data: bytes) -> None:

@@ -127,8 +127,8 @@ class View(Protocol):
         """Those of the chunks that others who use the database do not see."""
 
     def add_chunk(self, chunk: NewChunk, body: bytes, source: str, number: int, *, private: bool = False) -> None:
-        """``private``: where several people use the database, it is the user's own. So is what its id says that it is
-        (`owners.privacy`), and a new version of what is."""
+        """Add a chunk. In a database of several people, ``private`` makes it the user's own. A chunk is also private if
+        its id says so (`owners.privacy`), or if its earlier version is."""
 
     def add_record(self, record: Record) -> None: ...
 

@@ -110,7 +110,7 @@ class PostgresTables(SqlTables["PostgresView"]):
 
     @property
     def user(self) -> str:
-        """Who uses it: the name in ``CANTRIP_USER``, else the role of the database."""
+        """The name of the database's user: ``CANTRIP_USER``, else the role of the connection."""
         with self._locks["read"], self._failures("read"):
             who = self._user or self._who(self._view("read").base)
         return who.shown

@@ -78,8 +78,8 @@ _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 class Report:
-    """``turns``, ``casts`` and ``rewards`` that were added; ``known`` turns that were already there; ``notes`` with the
-    number of times that something could not be represented."""
+    """Import counts. ``turns``, ``casts`` and ``rewards`` were added; ``known`` turns were there before; ``notes``
+    counts, by kind, what could not be represented."""
 
     def __init__(self) -> None:
         self.turns = 0

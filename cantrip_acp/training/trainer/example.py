@@ -111,7 +111,7 @@ class Example:
     demonstrations: list[Demonstration]
 
     def draw(self, count: int, chance: random.Random) -> list[Question]:
-        """So many questions to train, those of a pair together; the last pair may be cut."""
+        """Up to ``count`` random training questions. Those of a pair stay together, but the last pair may be cut."""
         pairs: dict[str, list[Question]] = {}
         for number, question in enumerate(self.train):
             pairs.setdefault(str(number) if question.pair is None else f"pair {question.pair}", []).append(question)

@@ -122,7 +122,7 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that has tuples of a lane, with leases that have not ended."""
+    """A worker that holds tuples of a lane under leases that have not ended."""
 
     worker: str
     lane: str

@@ -224,7 +224,7 @@ async def test_llama_cpp_says_the_prompt_as_text_and_makes_the_ids_of_it(
     assert third.json() == {"content": "<s>Hi", "add_special": False, "parse_special": True}
     assert response.sampled is not None
     assert response.sampled.prompt_ids == ((1, 2, 3) if told == 3 else ())
-    assert ("the server read 4, and its text has 3" in caplog.text) == (told == 4)
+    assert ("the server read a prompt of 4 tokens, but its text has 3" in caplog.text) == (told == 4)
     assert response.request is not None
     assert response.request.template == template_label("{{ x }}") == "sha256:e52c737297f7dad6"
 

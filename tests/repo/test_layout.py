@@ -28,7 +28,6 @@ LARGER = {
     "checkpoints.Watcher": (450, 22),
     "cli.ClientSession": (400, 23),
     "cli.InputLine": (400, 22),
-    "cli._Call": (400, 16),
     "cli._Report": (400, 15),
     "core.Cantrip": (450, 12),
     "core.CantripDefinition": (400, 17),

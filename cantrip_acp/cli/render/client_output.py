@@ -173,7 +173,6 @@ class ClientText:
 
     def show_outcome(self, outcome: Outcome, seconds: float) -> None:
         self.renderer.end_turn()
-        self._translator.end_turn()
         ours = get_mapping(outcome.meta, "cantrip")
         if self.own and get_text(ours, "command"):
             self.screen.flush()
@@ -197,7 +196,6 @@ class ClientText:
     def end_turn(self) -> None:
         """End a turn that has no outcome."""
         self.renderer.end_turn()
-        self._translator.end_turn()
         self.screen.flush()
 
     def text_of(self, error: Exception) -> str:

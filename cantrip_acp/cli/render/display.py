@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from cantrip_acp.types.styled import Styled
+
 # Keys of a call's input that agents use for a shell command.
 _COMMANDS: Final = ("command", "cmd", "script")
 # Keys of a result that agents use for an exit status and for a command's output.
@@ -67,8 +69,9 @@ class ChildAction:
 class ToolCall:
     """News about one tool call. A field that is None has not changed.
 
-    ``output`` is the next piece of output; it may have codes for colours. ``result`` is shown at the end of the call if it
-    had no output and no change.
+    ``changes`` and ``content`` (a text) may repeat what earlier news of the call had; ``output`` is the next piece of output,
+    which may have codes for colours, and ``styled`` the whole output in its colours. ``above`` is a plan that the message
+    before the call shows. ``result`` is shown at the end of the call if it had no output and no change.
     ``inner`` is true for a gate that a command called: the command's own output contains its result.
     """
 
@@ -82,6 +85,9 @@ class ToolCall:
     children: tuple[ChildAction, ...] = ()
     changes: tuple[FileChange, ...] = ()
     output: str = ""
+    content: str | None = None
+    styled: Styled | None = None
+    above: str | None = None
     result: str | None = None
     exit_code: int | None = None
     signal: str | None = None

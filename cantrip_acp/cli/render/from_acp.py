@@ -2,7 +2,6 @@
 
 Unknown and incomplete updates are accepted, because an agent's mistake must not end the session. Agents report output in
 three ways: as content that grows with each update, as pieces in `_meta.terminal_output`, or as a raw result at the end.
-Output that an agent sends more than once is shown only once.
 """
 
 from __future__ import annotations
@@ -77,14 +76,9 @@ class UpdateTranslator:
         self._own, self._dot = own, f" {dot} "
         # Seconds that questions had waited for the user at the end of the last turn.
         self._waited = waited_seconds()
-        self._calls: dict[str, _CallContent] = {}
         self._summaries: dict[str, str] = {}
         self._said = ("", "")
         """The id and the text of the agent's last message."""
-
-    def end_turn(self) -> None:
-        """Delete the calls of a turn from memory. After its end no more updates for them come."""
-        self._calls.clear()
 
     def translate(self, update: Mapping[str, Any]) -> list[Item]:
         """The display items for the `update` of one `session/update` (ACP, "Session updates")."""
@@ -132,33 +126,31 @@ class UpdateTranslator:
         Absent and null fields change nothing.
         """
         call_id = get_text(update, "toolCallId")
-        content = self._calls.get(call_id)
-        if content is None:
-            content = self._calls[call_id] = _CallContent()
         meta = get_mapping(update, "_meta")
         ours, ended = get_mapping(meta, "cantrip"), get_mapping(meta, "terminal_exit")
-        raw = update.get("rawOutput")
-        changes, output = content.update(update, self._said[1])
-        if self._own and output and get_text(ours, "permission") == "refused":
+        given, raw = update.get("rawInput"), update.get("rawOutput")
+        changes, content = _content(update, ours)
+        if self._own and content and get_text(ours, "permission") == "refused":
             # Nobody was asked. What the agent's model reads says how to allow the call.
-            output = result_text(raw)
-        if output:
-            output = _in_colours(output, raw, ours)
-        code = get_int(ended, "exit_code") if ended else exit_code_of(raw)
+            content = result_text(raw)
+        plan = get_text(get_mapping(update, "rawInput"), "plan").strip()
         return ToolCall(
             call_id,
             get_text(update, "title") or None,
             get_text(update, "kind") or None,
             get_text(update, "status") or None,
             _locations(update["locations"]) if isinstance(update.get("locations"), list) else None,
-            command_of(update["rawInput"]) if update.get("rawInput") is not None else None,
+            command_of(given) if given is not None else None,
             # Our agent names the command that called this gate. The gate's result is in that command's output.
             bool(get_text(ours, "via")),
             tuple(_children(call_id, ours)),
             changes,
-            get_text(get_mapping(meta, "terminal_output"), "data") + output,
+            get_text(get_mapping(meta, "terminal_output"), "data"),
+            content,
+            _styled(raw, ours),
+            (plan if self._said[1].rstrip().endswith(plan) else "") if given is not None else None,
             result_text(raw) if raw is not None else None,
-            code,
+            get_int(ended, "exit_code") if ended else exit_code_of(raw),
             get_text(ended, "signal") or None,
         )
 
@@ -187,68 +179,36 @@ class UpdateTranslator:
         self._summaries[key] = change(self._summaries.get(key, ""))[:_LONGEST_SUMMARY]
 
 
-class _CallContent:
-    """The content of one call so far, to find the new part of the next update."""
-
-    def __init__(self) -> None:
-        self._status = ""
-        self._command = self._plan = ""
-        self._text = ""
-        self._changes: set[int] = set()
-
-    def update(self, update: Mapping[str, Any], said: str) -> tuple[tuple[FileChange, ...], str]:
-        """The changes and the text that the update adds. ``said`` is the agent's last message."""
-        self._status = get_text(update, "status") or self._status
-        if update.get("rawInput") is not None:
-            self._command = command_of(update["rawInput"])
-            self._plan = get_text(get_mapping(update, "rawInput"), "plan").strip()
-        if not isinstance(update.get("content"), list):
-            return (), ""
-        changes: list[FileChange] = []
-        words = []
-        items = update["content"]
-        if "children" in get_mapping(get_mapping(update, "_meta"), "cantrip"):
-            items = items[1:]  # the first item summarizes the children, whose actions are shown separately
-        for item in items:
-            if not isinstance(item, Mapping):
-                continue
-            if get_text(item, "type") == "diff":
-                old = item.get("oldText")
-                change = FileChange(
-                    get_text(item, "path"), old if isinstance(old, str) else None, get_text(item, "newText")
-                )
-                if hash(change) not in self._changes:
-                    self._changes.add(hash(change))
-                    changes.append(change)
-            elif get_text(item, "type") == "content":
-                block = get_mapping(item, "content")
-                kind = " ".join(filter(None, (get_text(block, "type"), get_text(block, "mimeType"))))
-                words.append(get_text(block, "text") or (f"[{kind}]" if block else ""))
-        text = _without_fence("\n".join(words))
-        if self._status in ("", "pending") and text.strip() == self._command.strip():
-            # A permission request contains the command again, but the heading already shows it.
-            text = ""
-        before, self._text = self._text, text
-        if not before and self._plan and text.strip() == self._plan and said.rstrip().endswith(self._plan):
-            # A question about a plan contains the plan, which is the answer above it.
-            self._text += "\n"
-            return tuple(changes), ""
-        if text.startswith(before):
-            return tuple(changes), text[len(before) :]
-        return tuple(changes), "" if before.startswith(text) else ("\n" if before else "") + text
+def _content(update: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[tuple[FileChange, ...], str | None]:
+    """The changes and the text in the content of a call. The text is None if the update has no content."""
+    items = update.get("content")
+    if not isinstance(items, list):
+        return (), None
+    changes, words = [], []
+    # The first item summarizes the children, whose actions are shown separately.
+    for item in items[1:] if "children" in ours else items:
+        if not isinstance(item, Mapping):
+            continue
+        if get_text(item, "type") == "diff":
+            old = item.get("oldText")
+            changes.append(
+                FileChange(get_text(item, "path"), old if isinstance(old, str) else None, get_text(item, "newText"))
+            )
+        elif get_text(item, "type") == "content":
+            block = get_mapping(item, "content")
+            kind = " ".join(filter(None, (get_text(block, "type"), get_text(block, "mimeType"))))
+            words.append(get_text(block, "text") or (f"[{kind}]" if block else ""))
+    return tuple(changes), _without_fence("\n".join(words))
 
 
-def _in_colours(output: str, raw: object, ours: Mapping[str, Any]) -> str:
-    """An output that came whole, as content, in the colours that our own agent gives for the same text in ``rawOutput``."""
-    whole = get_text(raw, "output") if isinstance(raw, Mapping) else ""
-    if whole.rstrip() != output.rstrip():
-        return output
+def _styled(raw: object, ours: Mapping[str, Any]) -> Styled | None:
+    """The whole output in ``rawOutput``, in the colours that our own agent gives for it."""
     styles = tuple(
         (each[0], each[1])
         for each in get_list(ours, "styles")
         if isinstance(each, list) and list(map(type, each)) == [int, str]
     )
-    return Styled(whole, styles).coded()
+    return Styled(get_text(raw, "output"), styles) if isinstance(raw, Mapping) and styles else None
 
 
 def _locations(locations: list[Any]) -> tuple[tuple[str, int | None], ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cantrip_acp.cli.render.display import (
@@ -24,6 +24,7 @@ from cantrip_acp.cli.render.display import (
 )
 from cantrip_acp.cli.render.terminal import Block, Flow, MarkdownFlow, Screen
 from cantrip_acp.text.sanitize import clean, clean_line
+from cantrip_acp.types.styled import Styled
 
 _WAITING = {"pending", ""}
 _ENDED = {"completed", "failed"}
@@ -32,41 +33,55 @@ _MOST_DIFF_LINES = 20_000
 """Above this number of lines, a diff takes too long to compute."""
 
 
+_LASTING = ("title", "kind", "status", "locations", "command", "above", "result", "exit_code", "signal")
+"""The fields of a `ToolCall` that stay until the next news of the call has another value."""
+
+
 @dataclass(slots=True)
 class _Call:
-    """The state of one tool call: its data so far, and how much of it is printed."""
+    """One tool call until the end of its turn: what was told of it, and how much of that is printed."""
 
-    call_id: str
+    told: ToolCall
     started: float
-    title_text: str = ""
-    kind: str = ""
-    status: str = ""
-    locations: tuple[tuple[str, int | None], ...] = ()
-    command: str = ""
-    inner: bool = False
-    result: str = ""
-    exit_code: int | None = None
-    signal: str = ""
+    content: str = ""
+    changes: set[int] = field(default_factory=set)
+    """The hashes of the changes that were printed, which may be long."""
     headed: bool = False
     showed_output: bool = False
-    showed_diff: bool = False
     block: Block | None = None
 
-    def update(self, item: ToolCall) -> None:
-        self.title_text = item.title or self.title_text
-        self.kind = clean_line(item.kind or "", 20) or self.kind
-        self.status = item.status or self.status
-        self.locations = item.locations if item.locations is not None else self.locations
-        self.command = item.command if item.command is not None else self.command
-        self.inner = self.inner or item.inner
-        self.result = item.result if item.result is not None else self.result
-        self.exit_code = item.exit_code if item.exit_code is not None else self.exit_code
-        self.signal = item.signal or self.signal
+    def update(self, item: ToolCall) -> ToolCall:
+        """Take the news of the call. Returns them without the changes and the output that earlier news had."""
+        told = {name: value for name in _LASTING if (value := getattr(item, name)) is not None}
+        self.told = replace(self.told, **told, inner=self.told.inner or item.inner)
+        changes = tuple(each for each in dict.fromkeys(item.changes) if hash(each) not in self.changes)
+        self.changes.update(map(hash, changes))
+        output = item.output + (self._added(item.content, item.styled) if item.content is not None else "")
+        return replace(item, changes=changes, output=output)
+
+    def _added(self, content: str, styled: Styled | None) -> str:
+        """What the content adds to the content so far. An output that comes whole gets its colours."""
+        if self.status in _WAITING and content.strip() == (self.told.command or "").strip():
+            # A permission request contains the command again, but the heading already shows it.
+            content = ""
+        before, self.content = self.content, content
+        if not before and self.told.above and content.strip() == self.told.above:
+            # A question about a plan contains the plan, which is the answer above it.
+            self.content += "\n"
+            return ""
+        if before.startswith(content):
+            return ""
+        added = content[len(before) :] if content.startswith(before) else f"\n{content}"
+        return styled.coded() if styled is not None and styled.text.rstrip() == added.rstrip() else added
+
+    @property
+    def status(self) -> str:
+        return self.told.status or ""
 
     def title(self) -> str:
         """The agent's title. If the title is the beginning of a command: a command with one line, else an empty text."""
-        title = clean_line(self.title_text.strip("`"), 160) or clean_line(self.call_id, 60) or "(no name)"
-        lines = clean(self.command).strip().splitlines()
+        title = clean_line((self.told.title or "").strip("`"), 160) or clean_line(self.told.call_id, 60) or "(no name)"
+        lines = clean(self.told.command or "").strip().splitlines()
         if lines and clean_line(lines[0]).startswith(title.rstrip(" ….")[:60]):
             return lines[0].strip() if len(lines) == 1 else ""
         return title
@@ -77,7 +92,7 @@ class _Call:
 
     def command_lines(self) -> list[str]:
         """The shell command of an `execute` call, if the title does not contain all of it."""
-        command = clean(self.command).strip()
+        command = clean(self.told.command or "").strip()
         if not command or command == self.title():
             return []
         lines = command.splitlines()
@@ -85,9 +100,9 @@ class _Call:
 
     def outcome(self) -> str:
         """How the call ended: its status, with the signal or the exit status if there is one."""
-        if self.signal:
-            return f"{self.status} · {clean_line(self.signal, 20)}"
-        return f"{self.status} · exit {self.exit_code}" if self.exit_code is not None else self.status
+        if self.told.signal:
+            return f"{self.status} · {clean_line(self.told.signal, 20)}"
+        return f"{self.status} · exit {self.told.exit_code}" if self.told.exit_code is not None else self.status
 
 
 class Renderer:
@@ -229,15 +244,14 @@ class Renderer:
     def show_call(self, item: ToolCall) -> None:
         """Print the heading and the changes of a call before it runs, for a permission request."""
         call = self._call(item.call_id)
-        call.update(item)
-        self._show_call(call, item)
+        self._show_call(call, call.update(item))
         # The question follows: what came so far is shown whole.
         _close_block(call)
 
     def _update_call(self, item: ToolCall) -> None:
         call = self._call(item.call_id)
         before = call.status
-        call.update(item)
+        item = call.update(item)
         if call.status == "in_progress" and before != "in_progress":
             call.started = self._clock()
         if call.status not in _WAITING or item.children or item.changes or item.output:
@@ -248,7 +262,7 @@ class Renderer:
     def _call(self, call_id: str) -> _Call:
         call = self._calls.get(call_id)
         if call is None:
-            call = self._calls[call_id] = _Call(call_id, self._clock())
+            call = self._calls[call_id] = _Call(ToolCall(call_id), self._clock())
             self.call_count += 1
         return call
 
@@ -259,7 +273,6 @@ class Renderer:
             self._child_action(action)
         for change in item.changes:
             self._continue_call(call)
-            call.showed_diff = True
             for line, style in unified_diff(
                 relative_path(change.path, self._folder),
                 change.old_text,
@@ -268,7 +281,7 @@ class Renderer:
             ):
                 # Print an unchanged empty line without its white space; keep white space that was added or removed.
                 self._screen.line_with_bar(line if line.strip() else "", style)
-        if item.output and not call.inner:
+        if item.output and not call.told.inner:
             self._continue_call(call)
             if call.block is None:
                 head, tail = (None, 0) if self._full else (40, 15)
@@ -279,10 +292,10 @@ class Renderer:
     def _heading(self, call: _Call) -> None:
         self.close_open_output()
         call.headed = True
-        self._current = call.call_id
-        if call.inner:
+        self._current = call.told.call_id
+        if call.told.inner:
             return  # A command called this gate. Such a call gets only one line, at its end (see _end_call).
-        self._owner = call.call_id
+        self._owner = call.told.call_id
         self._gap()
         self._screen.line((f"{self._screen.marks.call} ", "blue"), *self._title(call))
         for n, line in enumerate(call.command_lines()):
@@ -291,11 +304,12 @@ class Renderer:
     def _title(self, call: _Call) -> list[str | tuple[str, str]]:
         title = call.title()
         # The kind "other" adds nothing to the title.
-        kind = call.kind if call.kind != "other" or not title else ""
+        kind = clean_line(call.told.kind or "", 20)
+        kind = kind if kind != "other" or not title else ""
         parts: list[str | tuple[str, str]] = [(kind, "bold blue"), "  " if kind and title else "", title]
         places = [
             relative_path(path, self._folder) + (f":{line}" if line is not None else "")
-            for path, line in call.locations
+            for path, line in call.told.locations or ()
             if path
         ]
         unseen = [place for place in places if place.split(":")[0] not in title]
@@ -305,19 +319,20 @@ class Renderer:
         return parts
 
     def _end_call(self, call: _Call) -> None:
-        if not call.inner and not call.showed_output and not call.showed_diff and call.result:
+        result = call.told.result
+        if not call.told.inner and not call.showed_output and not call.changes and result:
             self._continue_call(call)
-            call.block = self._block(call.result, None if self._full else 40)
+            call.block = self._block(result, None if self._full else 40)
         self._continue_call(call)
         _close_block(call)
         failed = call.status == "failed"
         marks = self._screen.marks
         mark, style = (marks.failed, "red") if failed else (marks.done, "green")
-        if call.inner:
+        if call.told.inner:
             parts: list[str | tuple[str, str]] = [(f"{marks.inner} ", "dim"), *self._title(call)]
             parts.append((f"  {mark} {call.outcome()}", style))
-            if failed and call.result:
-                parts.append((f": {clean_line(call.result)}", "red"))
+            if failed and result:
+                parts.append((f": {clean_line(result)}", "red"))
             self._screen.line(*parts, indent=2)
         else:
             seconds = f" {marks.dot} {duration(self._clock() - call.started)}"
@@ -326,12 +341,12 @@ class Renderer:
 
     def _continue_call(self, call: _Call) -> None:
         """Print a line with the call's name if the last line belongs to another call (calls may run in parallel)."""
-        if self._current == call.call_id:
+        if self._current == call.told.call_id:
             return
         self.close_open_output()
-        self._current = call.call_id
-        if not call.inner and self._owner != call.call_id:
-            self._owner = call.call_id
+        self._current = call.told.call_id
+        if not call.told.inner and self._owner != call.told.call_id:
+            self._owner = call.told.call_id
             self._screen.line(("… ", "dim"), (call.name(), "dim"), indent=2)
 
     def _child_action(self, action: ChildAction) -> None:

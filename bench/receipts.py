@@ -18,7 +18,7 @@ from bench.options import Options
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.gates.contract import Gate, GateContext, GateInputs
 from cantrip_acp.telemetry import tracing
-from cantrip_acp.tuplespace.gate_cache import GateCache
+from cantrip_acp.tuplespace.reuse.gate_results import GateCache
 
 SIZES = (1, 100, 5_000)
 

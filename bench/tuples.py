@@ -24,12 +24,12 @@ from bench.measure import Row, Table, row
 from bench.options import Options
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.tuplespace.canonical import canonical_json
-from cantrip_acp.tuplespace.cast_yool import CastYool
 from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import End
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
-from cantrip_acp.tuplespace.worker import StepCall, StepResult, Worker
+from cantrip_acp.tuplespace.workers.worker import StepCall, StepResult, Worker
+from cantrip_acp.tuplespace.yools.cast_yool import CastYool
 from tests.support import postgres_server as pgserver
 
 TUPLES, BATCH, QUEUED, PLACES, CASTS = 2_000, 50, 100_000, 8, 300
@@ -348,7 +348,7 @@ def _queued(kind: str, address: str, samples: Samples) -> None:
 def _idle(kind: str, address: str, samples: Samples) -> None:
     program = (
         "import resource, sys, anyio\nfrom cantrip_acp.tuplespace.stores import open_store\n"
-        "from cantrip_acp.tuplespace.tuples import Pattern\nfrom cantrip_acp.tuplespace.worker import Worker\n"
+        "from cantrip_acp.tuplespace.tuples import Pattern\nfrom cantrip_acp.tuplespace.workers.worker import Worker\n"
         "def used():\n    at = resource.getrusage(resource.RUSAGE_SELF)\n    return at.ru_utime + at.ru_stime\n"
         "async def main():\n    async with anyio.create_task_group() as tasks:\n"
         "        worker = Worker(open_store(sys.argv[1]), Pattern({'lane': 'nothing'}), {}, name='idle')\n"

@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from cantrip_acp.core.folding.policy import (
-    ATTACHMENT_TOKENS,
-    CHARS_PER_TOKEN,
-    Digest,
-    explained,
-    folded_through,
-    tokens_of,
-)
+from cantrip_acp.core.folding.policy import ATTACHMENT_TOKENS, CHARS_PER_TOKEN, tokens_of
+from cantrip_acp.core.folding.summary import Digest, explained, folded_through
 from cantrip_acp.crystals.contract import CUTS
 from cantrip_acp.crystals.refused_media import without_media
 from cantrip_acp.gates.contract import render_record

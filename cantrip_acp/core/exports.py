@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 _WRITER = "cantrip_acp.training.export.rows"
 
 BUILT_IN: dict[str, str] = {
-    "trl-sft": "cantrip_acp.training.export.fine_tuning:trl_sft",
-    "trl-preference": "cantrip_acp.training.export.fine_tuning:trl_preference",
+    "trl-sft": "cantrip_acp.training.export.trl_and_openai:trl_sft",
+    "trl-preference": "cantrip_acp.training.export.trl_and_openai:trl_preference",
     "atif": "cantrip_acp.training.export.atif:atif",
     "inspect": "cantrip_acp.training.export.inspect_log:inspect_log",
-    "trl-prompts": "cantrip_acp.training.export.fine_tuning:trl_prompts",
-    "trl-kto": "cantrip_acp.training.export.fine_tuning:trl_kto",
-    "trl-stepwise": "cantrip_acp.training.export.fine_tuning:trl_stepwise",
+    "trl-prompts": "cantrip_acp.training.export.trl_and_openai:trl_prompts",
+    "trl-kto": "cantrip_acp.training.export.trl_and_openai:trl_kto",
+    "trl-stepwise": "cantrip_acp.training.export.trl_and_openai:trl_stepwise",
     "tokens": "cantrip_acp.training.export.tokens:tokens",
     "art": "cantrip_acp.training.export.art:art",
     "verifiers": "cantrip_acp.training.export.verifiers:verifiers",
-    "openai": "cantrip_acp.training.export.fine_tuning:openai",
+    "openai": "cantrip_acp.training.export.trl_and_openai:openai",
     "otlp": "cantrip_acp.training.export.otlp:otlp",
 }
 

@@ -15,7 +15,6 @@ import msgspec
 from cantrip_acp.core.casting.query_digest import QueryDigest
 from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.casting.sampled_tokens import TokenLog
-from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
 from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.text.json_data import freeze
 from cantrip_acp.types.messages import RequestParameters, ToolCall
@@ -327,31 +326,3 @@ class CastState:
         if self.stop_reason is None:
             self.stop_reason = reason
         self.scope.cancel()
-
-    def spend(self, usage: Usage, *, response_chars: int = 0, model: str | None = None) -> None:
-        """Add a query's usage to this cast and to every cast above it, because parents pay for their children.
-
-        ``response_chars`` is the number of characters of its response, for an estimate if its usage is unknown.
-        ``model`` is the model that was queried, if it is not the entity's.
-        """
-        estimated = 0
-        if usage.queries_without_usage:
-            likely = self.entity.context.tokens * usage.queries_without_usage + response_chars // CHARS_PER_TOKEN
-            estimated = max(0, likely - (usage.total_tokens or 0))
-        unpriced = (model or self.entity.crystal.model) if usage.queries_without_cost else None
-        cast = self
-        while True:
-            entity = cast.entity
-            if entity.usage is cast.usage:
-                # The first cast of an entity: one sum serves both.
-                entity.usage = cast.usage = cast.usage + usage
-            else:
-                cast.usage = cast.usage + usage
-                entity.usage = entity.usage + usage
-            cast.estimated += estimated
-            if unpriced is not None:
-                cast.unpriced[unpriced] = None
-            if entity.parent is None:
-                return
-            cast = entity.parent.cast
-            cast.children_usage = usage if cast.children_usage is None else cast.children_usage + usage

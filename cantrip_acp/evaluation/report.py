@@ -14,7 +14,7 @@ from cantrip_acp.evaluation.run import PAGE, Record, Result, differing
 from cantrip_acp.evaluation.statistics import Cell, Comparison, Difference, Interval
 from cantrip_acp.loom.output_file import output_file
 from cantrip_acp.text.redaction import ShapeMask
-from cantrip_acp.tuplespace.monitoring.report import write_loom_page
+from cantrip_acp.tuplespace.monitoring.batch_page import write_loom_page
 from cantrip_acp.types.errors import LoomError
 
 _TEXT = 2_000

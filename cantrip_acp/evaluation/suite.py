@@ -22,9 +22,9 @@ from cantrip_acp.recipes import trust
 from cantrip_acp.recipes.build.python_files import Files, imported, load_score
 from cantrip_acp.recipes.models.crystal import Script, ScriptedResponse
 from cantrip_acp.recipes.models.field_types import Kind, Line, Model, PathText, Text, number, one_of, text, whole, wrong
-from cantrip_acp.recipes.parse import check
+from cantrip_acp.recipes.parse import validation
 from cantrip_acp.recipes.parse.document import SUFFIXES, Document, parse
-from cantrip_acp.recipes.parse.source_map import KeyPath, Places
+from cantrip_acp.recipes.parse.problem_positions import KeyPath, Places
 from cantrip_acp.recipes.recipe import Recipe, is_path
 from cantrip_acp.recipes.recipe import load as load_recipe
 from cantrip_acp.tuplespace.batch import read_intents
@@ -274,7 +274,7 @@ def load_suite(name: str, *, workspace: Path, state_dir: Path, recipe: str | Non
         raise DefinitionError(f"there is no such file or folder (built-in suites: {known})", where=name)
     shown = str(path) if path.name == SUITE_FILE else name
     document = parse(Files().read(path, shown), path, file=shown)
-    return _Loader(document, workspace, state_dir, recipe).suite(check.data_of(document, SuiteModel))
+    return _Loader(document, workspace, state_dir, recipe).suite(validation.data_of(document, SuiteModel))
 
 
 def _task_files(folder: Path, pattern: str) -> list[Path]:
@@ -329,7 +329,7 @@ class _Loader:
                     raise self._error(self._document, at, f"no task file matches {item!r} in {self._folder}")
                 for path in found:
                     inner = parse(self._files.read(path), path)
-                    own = check.data_of(inner, TaskModel)
+                    own = validation.data_of(inner, TaskModel)
                     yield self._task({"name": path.stem, **own}, shared, inner, ())
             else:
                 yield self._task({"name": f"task-{index + 1}", **item}, shared, self._document, at)

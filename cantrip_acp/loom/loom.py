@@ -51,7 +51,7 @@ class Loom(BaseLoom):
 
     def check(self) -> list[Problem]:
         """Read the whole loom and return everything that is wrong. Opening reads only the heads, and finds less."""
-        from cantrip_acp.loom.missing_parts import missing_records
+        from cantrip_acp.loom.check import missing_records
 
         known = list(self._store.problems)
         places = {each.offset for each in known} - {None}

@@ -201,7 +201,7 @@ async def pin(server: Server, given: CommandArguments, work: CommandRun) -> dict
 
 async def remember(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
     """Add a fact of the user to what sessions of a folder know, or those of all folders."""
-    from cantrip_acp.substrate.projects import remember as add
+    from cantrip_acp.substrate.remembered_facts import remember as add
 
     view, text, everywhere = view_of(given.file()), given.text("text"), given.flag("everywhere")
 

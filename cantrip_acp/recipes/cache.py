@@ -49,11 +49,11 @@ def canonical(kind: Kind, raw: bytes, path: Path, file: str, state_dir: Path | N
 
 def parse_and_check(kind: Kind, raw: bytes, path: Path, file: str) -> dict[str, Any]:
     """The checked data of a recipe or a script, computed without the cache."""
-    from cantrip_acp.recipes.parse import check
+    from cantrip_acp.recipes.parse import validation
     from cantrip_acp.recipes.parse.document import parse
 
     document = parse(raw, path, file=file)
-    return check.recipe(document) if kind == "recipe" else check.script(document)
+    return validation.recipe(document) if kind == "recipe" else validation.script(document)
 
 
 def digest(kind: Kind, raw: bytes) -> str:

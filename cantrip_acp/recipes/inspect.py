@@ -15,7 +15,7 @@ from cantrip_acp.recipes import trust
 from cantrip_acp.recipes.build import build, crystal_factory, crystals
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
-from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.recipes.parse.problem_positions import KeyPath
 from cantrip_acp.recipes.recipe import Recipe, Source, read
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import CrystalError, DefinitionError, MissingKey, MissingVariable, RecipeError

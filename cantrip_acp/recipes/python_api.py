@@ -33,13 +33,13 @@ def crystal(given: str | Mapping[str, Any], where: str, cost_limited: bool = Fal
         return crystals.crystal_named(given, None, where, cost_limited=cost_limited)
     from cantrip_acp.recipes.build.crystal_factory import FactoryContext, options_of
     from cantrip_acp.recipes.build.python_files import Files
-    from cantrip_acp.recipes.parse import check
-    from cantrip_acp.recipes.parse.source_map import KeyPath, dotted
+    from cantrip_acp.recipes.parse import validation
+    from cantrip_acp.recipes.parse.problem_positions import KeyPath, dotted
 
     def error(path: KeyPath, message: str) -> DefinitionError:
         return DefinitionError(message, where=f"{where}.{dotted(path)}" if path else where)
 
-    data = check.crystal(dict(given), error)
+    data = validation.crystal(dict(given), error)
     return crystals.make_crystal(options_of(data), FactoryContext(Path.cwd(), Files(), None, error, cost_limited))
 
 

@@ -15,7 +15,7 @@ from cantrip_acp.gates.confinement import one_line
 from cantrip_acp.recipes import cache
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.document import SUFFIXES, TOML, Document, parse
-from cantrip_acp.recipes.parse.source_map import KeyPath, Problem
+from cantrip_acp.recipes.parse.problem_positions import KeyPath, Problem
 from cantrip_acp.types.errors import DefinitionError, RecipeError
 
 BUILT_IN = Path(__file__).with_name("builtin")
@@ -27,7 +27,7 @@ Source = Literal["path", "workspace", "user", "built-in"]
 class Recipe:
     """One valid recipe file.
 
-    ``file`` is its name in messages. ``data`` is the result of `parse.check`. It may contain secrets (a crystal's
+    ``file`` is its name in messages. ``data`` is the result of `parse.validation`. It may contain secrets (a crystal's
     headers), so no repr shows it, and a recipe cannot be pickled. ``files`` caches the bytes of the files that were
     read, so that trust is checked on the same bytes that are used.
     """

@@ -25,7 +25,7 @@ from cantrip_acp.gates.confinement import Root
 from cantrip_acp.recipes.build import crystal_factory
 from cantrip_acp.recipes.build.python_files import Files, imported
 from cantrip_acp.recipes.parse import names
-from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.recipes.parse.problem_positions import KeyPath
 from cantrip_acp.recipes.recipe import Recipe, load, read, recipe_files
 from cantrip_acp.types.errors import CantripError, DefinitionError, GateError, RecipeError, UntrustedRecipe
 from cantrip_acp.types.records import now

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from cantrip_acp.sandbox.policy.policy import real_paths as real_paths
     from cantrip_acp.sandbox.policy.refusals import explain_refusals as explain_refusals
     from cantrip_acp.sandbox.worker import messages as messages
-    from cantrip_acp.sandbox.worker.worker import Worker as Worker
-    from cantrip_acp.sandbox.worker.worker import WorkerCallbacks as WorkerCallbacks
+    from cantrip_acp.sandbox.worker.host_side import Worker as Worker
+    from cantrip_acp.sandbox.worker.host_side import WorkerCallbacks as WorkerCallbacks
 
 _HOMES = {
     "AllowedHosts": "network.hosts",
@@ -57,8 +57,8 @@ _HOMES = {
     "SandboxOptions": "policy.policy",
     "Service": "launch.service",
     "WireSession": "gate_ipc.server",
-    "Worker": "worker.worker",
-    "WorkerCallbacks": "worker.worker",
+    "Worker": "worker.host_side",
+    "WorkerCallbacks": "worker.host_side",
     "check_root": "policy.policy",
     "clean": "launch.output",
     "diagnosis": "launch.diagnosis",

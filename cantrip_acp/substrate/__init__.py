@@ -5,4 +5,7 @@ it is a context contributor, a reader of events and a source of gates. Start wit
 a change must fulfil) and `knowledge.py` (what an entity reads of it). Databases are known only to `stores/`.
 """
 
-__all__ = ["boundary", "chunks", "engine", "knowledge", "owners", "projects", "recorder", "substrate", "types", "view"]
+__all__ = [
+    "boundary", "chunks", "engine", "knowledge", "owners", "projects", "recorder", "remembered_facts", "substrate", "types",
+    "view",
+]  # fmt: skip

@@ -30,8 +30,6 @@ from cantrip_acp.substrate.chunks import (
     Removal,
     Spec,
     is_project,
-    one_line,
-    refuse_secrets,
 )
 from cantrip_acp.substrate.documents import (
     DOCUMENTS,
@@ -42,13 +40,12 @@ from cantrip_acp.substrate.documents import (
     read_text,
     short_hash,
 )
-from cantrip_acp.substrate.owners import PRIVATE, USER_CULTURE, USER_SKILLS
+from cantrip_acp.substrate.owners import USER_CULTURE, USER_SKILLS
 from cantrip_acp.substrate.skills import FOLDERS, sync_skills
-from cantrip_acp.substrate.substrate import Substrate, at_most_once, new_id, storable
+from cantrip_acp.substrate.substrate import Substrate, at_most_once, storable
 from cantrip_acp.substrate.types import install, of_type
 
 CULTURE = ".cantrip/culture"
-_LONGEST_TITLE = 60
 _LONGEST = 300
 """Maximum number of characters of a quoted prompt or answer."""
 _SCOPES = {
@@ -308,32 +305,6 @@ def earlier_sessions(substrate: Substrate, project: Project, most: int, *, witho
         when = str(session.body.get("started", ""))[:16].replace("T", " ")
         lines.append(f"- {when} asked: {_quotation(prompts[-1].text)} → {outcome}")
     return lines
-
-
-def make_fact(text: str, *, private: bool = False) -> NewChunk:
-    """The chunk of a fact. Raises `CommitRefused` if the text is empty, too long, or looks like a secret."""
-    said = text.strip()
-    if not said:
-        raise CommitRefused("text", "there is nothing to remember: give a text")
-    chunk = NewChunk(
-        new_id(f"{PRIVATE}fact" if private else "fact"),
-        one_line(said, _LONGEST_TITLE) or "a fact",
-        Spec(),
-        {"text": said},
-    )
-    refuse_secrets(Change([chunk]))
-    return chunk
-
-
-def remember(substrate: Substrate, workspace: Path, text: str, *, everywhere: bool = False) -> tuple[NewChunk, Commit]:
-    """Add a fact of the user to the culture of a project, or with ``everywhere`` to the user's own. Raises `CommitRefused`."""
-    chunk = make_fact(text, private=everywhere)
-    scope = USER_CULTURE if everywhere else settle(substrate, workspace).culture
-    change = Change([chunk], [NewPlacement(chunk.id, scope)])
-    # Others read it, too: its commit says whose it is, as its source does.
-    who = "" if everywhere else substrate.tables.user
-    author = f"user:{who}" if who else "user"
-    return chunk, substrate.commit(change, author=author, source=author, message=f"remember {chunk.name}")
 
 
 def settle(substrate: Substrate, workspace: Path) -> Project:

@@ -1,7 +1,7 @@
 """Training data from looms: rewards, exports to trainers' formats, and imports of foreign traces.
 
 `trainer` trains a small model (`cantrip train`) on the folders of `examples`. Nothing here imports a front end (CLI, ACP, LSP).
-Start with `judge.py`, then `export/fine_tuning.py` and `importing/import_file.py`.
+Start with `judge.py`, then `export/trl_and_openai.py` and `importing/import_file.py`.
 The names of ``__all__`` are public, and imported when they are first used. The adapters (`adapters.trl_rollouts` …) are modules of
 their own, because each imports its trainer.
 """

@@ -2,7 +2,7 @@
 
 Start with `tuples` (the unit of work), `space` (the operations of a program) and `stores` (SQLite or PostgreSQL).
 
-The tuple-space uses the core, recipes and text helpers. The core does not import it. `cli` uses all of it, ACP only `gate_cache`.
+The tuple-space uses the core, recipes and text helpers. The core does not import it. `cli` uses all of it, ACP only `reuse`.
 The names of ``__all__`` are public, and imported when they are first used.
 """
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from cantrip_acp.tuplespace.catalog.build import build_catalog as build_catalog
     from cantrip_acp.tuplespace.catalog.capabilities import UnknownCapability as UnknownCapability
     from cantrip_acp.tuplespace.catalog.capabilities import read_catalog as read_catalog
-    from cantrip_acp.tuplespace.reuse import Reuse as Reuse
+    from cantrip_acp.tuplespace.reuse.step_results import Reuse as Reuse
     from cantrip_acp.tuplespace.space import TupleSpace as TupleSpace
-    from cantrip_acp.tuplespace.step import StepCall as StepCall
-    from cantrip_acp.tuplespace.step import StepFailed as StepFailed
-    from cantrip_acp.tuplespace.step import StepResult as StepResult
     from cantrip_acp.tuplespace.stores import open_store as open_store
     from cantrip_acp.tuplespace.stores.postgres import PostgresTupleStore as PostgresTupleStore
     from cantrip_acp.tuplespace.tuples import Pattern as Pattern
     from cantrip_acp.tuplespace.tuples import new_tuple as new_tuple
-    from cantrip_acp.tuplespace.worker import Worker as Worker
+    from cantrip_acp.tuplespace.workers.worker import Worker as Worker
+    from cantrip_acp.tuplespace.yools.step import StepCall as StepCall
+    from cantrip_acp.tuplespace.yools.step import StepFailed as StepFailed
+    from cantrip_acp.tuplespace.yools.step import StepResult as StepResult
 
 _HOMES = {
     "Pattern": "tuples",
     "PostgresTupleStore": "stores.postgres",
-    "Reuse": "reuse",
-    "StepCall": "step",
-    "StepFailed": "step",
-    "StepResult": "step",
+    "Reuse": "reuse.step_results",
+    "StepCall": "yools.step",
+    "StepFailed": "yools.step",
+    "StepResult": "yools.step",
     "TupleSpace": "space",
     "UnknownCapability": "catalog.capabilities",
-    "Worker": "worker",
+    "Worker": "workers.worker",
     "build_catalog": "catalog.build",
     "new_tuple": "tuples",
     "open_store": "stores",
@@ -44,9 +44,8 @@ _HOMES = {
 
 __all__ = list(_HOMES)
 __all__ += [
-    "alarms", "authority", "batch", "cast_yool", "catalog", "command_yool", "errors", "events", "fan_out", "gate_cache",
-    "guardrails", "mcp_edge", "monitoring", "project_log", "receipts", "retention", "reuse", "stores", "tuples",
-    "worker", "workspace_inputs",
+    "alarms", "authority", "batch", "catalog", "errors", "events", "fan_out", "mcp_edge", "monitoring", "project_log",
+    "receipts", "retention", "reuse", "stores", "tuples", "workers", "yools",
 ]  # fmt: skip
 
 

@@ -21,11 +21,11 @@ import anyio.to_thread
 
 from cantrip_acp.tuplespace.budget import ALARM_LANE
 from cantrip_acp.tuplespace.errors import SpaceError
-from cantrip_acp.tuplespace.guardrails import GC_LANE
 from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.space import run_in_thread
 from cantrip_acp.tuplespace.stores.base import Claim, End
 from cantrip_acp.tuplespace.tuples import Pattern, now_iso
+from cantrip_acp.tuplespace.workers.guardrails import GC_LANE
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.stores.base import TupleStore

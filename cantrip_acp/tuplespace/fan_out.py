@@ -19,9 +19,9 @@ import msgspec
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.tuplespace.canonical import canonical_json
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.tuplespace.guardrails import number_from_environment
 from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple
-from cantrip_acp.tuplespace.worker import StepCall, StepResult
+from cantrip_acp.tuplespace.workers.guardrails import number_from_environment
+from cantrip_acp.tuplespace.workers.worker import StepCall, StepResult
 
 SPAWN = "tuple.spawn"
 DEFAULT_COMPRESSION_THRESHOLD = 1024

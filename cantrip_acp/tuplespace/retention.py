@@ -14,10 +14,10 @@ import msgspec
 
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.canonical import canonical_json
-from cantrip_acp.tuplespace.guardrails import GC_LANE, number_from_environment
 from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.stores.base import End, Expired, artifact_id
 from cantrip_acp.tuplespace.tuples import Pattern, now_iso
+from cantrip_acp.tuplespace.workers.guardrails import GC_LANE, number_from_environment
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.stores.base import TupleStore

@@ -81,7 +81,7 @@ class RecipeError(DefinitionError):
     """A recipe file that is not valid.
 
     ``places`` has one line ``file:line:column: message`` for each problem, in order. ``problems`` has the same as
-    data (`recipes.parse.source_map.Problem`), each with its rule, if they are known.
+    data (`recipes.parse.problem_positions.Problem`), each with its rule, if they are known.
     """
 
     def __init__(self, places: Sequence[str] = (), *, problems: Sequence[Any] = ()) -> None:

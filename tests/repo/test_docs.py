@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 from cantrip_acp.cli.command_table import cantrip
 from cantrip_acp.crystals.local.presets import PRESETS
 from cantrip_acp.crystals.scripted import ScriptedCrystal
-from cantrip_acp.recipes.parse import check
+from cantrip_acp.recipes.parse import validation
 from cantrip_acp.recipes.parse.document import parse
 from tests.support import page_examples, processes
 from tests.support.fixtures import embedded
@@ -183,7 +183,7 @@ def test_pieces_of_recipes_are_taken() -> None:
             if data is None or "responses" in data or "steps" in data or "agent_terms" in data:
                 continue
             text = json.dumps(RECIPE | data)
-            assert not check.problems(parse(text.encode(), Path("a.cantrip.yaml"))), f"{where}: {piece}"
+            assert not validation.problems(parse(text.encode(), Path("a.cantrip.yaml"))), f"{where}: {piece}"
             seen += 1
     assert seen > 10
 

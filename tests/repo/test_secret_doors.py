@@ -33,12 +33,12 @@ DOORS = {
     "text/logs.py": 1,
     "training/export/rows.py": 1,
     "training/importing/importer.py": 2,
-    "tuplespace/cast_yool.py": 1,
-    "tuplespace/command_yool.py": 1,
+    "tuplespace/yools/cast_yool.py": 1,
+    "tuplespace/yools/command_yool.py": 1,
     "tuplespace/mcp_edge/mcp_server.py": 1,
     "tuplespace/receipts.py": 2,
     "tuplespace/retention.py": 1,
-    "tuplespace/step.py": 1,
+    "tuplespace/yools/step.py": 1,
 }
 """What masks, by file, and how often it does at most."""
 

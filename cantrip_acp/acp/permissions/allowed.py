@@ -131,7 +131,7 @@ _PROGRAMS = {"bash": "commands", "code": "Python", "monty": "restricted Python"}
 
 def _gate_writes(circle: Circle) -> list[str]:
     """What gates of the host write: files below their folders, and what the others do by their names."""
-    from cantrip_acp.acp.sessions.modes import changes_something
+    from cantrip_acp.acp.sessions.options.modes import changes_something
     from cantrip_acp.gates import registry
 
     roots: dict[str, list[str]] = {}

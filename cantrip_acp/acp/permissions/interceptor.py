@@ -22,7 +22,7 @@ import msgspec
 from cantrip_acp.acp.permissions import patterns
 from cantrip_acp.acp.permissions.edits import Decision, Edit, Edits, follow
 from cantrip_acp.acp.permissions.patterns import ALL
-from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.acp.sessions.session_store import Grant
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.web.named_hosts import NamedHosts

@@ -20,7 +20,7 @@ import msgspec
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.render.event_translator import Translator, attached_content
-from cantrip_acp.acp.sessions.plan_mode import shown_intent
+from cantrip_acp.acp.sessions.options.plan_mode import shown_intent
 from cantrip_acp.loom.query.history import CastPart, entity_casts
 from cantrip_acp.loom.query.recorded_events import RecordedEvents
 from cantrip_acp.types.context_block import block_of

@@ -4,4 +4,4 @@ These modules may import the core, the loom, the recipes and the rest of `acp`. 
 and closes sessions) and `session` (one session with its running prompt).
 """
 
-__all__ = ["factory", "modes", "prompt_content", "prompt_queue", "session_store", "slash_commands", "user_shell"]
+__all__ = ["commands", "factory", "options", "prompt", "session_store"]

@@ -22,9 +22,9 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import auth_required, session_busy, session_not_ready, unknown_session
 from cantrip_acp.acp.login import ask_until_key_is_set
 from cantrip_acp.acp.render.event_translator import notice
-from cantrip_acp.acp.sessions import modes
-from cantrip_acp.acp.sessions.config_options import ask_for_trust
 from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory
+from cantrip_acp.acp.sessions.options import modes
+from cantrip_acp.acp.sessions.options.config_options import ask_for_trust
 from cantrip_acp.acp.sessions.request_params import (
     check_same_prompt,
     read_system_prompt,
@@ -342,7 +342,7 @@ class Agent:
                     else invalid_params("this session keeps no files", "_meta.cantrip.restoreFiles")
                 )
             return None
-        from cantrip_acp.acp.sessions import file_commands
+        from cantrip_acp.acp.sessions.commands import file_commands
 
         try:
             return await file_commands.restore_to_turn(source, turn_id, dry_run=not restore, ask=False)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import SignedOut
 from cantrip_acp.acp.permissions.patterns import grants_for_other_folder
-from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.acp.sessions.session_store import (
     FORK,
     ClientPrompt,
@@ -419,7 +419,7 @@ class SessionFactory:
 
     def with_cache(self, cantrip: Cantrip, metadata: SessionMetadata | None = None) -> Cantrip:
         """The cantrip, whose gates reuse results as long as the session's boolean option says so."""
-        from cantrip_acp.tuplespace.gate_cache import with_gate_cache
+        from cantrip_acp.tuplespace.reuse.gate_results import with_gate_cache
 
         enabled = metadata is None or metadata.reuse_results
         return with_gate_cache(cantrip, self.store.folder.parent, enabled=enabled)
@@ -488,7 +488,7 @@ def reopen(cantrip: Cantrip, loom: Loom, metadata: SessionMetadata) -> tuple[Res
 def apply_mode(entity: Entity, mode: str, *, known: str | None = None) -> None:
     """Apply the wards of a mode to an entity, and tell it so with its next query. ``known``: the mode of which it need not be
     told, because it began in it."""
-    from cantrip_acp.acp.sessions.plan_mode import mode_note
+    from cantrip_acp.acp.sessions.options.plan_mode import mode_note
 
     for each in dict.fromkeys((known or mode, mode)):
         note, for_children = mode_note(each)

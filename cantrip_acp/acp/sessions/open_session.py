@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Permissions
     from cantrip_acp.acp.render.event_translator import Translator
     from cantrip_acp.acp.sessions.factory import OpenedSession
-    from cantrip_acp.acp.sessions.prompt_queue import PromptQueue
+    from cantrip_acp.acp.sessions.prompt.prompt_queue import PromptQueue
     from cantrip_acp.acp.sessions.session_store import SessionMetadata
     from cantrip_acp.acp.wire.connection import Connection
     from cantrip_acp.core.entity import Entity

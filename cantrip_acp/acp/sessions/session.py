@@ -25,12 +25,12 @@ from cantrip_acp.acp.permissions.interceptor import Permissions
 from cantrip_acp.acp.permissions.request import PermissionAsked, ask_client
 from cantrip_acp.acp.render.event_translator import STOP_REASONS, Translator, notice
 from cantrip_acp.acp.render.formatting import MessageSeparator
-from cantrip_acp.acp.sessions import modes
-from cantrip_acp.acp.sessions.cast_updates import CastUpdates
-from cantrip_acp.acp.sessions.config_options import SessionOptions
 from cantrip_acp.acp.sessions.factory import permission_change
-from cantrip_acp.acp.sessions.prompt_queue import PromptQueue
-from cantrip_acp.acp.sessions.steering import Steering
+from cantrip_acp.acp.sessions.options import modes
+from cantrip_acp.acp.sessions.options.config_options import SessionOptions
+from cantrip_acp.acp.sessions.prompt.cast_updates import CastUpdates
+from cantrip_acp.acp.sessions.prompt.prompt_queue import PromptQueue
+from cantrip_acp.acp.sessions.prompt.steering import Steering
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params, meta_of
 from cantrip_acp.crystals.http_clients import prepare_in_background
 from cantrip_acp.telemetry import tracing
@@ -40,10 +40,10 @@ from cantrip_acp.types.records import ConfigRecord, new_id, now
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Question
+    from cantrip_acp.acp.sessions.commands.slash_commands import Command
     from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory
-    from cantrip_acp.acp.sessions.prompt_content import Link
+    from cantrip_acp.acp.sessions.prompt.prompt_content import Link
     from cantrip_acp.acp.sessions.session_store import Grant, SessionMetadata
-    from cantrip_acp.acp.sessions.slash_commands import Command
     from cantrip_acp.acp.wire.connection import Connection, Request
     from cantrip_acp.core.casting.result import CastResult
     from cantrip_acp.core.entity import Entity
@@ -229,7 +229,7 @@ class Session:
         self._send_commands()
 
     def _send_commands(self) -> None:
-        from cantrip_acp.acp.sessions import slash_commands
+        from cantrip_acp.acp.sessions.commands import slash_commands
 
         self.send_now(slash_commands.commands_update())
 
@@ -247,12 +247,12 @@ class Session:
 
     def start(self, prompt: OpenPrompt) -> Awaitable[acp.PromptResult]:
         """Mark the session as busy with a prompt, which may have waited, and return its work."""
-        from cantrip_acp.acp.sessions.prompt_content import read_request
+        from cantrip_acp.acp.sessions.prompt.prompt_content import read_request
 
         asked = read_request(prompt.params, self.trace, self.id)
         command = None
         if asked.intent is not None and asked.intent.lstrip().startswith("/"):
-            from cantrip_acp.acp.sessions import slash_commands
+            from cantrip_acp.acp.sessions.commands import slash_commands
 
             command = slash_commands.parse_command(asked.intent)
         self.begin(prompt.request)
@@ -264,7 +264,7 @@ class Session:
         return self.run(self.cast(asked.intent, asked.context, asked.trace), asked.trace)
 
     async def _run_command(self, command: Command, rest: str) -> acp.PromptResult:
-        from cantrip_acp.acp.sessions import slash_commands
+        from cantrip_acp.acp.sessions.commands import slash_commands
 
         text = await slash_commands.run_command(self, command, rest, self._agent.fork_to_disk)
         if text:
@@ -345,7 +345,7 @@ class Session:
 
     async def read(self, blocks: Sequence[acp.ContentBlock]) -> tuple[str, tuple[ContextBlock, ...]]:
         """Read the content of a message for the running prompt. Returns its text and the content of its links."""
-        from cantrip_acp.acp.sessions.prompt_content import read_prompt
+        from cantrip_acp.acp.sessions.prompt.prompt_content import read_prompt
 
         intent, context = read_prompt(blocks)
         return intent, await self._read_links(context)
@@ -364,7 +364,7 @@ class Session:
 
     async def _decide_on_plan(self) -> str | None:
         """In plan mode, ask the user about the plan with which a cast has ended. Returns the intent of the next cast."""
-        from cantrip_acp.acp.sessions.plan_mode import ask_about_plan, plan_in, shown_intent
+        from cantrip_acp.acp.sessions.options.plan_mode import ask_about_plan, plan_in, shown_intent
 
         answer, self._answer = self._answer, None
         plan = plan_in(answer) if self.metadata.mode == modes.PLAN and not self._was_cancelled() else None
@@ -402,7 +402,7 @@ class Session:
         for text in user_notes:
             self.send_now(notice(text, self.client))
         prepare_in_background(self.entity.crystal)
-        import cantrip_acp.acp.sessions.prompt_content  # noqa: F401 - the first prompt needs it
+        import cantrip_acp.acp.sessions.prompt.prompt_content  # noqa: F401 - the first prompt needs it
 
         try:
             # Otherwise the first prompt asks, and then connects.
@@ -550,7 +550,7 @@ class Session:
         """Read the links of a prompt. Returns the context with their content, or without it if the prompt is cancelled."""
         if not context or self.cancelled:
             return ()
-        from cantrip_acp.acp.sessions.prompt_content import read_links
+        from cantrip_acp.acp.sessions.prompt.prompt_content import read_links
 
         read = partial(read_links, self.entity, self.permissions.route, context, self._tell_unread)
         return await self.until_cancelled(read) or ()
@@ -666,8 +666,8 @@ def _queue_command(params: acp.Prompt) -> tuple[Command, str] | None:
     first = params.prompt[0] if params.prompt else None
     if not isinstance(first, acp.Text) or not first.text.lstrip().startswith("/queue"):
         return None
-    from cantrip_acp.acp.sessions import slash_commands
-    from cantrip_acp.acp.sessions.prompt_content import read_prompt
+    from cantrip_acp.acp.sessions.commands import slash_commands
+    from cantrip_acp.acp.sessions.prompt.prompt_content import read_prompt
 
     found = slash_commands.parse_command(read_prompt(params.prompt)[0])
     return found if found is not None and found[0].name == slash_commands.QUEUE else None

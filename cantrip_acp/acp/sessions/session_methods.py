@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.sessions.config_options import MODEL
+from cantrip_acp.acp.sessions.options.config_options import MODEL
 from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import CantripError
@@ -54,7 +54,7 @@ async def refresh_models(session: Session, params: acp.SessionParams, request: R
 
 async def next_query(session: Session, params: acp.SessionParams, request: Request) -> dict[str, Any]:
     """``_cantrip/context``: what the next query of a session will contain, by source, in tokens and money."""
-    from cantrip_acp.acp.sessions.knowledge_commands import context_data
+    from cantrip_acp.acp.sessions.commands.knowledge_commands import context_data
 
     return await context_data(session)
 
@@ -118,7 +118,7 @@ def _mcp_servers(session: Session) -> Sequence[tuple[dict[str, Any], McpConnecti
 
 async def files(session: Session, params: acp.FileRequest, request: Request) -> dict[str, Any]:
     """``_cantrip/changes``, ``undo``, ``redo``, ``restore`` and ``keep``: extensions of ACP (docs/sessions.md)."""
-    from cantrip_acp.acp.sessions import file_commands
+    from cantrip_acp.acp.sessions.commands import file_commands
 
     work: dict[str, Any] = {
         "changes": file_commands.changes_data,

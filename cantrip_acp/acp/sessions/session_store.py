@@ -22,7 +22,7 @@ from typing import Literal
 
 import msgspec
 
-from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.files import paths
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address

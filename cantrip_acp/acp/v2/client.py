@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.sessions.prompt_queue import QUEUE_CHANGED
+from cantrip_acp.acp.sessions.prompt.prompt_queue import QUEUE_CHANGED
 from cantrip_acp.acp.sessions.session import OpenPrompt
 from cantrip_acp.acp.v2.render import content_blocks, permission_request, render
 from cantrip_acp.acp.wire.jsonrpc import ErrorObject, RpcError

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
     from cantrip_acp.recipes.recipe import Recipe
     from cantrip_acp.tuplespace.batch import BatchLog, Intent, Round
-    from cantrip_acp.tuplespace.guardrails import Policy
     from cantrip_acp.tuplespace.stores.base import TupleStore
     from cantrip_acp.tuplespace.tuples import WorkTuple
+    from cantrip_acp.tuplespace.workers.guardrails import Policy
 
 _AT_ONCE = 8
 """Casts at once in this process."""
@@ -179,9 +179,9 @@ def cast_batch(
     from cantrip_acp.tuplespace import authority
     from cantrip_acp.tuplespace.alarms import alarms_in_thread
     from cantrip_acp.tuplespace.batch import BatchLog, batch_tuples, read_intents, recipe_digest
-    from cantrip_acp.tuplespace.guardrails import lane_concurrency, max_waiting, read_policy
     from cantrip_acp.tuplespace.monitoring.spans import emitting
-    from cantrip_acp.tuplespace.workspace_inputs import WorkspaceInputs, own_streams
+    from cantrip_acp.tuplespace.reuse.workspace_inputs import WorkspaceInputs, own_streams
+    from cantrip_acp.tuplespace.workers.guardrails import lane_concurrency, max_waiting, read_policy
 
     state, workspace, lane = paths.state_dir(place.state_dir), place.cwd.resolve(), pool.lane
     policy = read_policy(workspace)
@@ -343,9 +343,9 @@ def _cast_here(
     """Cast in this process what was put. Whether the user interrupted."""
 
     from cantrip_acp.tuplespace.alarms import alarms_to
-    from cantrip_acp.tuplespace.guardrails import cpu_percent
     from cantrip_acp.tuplespace.tuples import Pattern
-    from cantrip_acp.tuplespace.worker import Worker
+    from cantrip_acp.tuplespace.workers.guardrails import cpu_percent
+    from cantrip_acp.tuplespace.workers.worker import Worker
 
     give_back_of_dead_processes(store, works[0].lane)
     worker = Worker(
@@ -596,7 +596,7 @@ class _Report:
 
     def write_page(self, target: Path, title: str) -> None:
         """Write the page of the batch, also with casts that have not ended."""
-        from cantrip_acp.tuplespace.monitoring.report import write_report
+        from cantrip_acp.tuplespace.monitoring.batch_page import write_report
 
         pairs = list(zip(self._works, self._intents, strict=True))
         names = {work.id: intent.id for work, intent in pairs if intent.id is not None}

@@ -29,7 +29,7 @@ from cantrip_acp.cli.command_table import unknown_name
 from cantrip_acp.cli.render.from_acp import get_list, get_mapping, get_text
 from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.cli.session.permissions import Policy, choose_option
-from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.recipes.parse.problem_positions import KeyPath
 from cantrip_acp.recipes.parse.yaml_text import read
 from cantrip_acp.text.sanitize import clean
 from cantrip_acp.types.errors import DefinitionError

@@ -65,7 +65,7 @@ def init(name: str, task: str | None, model: str | None, may: str | None, yes: b
     """
     from cantrip_acp.crystals.embedded import weights
     from cantrip_acp.loom.output_file import output_file
-    from cantrip_acp.recipes.parse import check
+    from cantrip_acp.recipes.parse import validation
     from cantrip_acp.recipes.parse.document import parse
 
     if name.startswith((".", "-")) or os.sep in name:
@@ -83,7 +83,7 @@ def init(name: str, task: str | None, model: str | None, may: str | None, yes: b
     text = recipe_text(name, answers).encode()
     # A wrong model is an error now, not at the first cast. The file is not written yet, so the error does not name it.
     try:
-        check.recipe(parse(text, path))
+        validation.recipe(parse(text, path))
     except RecipeError as error:
         wrong = error.problems[0]
         is_model = wrong.key.startswith("crystal")

@@ -36,11 +36,11 @@ from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.catalog.capabilities import Catalog
-    from cantrip_acp.tuplespace.guardrails import Policy
     from cantrip_acp.tuplespace.mcp_edge.answers import Answers
     from cantrip_acp.tuplespace.mcp_edge.mcp_server import HttpServer
     from cantrip_acp.tuplespace.stores.base import TupleStore
-    from cantrip_acp.tuplespace.worker import Worker
+    from cantrip_acp.tuplespace.workers.guardrails import Policy
+    from cantrip_acp.tuplespace.workers.worker import Worker
 
 DEFAULT_LANE = "mcp"
 DEFAULT_HOST = "127.0.0.1"
@@ -194,11 +194,11 @@ def mcp(
     from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.tuplespace.batch import cast_yool
     from cantrip_acp.tuplespace.catalog.build import recipe_capability
-    from cantrip_acp.tuplespace.guardrails import max_waiting, read_policy
     from cantrip_acp.tuplespace.mcp_edge.answers import Answers, Limits
     from cantrip_acp.tuplespace.mcp_edge.mcp_server import HttpServer, listen, read_token
+    from cantrip_acp.tuplespace.reuse.workspace_inputs import WorkspaceInputs
     from cantrip_acp.tuplespace.tuples import new_tuple
-    from cantrip_acp.tuplespace.workspace_inputs import WorkspaceInputs
+    from cantrip_acp.tuplespace.workers.guardrails import max_waiting, read_policy
 
     lanes = tuple(dict.fromkeys(lanes)) or (DEFAULT_LANE,)
     for lane in lanes:
@@ -335,9 +335,9 @@ def _workers(
     policy: Policy,
 ) -> list[Worker]:
     """A worker for each lane, each with a store of its own: it waits for changes there."""
-    from cantrip_acp.tuplespace.guardrails import cpu_percent, lane_concurrency
     from cantrip_acp.tuplespace.tuples import Pattern
-    from cantrip_acp.tuplespace.worker import Worker
+    from cantrip_acp.tuplespace.workers.guardrails import cpu_percent, lane_concurrency
+    from cantrip_acp.tuplespace.workers.worker import Worker
 
     yools, at_once = cast_yools(opened, place.allow_hosts), lane_concurrency(concurrency, _AT_ONCE, policy)
     return [

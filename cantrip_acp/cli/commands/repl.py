@@ -110,7 +110,7 @@ def repl(
     Exit status: 0 on a terminal, or if all casts terminated; 1 a cast was truncated or failed; 2 the command line, the recipe
     or a file is wrong; 3 this machine has no sandbox; 130 interrupted.
     """
-    from cantrip_acp.acp.sessions import modes
+    from cantrip_acp.acp.sessions.options import modes
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.cli.session.conversation import at_terminal
     from cantrip_acp.cli.session.own_agent import EarlierSession, NewSessions
@@ -192,7 +192,7 @@ def _show_earlier(output: ClientText, earlier: Sequence[CastPart]) -> None:
 def _print_header(
     screen: Screen, agent: OwnAgent, workspace: Path, hosts: NamedHosts, hint: str, *, asks: bool
 ) -> None:
-    from cantrip_acp.acp.sessions import modes
+    from cantrip_acp.acp.sessions.options import modes
 
     opened = agent.opened
     assert opened is not None, "it was opened"

@@ -42,7 +42,7 @@ async def run_python(circle: Circle, code: str, printer: Printer) -> int:
     """Run the code and return the exit status: 0, 1 if it failed or was stopped, 124 if its time ran out."""
     import json
 
-    from cantrip_acp.acp.sessions.user_shell import TurnWithoutEntity
+    from cantrip_acp.acp.sessions.commands.user_shell import TurnWithoutEntity
     from cantrip_acp.gates.contract import as_text
     from cantrip_acp.mediums.code.session import CodeSession
     from cantrip_acp.types.messages import ToolCall

@@ -254,7 +254,7 @@ def remember(text: str, everywhere: bool, as_json: bool, cwd: Path) -> int:
 
     Exit status: 0 done, 2 TEXT is empty, too long, or looks like a secret.
     """
-    from cantrip_acp.substrate.projects import remember as add
+    from cantrip_acp.substrate.remembered_facts import remember as add
 
     with _opened(cwd) as (found, _):
         chunk, commit = add(found, cwd.resolve(), text, everywhere=everywhere)

@@ -80,9 +80,9 @@ def out(
     from cantrip_acp.tuplespace import authority
     from cantrip_acp.tuplespace.catalog.build import authorities
     from cantrip_acp.tuplespace.errors import SpaceFull, TupleError
-    from cantrip_acp.tuplespace.guardrails import max_waiting, read_policy
     from cantrip_acp.tuplespace.monitoring.spans import emitting
     from cantrip_acp.tuplespace.tuples import adopt_tuple
+    from cantrip_acp.tuplespace.workers.guardrails import max_waiting, read_policy
 
     name = "stdin" if file == "-" else file
     try:
@@ -463,7 +463,7 @@ def report(
 
     Exit status: 0 written, 1 there are no such tuples, 2 the space cannot be opened or the file cannot be written.
     """
-    from cantrip_acp.tuplespace.monitoring.report import write_report
+    from cantrip_acp.tuplespace.monitoring.batch_page import write_report
 
     with closing(open_space(space, state_dir)) as store:
         count = write_report(store, target, lane=lane, looms=not no_looms, every=every)

@@ -31,7 +31,7 @@ from cantrip_acp.text.sanitize import clean
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
     from cantrip_acp.tuplespace.stores.base import TupleStore
-    from cantrip_acp.tuplespace.worker import Ended, Worker
+    from cantrip_acp.tuplespace.workers.worker import Ended, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,9 @@ def worker(
     from cantrip_acp.tuplespace.alarms import alarms_to
     from cantrip_acp.tuplespace.catalog.build import authorities, runnable_agents
     from cantrip_acp.tuplespace.catalog.capabilities import with_newest
-    from cantrip_acp.tuplespace.guardrails import cpu_percent, lane_concurrency, read_policy
     from cantrip_acp.tuplespace.tuples import Pattern
-    from cantrip_acp.tuplespace.worker import Worker, runnables
+    from cantrip_acp.tuplespace.workers.guardrails import cpu_percent, lane_concurrency, read_policy
+    from cantrip_acp.tuplespace.workers.worker import Worker, runnables
 
     cwd, state_dir, lane = place.cwd, place.state_dir, pool.lane
     agents = [] if recipes or commands else runnable_agents(cwd, lane)
@@ -220,7 +220,7 @@ def notice(text: str) -> None:
 
 def note_references(opened: OpenedRecipe) -> None:
     """Say it if no cast with an expected answer can be made with this loom."""
-    from cantrip_acp.tuplespace.cast_yool import why_no_references
+    from cantrip_acp.tuplespace.yools.cast_yool import why_no_references
 
     why = why_no_references(opened.cantrip, opened.loom)
     if why is not None:

@@ -25,7 +25,7 @@ from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.cli.session.client_session import ASK, ClientSession, Quit
 from cantrip_acp.cli.session.completions import completions
 from cantrip_acp.cli.session.questions import Questions
-from cantrip_acp.cli.session.slash_commands import TerminalCommands, names
+from cantrip_acp.cli.session.terminal_slash_commands import TerminalCommands, names
 from cantrip_acp.cli.session.typed_lines import TypedLines
 from cantrip_acp.files import paths
 from cantrip_acp.files.installation import install_command

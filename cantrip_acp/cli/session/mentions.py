@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from cantrip_acp.acp.sessions.prompt_content import Link
+from cantrip_acp.acp.sessions.prompt.prompt_content import Link
 
 _MENTION = re.compile(r'(?:^|(?<=\s))@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>[^\s"]+))')
 _LINES = re.compile(r"#L?\d+(?:[-:]L?\d+)?\Z")

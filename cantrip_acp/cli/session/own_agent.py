@@ -14,7 +14,7 @@ import click
 from msgspec.structs import replace as changed
 
 from cantrip_acp.acp.sessions.factory import OpenedSession, Recipes, SessionFactory
-from cantrip_acp.acp.sessions.modes import TRUSTED
+from cantrip_acp.acp.sessions.options.modes import TRUSTED
 from cantrip_acp.acp.sessions.session_store import Grant, SessionMetadata, SessionStore, metadata_from_loom
 from cantrip_acp.cli.session.setup import ContextFiles
 from cantrip_acp.loom.stores.address import is_address

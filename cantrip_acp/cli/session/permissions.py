@@ -150,7 +150,7 @@ def permissions(hosts: NamedHosts, folder: Path, screen: Screen | None = None) -
     ``screen`` shows the questions; standard error by default. Paths in ``folder`` are shown relative to it.
     """
     from cantrip_acp.acp.permissions.interceptor import Permissions
-    from cantrip_acp.acp.sessions.modes import ASK
+    from cantrip_acp.acp.sessions.options.modes import ASK
     from cantrip_acp.acp.sessions.session_store import Grant
     from cantrip_acp.cli.render.terminal import Screen
 

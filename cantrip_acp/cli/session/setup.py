@@ -175,7 +175,7 @@ def build_recipe(
     recipe, workspace, state = load_trusted(name_or_path, cwd, state_dir, named_here=named_here)
     if many and not recipe.data.get("memory", {}).get("batches"):
         recipe = recipe.independent()
-    from cantrip_acp.tuplespace.gate_cache import with_gate_cache
+    from cantrip_acp.tuplespace.reuse.gate_results import with_gate_cache
 
     crystal, named = model_for_run(recipe, model)
     cantrip = with_gate_cache(build(recipe, workspace=workspace, crystal=crystal), state)

@@ -14,11 +14,11 @@ from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
-    from cantrip_acp.tuplespace.cast_yool import CastYool
-    from cantrip_acp.tuplespace.guardrails import DiskFloor, Policy
-    from cantrip_acp.tuplespace.reuse import Reuse
+    from cantrip_acp.tuplespace.reuse.step_results import Reuse
     from cantrip_acp.tuplespace.stores.base import TupleStore
-    from cantrip_acp.tuplespace.worker import Yool
+    from cantrip_acp.tuplespace.workers.guardrails import DiskFloor, Policy
+    from cantrip_acp.tuplespace.workers.worker import Yool
+    from cantrip_acp.tuplespace.yools.cast_yool import CastYool
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def reuse_in(store: TupleStore, state_dir: Path | None, workspace: Path) -> Reus
     from cantrip_acp.files import paths
     from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.tuplespace.receipts import user_key
-    from cantrip_acp.tuplespace.reuse import Reuse
+    from cantrip_acp.tuplespace.reuse.step_results import Reuse
 
     if os.environ.get("CANTRIP_NO_CACHE"):
         return None
@@ -69,7 +69,7 @@ def reuse_in(store: TupleStore, state_dir: Path | None, workspace: Path) -> Reus
 def disk_floor(state_dir: Path | None, policy: Policy, notice: Callable[[str], object] | None = None) -> DiskFloor:
     """The disk with the state folder. While it has too little space, a worker takes nothing."""
     from cantrip_acp.files import paths
-    from cantrip_acp.tuplespace.guardrails import DiskFloor, needed_mb
+    from cantrip_acp.tuplespace.workers.guardrails import DiskFloor, needed_mb
 
     def show(text: str) -> None:
         click.echo(f"cantrip: {text}", err=True)
@@ -132,7 +132,7 @@ def cast_of(opened: OpenedRecipe, hosts: Sequence[str]) -> CastYool:
     """The yool that casts a recipe."""
     from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.tuplespace.batch import recipe_digest
-    from cantrip_acp.tuplespace.cast_yool import CastYool
+    from cantrip_acp.tuplespace.yools.cast_yool import CastYool
 
     digest, project = recipe_digest(opened.recipe, opened.model), project_id(opened.workspace)
     return CastYool(opened.cantrip, opened.loom, digest, hosts=hosts, model=opened.model, project=project)

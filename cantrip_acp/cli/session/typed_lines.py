@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 
-from cantrip_acp.acp.sessions.prompt_queue import parse_queue_command, queue_text
+from cantrip_acp.acp.sessions.prompt.prompt_queue import parse_queue_command, queue_text
 from cantrip_acp.types.errors import CrystalError
 
 ENDS_LATER = "quits when this turn and what waits has ended; Ctrl-C stops it"

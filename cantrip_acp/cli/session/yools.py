@@ -12,7 +12,7 @@ import msgspec
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
     from cantrip_acp.tuplespace.catalog.capabilities import Capability
-    from cantrip_acp.tuplespace.worker import Yool
+    from cantrip_acp.tuplespace.workers.worker import Yool
 
 yool_option = click.option(
     "--yool",
@@ -43,9 +43,9 @@ def command_yools(
     """The yools of ``--yool``. They can reach the hosts of ``--allow-host``."""
     from cantrip_acp.files import paths
     from cantrip_acp.git.project_identity import project_id
-    from cantrip_acp.tuplespace.command_yool import Command, CommandYool
     from cantrip_acp.tuplespace.errors import TupleError
     from cantrip_acp.tuplespace.tuples import check_yool_name
+    from cantrip_acp.tuplespace.yools.command_yool import Command, CommandYool
 
     found: dict[str, Command] = {}
     for text in commands:
@@ -98,7 +98,7 @@ def agent_yools(
     from cantrip_acp.cli.session.tuple_space import cast_of
     from cantrip_acp.files import paths
     from cantrip_acp.git.project_identity import project_id
-    from cantrip_acp.tuplespace.command_yool import Command, CommandYool
+    from cantrip_acp.tuplespace.yools.command_yool import Command, CommandYool
     from cantrip_acp.types.errors import DefinitionError
 
     workspace, state = cwd.resolve(), paths.private(paths.state_dir(state_dir))

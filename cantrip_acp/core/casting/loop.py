@@ -21,6 +21,7 @@ from cantrip_acp.core.casting.cast_log import CastLog
 from cantrip_acp.core.casting.inbox import Inbox
 from cantrip_acp.core.casting.queries import Queries
 from cantrip_acp.core.casting.reports import Reports
+from cantrip_acp.core.casting.spending import spend
 from cantrip_acp.core.casting.time_limit import TimeLimit
 from cantrip_acp.core.casting.turn_builder import TurnBuilder
 from cantrip_acp.core.scoring import Scoring
@@ -189,7 +190,7 @@ class CastRun:
             self._turn = turn
             turn.extra_usage, self.cast.extra_usage = self.cast.extra_usage, NO_USAGE
             turn.voided, self.cast.voided = tuple(self.cast.voided), []
-            self.cast.spend(used, response_chars=len(response.content or "") + len(response.thinking or ""))
+            spend(self.cast, used, response_chars=len(response.content or "") + len(response.thinking or ""))
             self._log.utterance(turn)
             for notice in response.notices:
                 await self.cast.report(events.Noticed, text=notice)

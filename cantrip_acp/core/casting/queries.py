@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cantrip_acp.core.casting.query_stream import QueryStream
+from cantrip_acp.core.casting.spending import spend
 from cantrip_acp.core.folding.apply import make_more_room, make_room, may_be_overflow
 from cantrip_acp.crystals.contract import Query, Response
 from cantrip_acp.crystals.http_clients import prepare
@@ -82,9 +83,9 @@ class Queries:
         with genai_spans.chat(entity, self.cast.trace, query, stream.emit) as span:
             emit = stream.emit if span is None else span.emit
 
-            def spend(usage: Usage) -> None:
+            def on_failed(usage: Usage) -> None:
                 self.cast.extra_usage = self.cast.extra_usage + usage
-                self.cast.spend(usage)
+                spend(self.cast, usage)
 
             def read(response: Response) -> Response:
                 # Decided only now, because a recorded crystal writes its calls as text in some turns only.
@@ -93,7 +94,9 @@ class Queries:
                 )
                 return response if programs is None else programs.read(response)
 
-            response = await query_with_retries(entity.crystal, query, emit, entity.retry, stream.notice, read, spend)
+            response = await query_with_retries(
+                entity.crystal, query, emit, entity.retry, stream.notice, read, on_failed
+            )
             await stream.finish()
             entity.requests.answered(query.request_id)
             if span is not None:

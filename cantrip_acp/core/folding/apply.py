@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core.casting.sampled_tokens import TokenLog
-from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, REQUEST, largest, transcript
+from cantrip_acp.core.casting.spending import spend
+from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, largest
+from cantrip_acp.core.folding.summary import REQUEST, transcript
 from cantrip_acp.core.state import CastState
 from cantrip_acp.crystals.contract import Delta, Query, Response, input_limit
 from cantrip_acp.crystals.retry import metered
@@ -216,7 +218,7 @@ async def _summary(
         # Also after a cancel: the usage counts all the same.
         total = sum(used, NO_USAGE)
         if spend_on_parents:
-            cast.spend(total, model=crystal.model)
+            spend(cast, total, model=crystal.model)
         else:
             entity.usage = entity.usage + total
 

@@ -12,9 +12,9 @@ from cantrip_acp.lsp.recipes import file_references, lint
 from cantrip_acp.lsp.recipes.lint import Severity
 from cantrip_acp.lsp.recipes.syntax.tree import Span
 from cantrip_acp.lsp.server.positions import TextDocument
-from cantrip_acp.recipes.parse import check, document
+from cantrip_acp.recipes.parse import document, validation
 from cantrip_acp.recipes.parse.document import Document
-from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Problem
+from cantrip_acp.recipes.parse.problem_positions import KeyPath, Mend, Problem
 from cantrip_acp.types.errors import RecipeError
 
 _TOKEN = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,:=\[\]{}#]+|[\[{]""")
@@ -52,7 +52,7 @@ def read(text: TextDocument, path: Path, workspace: Path) -> Analysis:
         held = document.parse(text.readable.encode(), path, file=path.name)
     except RecipeError as error:
         return Analysis(tuple(_of(text, problem) for problem in error.problems))
-    said = [_of(text, problem) for problem in check.problems(held)]
+    said = [_of(text, problem) for problem in validation.problems(held)]
     advised = (
         lint.all_of(held.data),
         lint.advice(held.data),

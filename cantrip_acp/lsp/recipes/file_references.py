@@ -11,7 +11,7 @@ from typing import Any
 from cantrip_acp.lsp.recipes.lint import LintMessage
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
-from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
+from cantrip_acp.recipes.parse.problem_positions import KeyPath, Mend
 from cantrip_acp.types.errors import DefinitionError
 
 

@@ -14,7 +14,7 @@ from cantrip_acp.lsp.recipes.diagnostics import Analysis
 from cantrip_acp.lsp.recipes.syntax import schema_lookup
 from cantrip_acp.lsp.recipes.syntax.tree import Node
 from cantrip_acp.lsp.server.documents import OpenDocument
-from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.recipes.parse.problem_positions import KeyPath
 
 # --- The words of a recipe, explained in Markdown: keys, wards, gates, mediums, models.
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.gates.wards import COMPILE, WARDS
 from cantrip_acp.recipes.parse import cross_field
-from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
+from cantrip_acp.recipes.parse.problem_positions import KeyPath, Mend
 
 Severity = Literal["error", "warning", "information", "hint"]
 

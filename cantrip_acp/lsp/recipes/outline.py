@@ -10,7 +10,7 @@ from cantrip_acp.lsp.recipes import references
 from cantrip_acp.lsp.recipes.hover import is_crystal
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.server.documents import OpenDocument
-from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.recipes.parse.problem_positions import KeyPath
 
 _KIND = types.SymbolKind
 SHOWN = 60

@@ -14,7 +14,7 @@ from cantrip_acp.lsp.recipes.file_references import path_beside
 from cantrip_acp.lsp.recipes.hover import is_crystal, is_gate
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.server.documents import OpenDocument
-from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.recipes.parse.problem_positions import KeyPath
 
 _ANCHOR = re.compile(r"[&*]([^\s,\[\]{}]+)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")

@@ -12,7 +12,7 @@ from cantrip_acp.gates.wards import WARDS
 from cantrip_acp.lsp.recipes.hover import MEDIUMS, is_crystal, is_gate
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.server.documents import OpenDocument
-from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.recipes.parse.problem_positions import KeyPath
 
 # --- The token types and modifiers. `server/features.py` announces them at the start; they are used below.
 

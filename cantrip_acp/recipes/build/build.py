@@ -24,7 +24,7 @@ from cantrip_acp.loom.stores import address
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.recipes.build import crystal_factory, crystals
 from cantrip_acp.recipes.parse.cross_field import gate_name
-from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.recipes.parse.problem_positions import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
 from cantrip_acp.types.call import Call
 from cantrip_acp.types.errors import DefinitionError, MissingVariable, RecipeError

@@ -19,7 +19,7 @@ from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
-from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.recipes.parse.problem_positions import KeyPath
 from cantrip_acp.types.errors import DefinitionError
 
 BUILT_IN: tuple[str, ...] = names.PROVIDERS

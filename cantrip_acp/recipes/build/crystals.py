@@ -20,7 +20,7 @@ from cantrip_acp.recipes.build.crystal_factory import (
     usable_keys,
 )
 from cantrip_acp.recipes.build.python_files import Files
-from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.recipes.parse.problem_positions import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
 from cantrip_acp.types.errors import DefinitionError, MissingKey
 

@@ -43,7 +43,7 @@ from cantrip_acp.crystals.local.presets import PRESETS, ollama_address
 from cantrip_acp.recipes.build.crystal_factory import AUTH_TOKEN, KEYS, ROUTES, FactoryContext, Route, routes
 from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse.names import EMBEDDED
-from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.recipes.parse.problem_positions import KeyPath
 from cantrip_acp.text import codecs
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.redaction import shared

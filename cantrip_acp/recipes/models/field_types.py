@@ -37,7 +37,7 @@ def show_value(value: Any) -> str:
 
 
 def wrong(wanted: str, value: Any, *mend: str) -> PydanticCustomError:
-    """The error for a value of the wrong kind. ``mend`` are the arguments of the `source_map.Mend` that fixes it."""
+    """The error for a value of the wrong kind. ``mend`` are the arguments of the `problem_positions.Mend` that fixes it."""
     context: dict[str, Any] = {"wanted": f"must be {wanted}", "value": show_value(value)}
     return PydanticCustomError("value", "{wanted}, not {value}", context | ({"mend": mend} if mend else {}))
 

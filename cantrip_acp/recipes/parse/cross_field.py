@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.recipes.parse import names
-from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
+from cantrip_acp.recipes.parse.problem_positions import KeyPath, Mend
 
 
 class Breach(NamedTuple):

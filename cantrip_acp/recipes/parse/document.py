@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Places, Problem, broken
+from cantrip_acp.recipes.parse.problem_positions import KeyPath, Mend, Places, Problem, broken
 from cantrip_acp.text.utf8 import NotUtf8, utf8_text
 
 MAX_BYTES = 2 * 1024 * 1024
@@ -48,7 +48,7 @@ class Document:
         mend: Mend | None = None,
     ) -> Problem:
         """A problem at a value (or, with ``at_key``, at the key itself)."""
-        from cantrip_acp.recipes.parse.source_map import dotted
+        from cantrip_acp.recipes.parse.problem_positions import dotted
 
         line, column = self.places.key(path) if at_key else self.places.value(path)
         return Problem(self.file, line, column, dotted(path) if key is None else key, message, rule, mend)

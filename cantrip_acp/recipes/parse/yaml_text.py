@@ -25,7 +25,7 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
-from cantrip_acp.recipes.parse.source_map import MAX_DEPTH, KeyPath, Mend, Place, Places, broken
+from cantrip_acp.recipes.parse.problem_positions import MAX_DEPTH, KeyPath, Mend, Place, Places, broken
 
 MAX_ALIASED = 100_000
 """Maximum nodes that the aliases of a document may add to it."""

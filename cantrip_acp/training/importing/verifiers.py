@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.context import INTERRUPTED, NUDGE, SKIPPED
-from cantrip_acp.core.folding.policy import folded_through
+from cantrip_acp.core.folding.summary import folded_through
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import Report, objects, stable
 from cantrip_acp.training.importing.verifiers_trace import Message, ModelCall, Node, Trace, read

@@ -32,9 +32,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from cantrip_acp.text.codecs import convert
-from cantrip_acp.tuplespace.command_yool import Command, Template, check_hosts, check_variables
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.tuples import AgentTerms
+from cantrip_acp.tuplespace.yools.command_yool import Command, Template, check_hosts, check_variables
 from cantrip_acp.types.errors import CantripError
 
 _HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.*?)[\s#]*$")

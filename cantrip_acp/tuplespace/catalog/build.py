@@ -30,8 +30,8 @@ from cantrip_acp.tuplespace.catalog.capabilities import (
     split_version,
     with_newest,
 )
-from cantrip_acp.tuplespace.command_yool import Template
 from cantrip_acp.tuplespace.errors import TupleError
+from cantrip_acp.tuplespace.yools.command_yool import Template
 from cantrip_acp.version import __version__
 
 AGENTS_FILE = "AGENTS.md"

@@ -3,4 +3,4 @@
 It reads stores and receipts and changes nothing. Begin with `status`.
 """
 
-__all__ = ["metrics", "report", "spans", "status"]
+__all__ = ["batch_page", "metrics", "spans", "status"]

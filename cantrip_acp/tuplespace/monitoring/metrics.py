@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.tuplespace.errors import SpaceError
-from cantrip_acp.tuplespace.step import YoolBase
+from cantrip_acp.tuplespace.yools.step import YoolBase
 from cantrip_acp.types.errors import DefinitionError
 from cantrip_acp.version import __version__
 
@@ -30,7 +30,7 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.stores.base import TupleStore
-from cantrip_acp.tuplespace.worker import Ended, StepCall, StepResult, Worker, Yool
+from cantrip_acp.tuplespace.workers.worker import Ended, StepCall, StepResult, Worker, Yool
 
 _BUCKETS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 """Seconds of a step."""

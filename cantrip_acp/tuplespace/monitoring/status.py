@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.tuplespace.budget import ALARM_LANE
-from cantrip_acp.tuplespace.guardrails import GC_LANE
 from cantrip_acp.tuplespace.stores.base import BATCH_LANE, Failures, Holder, Need, WorkerEntry
+from cantrip_acp.tuplespace.workers.guardrails import GC_LANE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

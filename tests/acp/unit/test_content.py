@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from cantrip_acp.acp.protocol import ContentBlock
-from cantrip_acp.acp.sessions.prompt_content import read_prompt
+from cantrip_acp.acp.sessions.prompt.prompt_content import read_prompt
 from cantrip_acp.acp.wire.jsonrpc import RpcError
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0").decode()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.acp.sessions.prompt_content import MAX_ATTACHMENT, MAX_TEXT, Target, parse_link
+from cantrip_acp.acp.sessions.prompt.prompt_content import MAX_ATTACHMENT, MAX_TEXT, Target, parse_link
 from tests.acp.integration.test_files import BOTH, Editor
 from tests.support.acp_client import SOON, RawClient
 from tests.support.fixtures.acp import Start

@@ -176,7 +176,7 @@ def test_markdown_stays_text_where_nothing_can_be_replaced(tmp_path: Path, varia
 
 
 def test_tab_completes_the_commands_of_the_editor(tmp_path: Path) -> None:
-    from cantrip_acp.acp.sessions.slash_commands import COMMANDS
+    from cantrip_acp.acp.sessions.commands.slash_commands import COMMANDS
 
     with TerminalScreen("repl", recipe(tmp_path, TALKER), cwd=tmp_path) as terminal:
         terminal.ready()

@@ -9,7 +9,7 @@ import pytest
 
 from cantrip_acp.cli.commands.worker import print_ended
 from cantrip_acp.tuplespace import Pattern, Reuse, StepCall, StepResult, Worker, new_tuple, open_store
-from cantrip_acp.tuplespace.worker import Ended
+from cantrip_acp.tuplespace.workers.worker import Ended
 
 
 class Lint:

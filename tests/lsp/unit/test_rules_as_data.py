@@ -16,7 +16,7 @@ from cantrip_acp.lsp.recipes import diagnostics, lint
 from cantrip_acp.lsp.recipes.fixes import quick_fixes, value_fixes
 from cantrip_acp.lsp.server.documents import OpenDocument
 from cantrip_acp.lsp.server.positions import TextDocument
-from cantrip_acp.recipes.parse import check, document
+from cantrip_acp.recipes.parse import document, validation
 from cantrip_acp.types.errors import RecipeError
 from tests.support import lsp_looms as looms
 
@@ -52,7 +52,7 @@ def test_the_rule_is_data(rule: str, text: str, tmp_path: Path, monkeypatch: pyt
     assert rule in lint.meanings()
     path = tmp_path / "a.cantrip.yaml"
     with pytest.raises(RecipeError) as caught:
-        check.recipe(document.parse(text.encode(), path))
+        validation.recipe(document.parse(text.encode(), path))
     assert rule in {problem.rule for problem in caught.value.problems}
     assert caught.value.places == tuple(map(str, caught.value.problems))
     reading = diagnostics.read(TextDocument(text), path, tmp_path)
@@ -62,7 +62,7 @@ def test_the_rule_is_data(rule: str, text: str, tmp_path: Path, monkeypatch: pyt
 def test_a_rule_does_not_depend_on_the_words(tmp_path: Path) -> None:
     # The value says words that other rules' messages have; the rule stays what it is.
     text = "call: {tool_choice: 'duplicate key (CIRCLE-1) unknown key'}\n" + GOOD
-    found = check.problems(document.parse(text.encode(), tmp_path / "a.cantrip.yaml"))
+    found = validation.problems(document.parse(text.encode(), tmp_path / "a.cantrip.yaml"))
     assert {problem.rule for problem in found} == {"unknown-name"}
     assert "(CIRCLE-1)" in found[0].message
     assert not hasattr(lint, "of")

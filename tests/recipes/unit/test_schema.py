@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from cantrip_acp.gates.wards import WARDS
 from cantrip_acp.recipes import cache, generate
 from cantrip_acp.recipes.models import schema
-from cantrip_acp.recipes.parse import check
+from cantrip_acp.recipes.parse import validation
 from cantrip_acp.recipes.parse.document import Document
-from cantrip_acp.recipes.parse.source_map import Places
+from cantrip_acp.recipes.parse.problem_positions import Places
 from tests.support.recipe_writer import largest, smallest
 
 SCHEMA = schema.recipe_schema()
@@ -26,7 +26,7 @@ RUST = jsonschema_rs.Draft202012Validator(SCHEMA)
 
 
 def loader_takes(data: Any) -> bool:
-    return not check.problems(Document("r", Path("r"), data, Places()))
+    return not validation.problems(Document("r", Path("r"), data, Places()))
 
 
 def agree(data: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.acp.sessions.prompt_content import Link, read_links
+from cantrip_acp.acp.sessions.prompt.prompt_content import Link, read_links
 from cantrip_acp.files.hidden_paths import existing, hides
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build.build import build

@@ -300,7 +300,7 @@ async def test_what_a_cell_left_running_is_ended_where_the_worker_leads_the_grou
 def test_a_worker_that_is_stopped_between_cells_ends_when_we_are_killed(back_end: str, tmp_path: Path) -> None:
     code = (
         "import asyncio\nfrom cantrip_acp.sandbox.launch import availability\n"
-        "from cantrip_acp.sandbox.worker.worker import Worker\n"
+        "from cantrip_acp.sandbox.worker.host_side import Worker\n"
         "from tests.sandbox.integration.test_seatbelt import Cells, code_sandbox\n"
         "availability.back_end = lambda: 'seatbelt'\n"
         f"availability.find_sandbox_exec.__defaults__ = ({program(tmp_path, OPEN)!r},)\n"

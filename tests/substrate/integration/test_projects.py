@@ -10,7 +10,8 @@ import pytest
 
 from cantrip_acp.substrate.chunks import Change, NewChunk, NewPlacement, Removal, Spec
 from cantrip_acp.substrate.documents import short_hash
-from cantrip_acp.substrate.projects import create, earlier_sessions, pin, remember, sync
+from cantrip_acp.substrate.projects import create, earlier_sessions, pin, sync
+from cantrip_acp.substrate.remembered_facts import remember
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 from cantrip_acp.substrate.types import install, of_type
 from cantrip_acp.substrate.view import SessionView

@@ -18,7 +18,8 @@ from cantrip_acp.substrate import owners
 from cantrip_acp.substrate.boundary import Boundary
 from cantrip_acp.substrate.chunks import Change, CommitRefused, NewChunk, NewPlacement, OutsideBoundary, Removal
 from cantrip_acp.substrate.owners import PATTERNS, USER_CULTURE, privacy
-from cantrip_acp.substrate.projects import Project, remember, sync
+from cantrip_acp.substrate.projects import Project, sync
+from cantrip_acp.substrate.remembered_facts import remember
 from cantrip_acp.substrate.stores import postgres_tables
 from cantrip_acp.substrate.substrate import Substrate, open_substrate
 from cantrip_acp.substrate.view import SessionView

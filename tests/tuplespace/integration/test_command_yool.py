@@ -9,13 +9,13 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_acp.tuplespace.command_yool import Command, CommandYool, Template
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.tuplespace.reuse import Reuse
-from cantrip_acp.tuplespace.step import StepCall, StepResult
+from cantrip_acp.tuplespace.reuse.step_results import Reuse
 from cantrip_acp.tuplespace.stores.base import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple
-from cantrip_acp.tuplespace.worker import Ended, Worker
+from cantrip_acp.tuplespace.workers.worker import Ended, Worker
+from cantrip_acp.tuplespace.yools.command_yool import Command, CommandYool, Template
+from cantrip_acp.tuplespace.yools.step import StepCall, StepResult
 
 pytestmark = pytest.mark.anyio
 NAME = "agent.lint.try.v1"

@@ -13,13 +13,13 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from cantrip_acp.tuplespace import worker as workers
 from cantrip_acp.tuplespace.events import Watch
-from cantrip_acp.tuplespace.reuse import Reuse
+from cantrip_acp.tuplespace.reuse.step_results import Reuse
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
-from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult, Worker, Yool
+from cantrip_acp.tuplespace.workers import worker as workers
+from cantrip_acp.tuplespace.workers.worker import StepCall, StepFailed, StepResult, Worker, Yool
 from tests.support.command_line import run, start
 from tests.support.waiting import wait_for
 from tests.tuplespace.integration.test_reuse import Lint

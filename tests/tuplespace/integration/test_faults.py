@@ -62,7 +62,7 @@ if shift != "0":
     from cantrip_acp.tuplespace.tuples import now_iso
     apart = datetime.datetime.fromisoformat(now_iso()).timestamp() - true_time()
     assert abs(apart - int(shift)) < 5, apart
-from cantrip_acp.tuplespace.worker import StepResult, Worker
+from cantrip_acp.tuplespace.workers.worker import StepResult, Worker
 def write(kind, call):
     with open(log, "ab", buffering=0) as file:
         file.write(f"{call.tuple_id} {kind}\\n".encode())

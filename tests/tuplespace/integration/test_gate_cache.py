@@ -16,7 +16,7 @@ import pytest
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.files import digests as input_files
 from cantrip_acp.gates.contract import Gate, GateContext, GateInputs
-from cantrip_acp.tuplespace.gate_cache import GateCache, SwitchableCache
+from cantrip_acp.tuplespace.reuse.gate_results import GateCache, SwitchableCache
 from cantrip_acp.types.errors import GateError
 from cantrip_acp.types.records import GateRecord
 from tests.support import processes

@@ -12,14 +12,14 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.tuplespace import guardrails
-from cantrip_acp.tuplespace import worker as workers
-from cantrip_acp.tuplespace.cast_yool import CastYool
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.tuplespace.guardrails import DiskFloor, lane_concurrency, number_from_environment
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple
-from cantrip_acp.tuplespace.worker import StepCall, StepResult, Worker
+from cantrip_acp.tuplespace.workers import guardrails
+from cantrip_acp.tuplespace.workers import worker as workers
+from cantrip_acp.tuplespace.workers.guardrails import DiskFloor, lane_concurrency, number_from_environment
+from cantrip_acp.tuplespace.workers.worker import StepCall, StepResult, Worker
+from cantrip_acp.tuplespace.yools.cast_yool import CastYool
 from tests.support import processes
 from tests.support.processes import CANTRIP
 

@@ -31,7 +31,7 @@ from mcp.shared.exceptions import MCPError
 from cantrip_acp.tuplespace.retention import Tiers, collect
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.tuples import Pattern
-from cantrip_acp.tuplespace.worker import StepCall, StepResult, Worker
+from cantrip_acp.tuplespace.workers.worker import StepCall, StepResult, Worker
 from tests.cli.integration.test_cast_batch import RECIPE
 from tests.support import openai_replies, processes
 from tests.support.processes import CANTRIP

@@ -12,11 +12,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from cantrip_acp.tuplespace import worker as workers
 from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.stores.base import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
-from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult, Worker, Yool
+from cantrip_acp.tuplespace.workers import worker as workers
+from cantrip_acp.tuplespace.workers.worker import StepCall, StepFailed, StepResult, Worker, Yool
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.anyio
@@ -219,7 +219,7 @@ WORKER = """
 import os, sys, anyio
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.tuples import Pattern
-from cantrip_acp.tuplespace.worker import StepResult, Worker
+from cantrip_acp.tuplespace.workers.worker import StepResult, Worker
 address, log, hang = sys.argv[1:]
 def write(text):
     with open(log, "ab", buffering=0) as file:

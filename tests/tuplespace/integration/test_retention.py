@@ -13,7 +13,7 @@ from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.retention import Tiers, answer_calls, collect, read_result
 from cantrip_acp.tuplespace.stores.base import StoredArtifact, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple
-from cantrip_acp.tuplespace.worker import StepCall, StepResult, Worker
+from cantrip_acp.tuplespace.workers.worker import StepCall, StepResult, Worker
 
 Open = Callable[[], TupleStore]
 KEEP = Tiers(hot_days=30, warm_days=365, max_mb=5000)

@@ -15,17 +15,17 @@ import pytest
 
 from cantrip_acp.files.digests import FileDigests
 from cantrip_acp.tuplespace import retention
-from cantrip_acp.tuplespace import worker as workers
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.tuplespace.monitoring.status import read_status
 from cantrip_acp.tuplespace.project_log import ProjectLog
 from cantrip_acp.tuplespace.receipts import is_genuine
-from cantrip_acp.tuplespace.reuse import Reuse
+from cantrip_acp.tuplespace.reuse.step_results import Reuse
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import Answer, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
-from cantrip_acp.tuplespace.worker import Ended, StepCall, StepResult, Worker, Yool
+from cantrip_acp.tuplespace.workers import worker as workers
+from cantrip_acp.tuplespace.workers.worker import Ended, StepCall, StepResult, Worker, Yool
 
 pytestmark = pytest.mark.anyio
 Open = Callable[[], TupleStore]
@@ -332,7 +332,7 @@ from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.files.digests import FileDigests
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.tuples import Pattern
-from cantrip_acp.tuplespace.worker import StepResult, Worker
+from cantrip_acp.tuplespace.workers.worker import StepResult, Worker
 address, state, project = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 class Lint:
     async def input_digest(self, call):

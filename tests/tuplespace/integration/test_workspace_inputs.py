@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.recipes import load
-from cantrip_acp.tuplespace import workspace_inputs
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.tuplespace.workspace_inputs import WorkspaceInputs, reads_files
+from cantrip_acp.tuplespace.reuse import workspace_inputs
+from cantrip_acp.tuplespace.reuse.workspace_inputs import WorkspaceInputs, reads_files
 
 RECIPE = """\
 name: r

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.tuplespace.guardrails import (
+from cantrip_acp.tuplespace.tuples import AgentTerms
+from cantrip_acp.tuplespace.workers.guardrails import (
     Policy,
     cpu_percent,
     lane_concurrency,
@@ -16,7 +17,6 @@ from cantrip_acp.tuplespace.guardrails import (
     needed_mb,
     read_policy,
 )
-from cantrip_acp.tuplespace.tuples import AgentTerms
 
 WHOLE = """\
 # For laptops

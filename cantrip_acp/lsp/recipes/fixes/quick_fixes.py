@@ -12,7 +12,7 @@ from cantrip_acp.lsp.recipes.diagnostics import Finding
 from cantrip_acp.lsp.recipes.syntax import schema_lookup
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.server.documents import OpenDocument
-from cantrip_acp.recipes.parse.source_map import Mend
+from cantrip_acp.recipes.parse.problem_positions import Mend
 
 NO_MEND = Mend("")
 

@@ -10,7 +10,7 @@ from cantrip_acp.lsp.recipes.diagnostics import Finding
 from cantrip_acp.lsp.recipes.fixes.quick_fixes import NO_MEND, Fix, removed, requoted
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.server.documents import OpenDocument
-from cantrip_acp.recipes.parse.source_map import Mend
+from cantrip_acp.recipes.parse.problem_positions import Mend
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?\Z")
 _BOOLEANS = {"yes": "true", "no": "false", "y": "true", "n": "false", "true": "true", "false": "false"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
 from cantrip_acp.lsp.server.documents import OpenDocument
-from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.recipes.parse.problem_positions import KeyPath
 
 _WORD = re.compile(r"""[^\s,\[\]{}"'#=]*\Z""")
 _KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\[{#][^:"'\[{#]*?)[ \t]*:(?:[ \t]+|\Z)""")

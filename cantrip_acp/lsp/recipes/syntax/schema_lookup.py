@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp.lsp.recipes.syntax.tree import Node
-from cantrip_acp.recipes.parse.source_map import KeyPath
+from cantrip_acp.recipes.parse.problem_positions import KeyPath
 
 Schema = dict[str, Any]
 

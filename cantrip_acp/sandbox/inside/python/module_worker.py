@@ -16,10 +16,10 @@ import types
 import typing
 
 from .cells import Sources
+from .code_worker import _find_packages, _move, _Streams
 from .interrupts import Interrupts
 from .value_repr import describe, restore_builtins
 from .wire import Codec, Wire
-from .worker import _find_packages, _move, _Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ import signal
 import sys
 import threading
 
+from .code_worker import _move
 from .gates import arguments
 from .interrupts import Interrupts
 from .snapshot import PIECE
 from .value_repr import ERROR, show
 from .wire import Codec, Wire
-from .worker import _move
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

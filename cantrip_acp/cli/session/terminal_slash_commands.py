@@ -49,7 +49,7 @@ Ctrl-C cancels the running turn."""
 
 def names() -> list[tuple[str, str]]:
     """The names of all commands of our own agent and of the terminal, with their slash, and what they do."""
-    from cantrip_acp.acp.sessions.slash_commands import COMMANDS
+    from cantrip_acp.acp.sessions.commands.slash_commands import COMMANDS
 
     found = {name: command.description for name, command in COMMANDS.items()}
     return sorted((f"/{name}", about) for name, about in (found | {name: OWN[name][0] for name in OWN}).items())
@@ -134,7 +134,7 @@ class TerminalCommands:
 
     def _of_own_agent(self, line: str) -> bool:
         # Its list of commands may not have come yet. It also knows misspelled names.
-        from cantrip_acp.acp.sessions.slash_commands import parse_command
+        from cantrip_acp.acp.sessions.commands.slash_commands import parse_command
 
         return self._client.own and parse_command(line) is not None
 
@@ -250,7 +250,7 @@ class TerminalCommands:
         self._say("a new conversation begins" + (f"; its loom is {loom}" if loom else ""))
 
     def _help(self, rest: str) -> None:
-        from cantrip_acp.acp.sessions.slash_commands import COMMANDS
+        from cantrip_acp.acp.sessions.commands.slash_commands import COMMANDS
 
         hints = {name: command.hint for name, command in COMMANDS.items()} if self._client.own else {}
         hints |= {name: hint for name, (_, hint) in OWN.items()}

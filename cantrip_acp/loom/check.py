@@ -1,7 +1,5 @@
-"""Loom check: reports pieces of state and cantrips that are missing, although every record can be read.
-
-`Loom.check` calls it. Records that cannot be read are reported by the store.
-"""
+"""What `Loom.check` (`cantrip loom check`) finds beside records that cannot be read or were changed, which the store reports:
+pieces of state and cantrips that are missing although every record can be read."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from cantrip_acp.recipes.models.field_types import TAG, nearest, show_value
 from cantrip_acp.recipes.models.recipe import Recipe
 from cantrip_acp.recipes.parse import cross_field
 from cantrip_acp.recipes.parse.document import Document
-from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Places, Problem
+from cantrip_acp.recipes.parse.problem_positions import KeyPath, Mend, Places, Problem
 from cantrip_acp.types.errors import RecipeError
 
 _ABSENT = {

@@ -15,8 +15,8 @@ from cantrip_acp.files.disk_limit import DiskLimit
 from cantrip_acp.gates.web.named_hosts import NamedHosts
 from cantrip_acp.text.redaction import ShapeMask
 from cantrip_acp.tuplespace.errors import LeaseLost
-from cantrip_acp.tuplespace.step import YoolBase
-from cantrip_acp.tuplespace.worker import StepCall, StepFailed, StepResult, is_of_the_machine
+from cantrip_acp.tuplespace.workers.worker import StepCall, StepFailed, StepResult, is_of_the_machine
+from cantrip_acp.tuplespace.yools.step import YoolBase
 from cantrip_acp.types.errors import (
     CantripError,
     ContextLimitError,

@@ -23,8 +23,8 @@ from cantrip_acp.text.json_data import thaw
 from cantrip_acp.tuplespace.canonical import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.receipts import is_genuine
-from cantrip_acp.tuplespace.step import StepCall, Yool, YoolBase
 from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.yools.step import StepCall, Yool, YoolBase
 
 _CLAIMED = "claim"
 """The seal where there is no key."""

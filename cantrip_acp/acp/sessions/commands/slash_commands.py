@@ -15,8 +15,9 @@ import anyio.to_thread
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import escape_invisible
-from cantrip_acp.acp.sessions import file_commands, knowledge_commands, modes
-from cantrip_acp.acp.sessions.prompt_queue import parse_queue_command, queue_text
+from cantrip_acp.acp.sessions.commands import file_commands, knowledge_commands
+from cantrip_acp.acp.sessions.options import modes
+from cantrip_acp.acp.sessions.prompt.prompt_queue import parse_queue_command, queue_text
 from cantrip_acp.acp.wire.jsonrpc import RpcError
 from cantrip_acp.loom.query.history import casts_of, crystal_turns
 from cantrip_acp.types.errors import CantripError
@@ -333,7 +334,7 @@ async def _remember(session: OpenSession, rest: str, forker: MakeFork) -> str:
 async def _run(session: OpenSession, rest: str, forker: MakeFork) -> str:
     if not rest:
         raise UsageError("Write a command, such as /run ls -l.")
-    from cantrip_acp.acp.sessions import user_shell
+    from cantrip_acp.acp.sessions.commands import user_shell
 
     return await user_shell.run_command(session, rest)
 

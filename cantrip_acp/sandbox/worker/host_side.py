@@ -82,7 +82,7 @@ class Worker:
     that runs in it. ``memory_mb``: the memory limit in MiB.
     """
 
-    program = "worker"
+    program = "code_worker"
     largest_answer = 64 * MIB
     """The most bytes of an answer to a gate call, as JSON."""
     first_check, check_interval = limits.FIRST_CHECK, limits.CHECK_INTERVAL

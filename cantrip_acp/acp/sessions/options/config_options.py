@@ -15,8 +15,8 @@ import msgspec
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import auth_required
 from cantrip_acp.acp.permissions.request import choose
-from cantrip_acp.acp.sessions import modes
 from cantrip_acp.acp.sessions.factory import SessionFactory, apply_mode, with_client_prompt
+from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.acp.sessions.session_store import title_record
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.crystals import http_clients
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection
     from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.recipes.build.crystal_choices import Choice
-    from cantrip_acp.tuplespace.gate_cache import SwitchableCache
+    from cantrip_acp.tuplespace.reuse.gate_results import SwitchableCache
 
 
 MODE, MODEL, EFFORT, RECIPE, REUSE = "mode", "model", "effort", "recipe", "reuse_results"
@@ -363,7 +363,7 @@ class SessionOptions:
         told = [ContextBlock("\n".join(text), "This session", "session")] if text else []
         if self._session.metadata.mode != modes.PLAN or self._session.entity.due_note is not None:
             return told  # the note says it
-        from cantrip_acp.acp.sessions.plan_mode import INSTRUCTION
+        from cantrip_acp.acp.sessions.options.plan_mode import INSTRUCTION
 
         return [*told, INSTRUCTION]
 
@@ -424,7 +424,7 @@ def _not_saved(problem: LoomError) -> RpcError:
 
 def _cache_of(session: OpenSession) -> SwitchableCache | None:
     """The part of the session's entity that reuses results of gates. None if the agent was started without it."""
-    from cantrip_acp.tuplespace.gate_cache import SwitchableCache
+    from cantrip_acp.tuplespace.reuse.gate_results import SwitchableCache
 
     return next((i for i in session.entity.cantrip.interceptors if isinstance(i, SwitchableCache)), None)
 

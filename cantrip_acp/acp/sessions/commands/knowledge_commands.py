@@ -59,8 +59,8 @@ async def scope(session: OpenSession, rest: str) -> str:
 
 async def remember(session: OpenSession, rest: str) -> str:
     """Add a fact after asking where it belongs. The question shows the change."""
-    from cantrip_acp.substrate.projects import make_fact
-    from cantrip_acp.substrate.projects import remember as add
+    from cantrip_acp.substrate.remembered_facts import make_fact
+    from cantrip_acp.substrate.remembered_facts import remember as add
 
     view = view_of(session)
     if not rest.strip():

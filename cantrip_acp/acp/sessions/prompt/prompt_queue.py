@@ -79,7 +79,7 @@ class _Waiting:
 
     @property
     def text(self) -> str:
-        from cantrip_acp.acp.sessions.prompt_content import read_prompt
+        from cantrip_acp.acp.sessions.prompt.prompt_content import read_prompt
 
         return read_prompt(self.prompt.params.prompt)[0]
 
@@ -164,7 +164,7 @@ class PromptQueue:
 
     def add(self, prompt: QueuedPrompt) -> Awaitable[acp.PromptResult]:
         """Add a prompt at the end. Returns the work of its request. Raises `RpcError` if it is empty or cannot be queued."""
-        from cantrip_acp.acp.sessions.prompt_content import read_prompt
+        from cantrip_acp.acp.sessions.prompt.prompt_content import read_prompt
 
         read_prompt(prompt.params.prompt)
         if len(self._waiting) >= MOST_PROMPTS:
@@ -179,7 +179,7 @@ class PromptQueue:
 
     def edit(self, entry_id: str, blocks: list[acp.ContentBlock]) -> acp.Queue:
         """Replace the content of a waiting prompt. Raises `RpcError` if it does not wait, or if the content is empty."""
-        from cantrip_acp.acp.sessions.prompt_content import read_prompt
+        from cantrip_acp.acp.sessions.prompt.prompt_content import read_prompt
 
         entry = self._find(entry_id)
         read_prompt(blocks)

@@ -19,22 +19,22 @@ import msgspec
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.logs import logger
-from cantrip_acp.tuplespace.attempt import Attempt
 from cantrip_acp.tuplespace.canonical import storable
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull
-from cantrip_acp.tuplespace.guardrails import DiskFloor, Policy
 from cantrip_acp.tuplespace.monitoring import spans
-from cantrip_acp.tuplespace.reuse import Reuse
+from cantrip_acp.tuplespace.reuse.step_results import Reuse
 from cantrip_acp.tuplespace.space import run_in_thread
-from cantrip_acp.tuplespace.step import Save as Save
-from cantrip_acp.tuplespace.step import StepCall as StepCall
-from cantrip_acp.tuplespace.step import StepFailed as StepFailed
-from cantrip_acp.tuplespace.step import StepResult as StepResult
-from cantrip_acp.tuplespace.step import Yool as Yool
-from cantrip_acp.tuplespace.step import YoolBase
-from cantrip_acp.tuplespace.step import is_of_the_machine as is_of_the_machine
 from cantrip_acp.tuplespace.stores.base import Claim, End, TupleStore, WorkerEntry
 from cantrip_acp.tuplespace.tuples import Pattern, Runnable
+from cantrip_acp.tuplespace.workers.attempt import Attempt
+from cantrip_acp.tuplespace.workers.guardrails import DiskFloor, Policy
+from cantrip_acp.tuplespace.yools.step import Save as Save
+from cantrip_acp.tuplespace.yools.step import StepCall as StepCall
+from cantrip_acp.tuplespace.yools.step import StepFailed as StepFailed
+from cantrip_acp.tuplespace.yools.step import StepResult as StepResult
+from cantrip_acp.tuplespace.yools.step import Yool as Yool
+from cantrip_acp.tuplespace.yools.step import YoolBase
+from cantrip_acp.tuplespace.yools.step import is_of_the_machine as is_of_the_machine
 from cantrip_acp.types.errors import DefinitionError, SandboxMissing
 
 if TYPE_CHECKING:

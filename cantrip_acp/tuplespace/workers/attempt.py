@@ -19,20 +19,20 @@ from cantrip_acp.tuplespace.errors import SpaceError, TupleError
 from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt
 from cantrip_acp.tuplespace.retention import is_large, split_result
-from cantrip_acp.tuplespace.step import StepCall, StepFailed, StepResult, YoolBase, is_of_the_machine
 from cantrip_acp.tuplespace.stores.base import Claim, End
 from cantrip_acp.tuplespace.tuples import now_iso, parse_time
+from cantrip_acp.tuplespace.yools.step import StepCall, StepFailed, StepResult, YoolBase, is_of_the_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cantrip_acp.telemetry.tracing import Trace
     from cantrip_acp.tuplespace.budget import Budget
-    from cantrip_acp.tuplespace.guardrails import Policy
-    from cantrip_acp.tuplespace.reuse import Reuse
-    from cantrip_acp.tuplespace.step import Yool
+    from cantrip_acp.tuplespace.reuse.step_results import Reuse
     from cantrip_acp.tuplespace.stores.base import TupleStore
     from cantrip_acp.tuplespace.tuples import WorkTuple
+    from cantrip_acp.tuplespace.workers.guardrails import Policy
+    from cantrip_acp.tuplespace.yools.step import Yool
 
 _T = TypeVar("_T")
 

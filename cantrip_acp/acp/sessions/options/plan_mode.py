@@ -16,7 +16,7 @@ from msgspec import Struct
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.permissions.request import escape_invisible, outcome_of
 from cantrip_acp.acp.render.formatting import text_content, truncate_end
-from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.types.context_block import WARDS, ContextBlock
 
 if TYPE_CHECKING:

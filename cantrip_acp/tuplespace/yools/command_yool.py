@@ -24,7 +24,7 @@ from cantrip_acp.files.hidden_paths import matcher, may_be_above
 from cantrip_acp.text.redaction import ShapeMask, looks_secret, shared
 from cantrip_acp.tuplespace.canonical import content_id
 from cantrip_acp.tuplespace.errors import TupleError
-from cantrip_acp.tuplespace.step import StepCall, StepFailed, StepResult, YoolBase, is_of_the_machine
+from cantrip_acp.tuplespace.yools.step import StepCall, StepFailed, StepResult, YoolBase, is_of_the_machine
 from cantrip_acp.types.errors import SandboxError, SandboxMissing
 
 if TYPE_CHECKING:

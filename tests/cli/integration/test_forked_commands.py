@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import processes
+from tests.support import fork_client, processes
 from tests.support.command_line import SLEEPER, recipe
 from tests.support.processes import AGENT, CANTRIP
 
@@ -101,7 +103,6 @@ def in_a_shell(folder: Path, place: Path, script: str, **more: str) -> subproces
 
 
 def test_commands_of_a_shell_do_the_same(tmp_path: Path) -> None:
-    recipe(tmp_path, SLEEPER)
     scripts = [
         "cantrip --version; cantrip recipe check r.cantrip.yaml | wc -l; cantrip nonsense; echo $?; cantrip loom --help | head -1",
         "mkdir -p in && cd in && cantrip recipe check ../r.cantrip.yaml && X=1 cantrip nonsense && echo never",
@@ -110,8 +111,15 @@ def test_commands_of_a_shell_do_the_same(tmp_path: Path) -> None:
         "touch out; cantrip cast r.cantrip.yaml x >out 2>&1 & until grep -q 'echo begun' out; do sleep 0.1; done; "
         "kill $!; wait $!; echo $?",
     ]
-    executed = [in_a_shell(tmp_path, Path(AGENT).parent, script) for script in scripts]
-    forked = [in_a_shell(tmp_path, processes.programs(), script) for script in scripts]
+    found = []
+    for name, place in (("executed", Path(AGENT).parent), ("forked", processes.programs())):
+        # A folder for each: in the output of the other's cast, the shell would see its own begun before it has.
+        folder = tmp_path / name
+        folder.mkdir()
+        recipe(folder, SLEEPER)
+        found.append([in_a_shell(folder, place, script) for script in scripts])
+    executed, forked = found
+    assert executed[-1].stdout == "130\n"
     assert [(e.returncode, e.stdout, e.stderr) for e in executed] == [
         (f.returncode, f.stdout, f.stderr) for f in forked
     ]
@@ -122,6 +130,25 @@ def test_a_shell_with_settings_of_its_own_executes_it(tmp_path: Path) -> None:
     done = in_a_shell(tmp_path, processes.programs(), "cantrip --version", PYTHONVERBOSE="1")
     assert done.stdout.startswith("cantrip")
     assert "import 'cantrip_acp.cli.main'" in done.stderr
+
+
+def test_a_signal_that_comes_before_the_process_is_known_reaches_it(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door, subprocess.Popen(["sleep", "60"]) as command:
+        door.bind(str(tmp_path / "door"))
+        door.listen()
+        settings = json.dumps(fork_client.settings(os.environ))
+        words = [sys.executable, "-IS", fork_client.__file__, str(tmp_path / "door"), settings, "module", "/bin/false"]
+        with subprocess.Popen(words, stderr=subprocess.PIPE) as client:
+            server, _ = door.accept()
+            with server:
+                _, streams, *_ = socket.recv_fds(server, 1 << 20, 3)
+                for fd in streams:
+                    os.close(fd)
+                client.terminate()
+                server.sendall(b"%d\n" % command.pid)
+                assert command.wait(30) == -signal.SIGTERM
+                server.sendall(b"%d\n" % (130 << 8))
+            assert client.wait(60) == 130
 
 
 def test_what_kills_a_command_of_a_shell_ends_it(tmp_path: Path) -> None:

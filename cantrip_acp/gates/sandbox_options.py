@@ -12,8 +12,9 @@ from cantrip_acp.sandbox import SandboxOptions, real_paths
 
 
 def sandbox_options(wards: Wards) -> SandboxOptions:
-    """The options of a sandbox for commands: the wards of the same names."""
-    return SandboxOptions(**{option.name: getattr(wards, option.name) for option in fields(SandboxOptions)})
+    """The options of a sandbox for commands: the wards of the same names. Without a network there is a proxy that lists no host."""
+    values = {option.name: getattr(wards, option.name) for option in fields(SandboxOptions)}
+    return SandboxOptions(**values | {"bash_network": wards.bash_network or ()})
 
 
 @dataclass(frozen=True, slots=True)

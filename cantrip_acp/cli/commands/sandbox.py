@@ -487,7 +487,7 @@ def _policy_lines(policy: Policy) -> list[str]:
 def _network(policy: Policy) -> list[str]:
     if policy.network:
         return ["the whole network"]
-    return [f"{host} (HTTP and HTTPS, through the filtering proxy)" for host in policy.hosts] or ["none"]
+    return [f"{host} (HTTP and HTTPS, through the filtering proxy)" for host in policy.hosts or ()] or ["none"]
 
 
 def _option_lines(arguments: list[str]) -> list[str]:

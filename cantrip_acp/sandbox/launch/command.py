@@ -30,6 +30,7 @@ from cantrip_acp.sandbox.launch.process_tree import (
     sandbox_error,
 )
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from cantrip_acp.sandbox.network.clients import name_of_client
 from cantrip_acp.sandbox.network.hosts import AllowedHosts
 from cantrip_acp.sandbox.network.netns_listener import NetnsListener
 from cantrip_acp.sandbox.network.proxy import Proxy
@@ -56,6 +57,11 @@ _MAX_WAITING_OUTPUT = 262_144
 Listener = Callable[[str, Styled], Awaitable[None]]
 """Receives output while the command runs: the name of the stream (stdout, stderr), and cleaned text with its colours."""
 
+
+Ask = Callable[[str, int, str, str], Awaitable[str]]
+"""Asks whether a command may reach a host: host, port, command, and the program that wants it (empty if unknown). Returns why
+not; empty if it may.
+"""
 
 Spawn = Callable[..., object]
 """Starts a coroutine function with its arguments in a task group."""
@@ -118,8 +124,10 @@ class Running:
         tap: Tap | None,
         environment: Mapping[str, str],
         timeout_ms: int | None,
+        ask: Ask | None = None,
     ) -> None:
         self.policy = policy = prepared.policy
+        self._ask = ask
         self._prepared = prepared
         self._command = command
         self._listener = listener
@@ -160,7 +168,7 @@ class Running:
         return self.tree is not None and not self.tree.exited
 
     def set_task_starter(self, spawn: Spawn) -> None:
-        """Set the function that starts the proxy as a task, if the policy lists hosts. The caller stops that task later."""
+        """Set the function that starts the proxy as a task, if the policy has one. The caller stops that task later."""
         self._spawn = spawn
 
     def set_stdin(self, descriptor: int) -> None:
@@ -247,7 +255,7 @@ class Running:
     def _start_with_seatbelt(self, private: seatbelt.PrivateFolder) -> None:
         policy = self._prepared.policy
         port = 0
-        if policy.hosts and self._spawn is not None:
+        if policy.hosts is not None and self._spawn is not None:
             listener = socket.create_server(("127.0.0.1", 0))
             listener.setblocking(False)
             port = listener.getsockname()[1]
@@ -273,8 +281,18 @@ class Running:
 
     def _proxy(self) -> Proxy:
         return Proxy(
-            AllowedHosts.of(self._prepared.policy.hosts), lambda line: self._on_output(2, f"{line}\n".encode())
+            AllowedHosts.of(self._prepared.policy.hosts or ()),
+            lambda line: self._on_output(2, f"{line}\n".encode()),
+            self._ask_about if self._ask is not None else None,
         )
+
+    async def _ask_about(self, host: str, port: int, client: int) -> str:
+        assert self._ask is not None
+        program = ""
+        if self.pid:
+            program = await anyio.to_thread.run_sync(name_of_client, self.pid, client)
+        with self.pause_timeout():
+            return await self._ask(host, port, self._command, program)
 
     def _start_with_bubblewrap(self) -> None:
         policy = self._prepared.policy
@@ -311,7 +329,7 @@ class Running:
                 self._group = controlgroup.make(parent, runtime().group_name(parent), bounds)
             if self._group is not None:
                 launch.within = self._group.enter
-            if policy.hosts:
+            if policy.hosts is not None:
                 self._netns_listener = NetnsListener(self._on_network_ready, self._on_network_failed)
                 self._netns_listener.start()
             hooks = Hooks(output=self._on_output, prepared=self._on_prepared, hold=self._netns_listener is not None)
@@ -335,7 +353,7 @@ class Running:
             try:
                 self._netns_listener.open(pid)
             except OSError as error:
-                self._on_network_failed(
+                self._fail(
                     f"the sandbox's network cannot be entered from outside ({no_room_text(error) or error.strerror})"
                 )
 
@@ -348,6 +366,13 @@ class Running:
         self._tree.release()
 
     def _on_network_failed(self, why: str) -> None:
+        if not self._prepared.policy.hosts and not self._tree.exited:
+            # Without a proxy there is less of a network, which is what the policy says.
+            self._tree.release()
+            return
+        self._fail(why)
+
+    def _fail(self, why: str) -> None:
         self._network_error = why
         self._tree.end(why)
 

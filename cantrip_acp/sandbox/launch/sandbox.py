@@ -26,7 +26,7 @@ from cantrip_acp.files.paths import within_any
 from cantrip_acp.files.scratch_copy import copy_folders, source_of
 from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
 from cantrip_acp.sandbox.launch import availability, bubblewrap, process_tree, seatbelt, seccomp
-from cantrip_acp.sandbox.launch.command import Listener, Outcome, Prepared, Running, Tap, control_groups
+from cantrip_acp.sandbox.launch.command import Ask, Listener, Outcome, Prepared, Running, Tap, control_groups
 from cantrip_acp.sandbox.launch.process_tree import sandbox_error
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.policy import git_repositories
@@ -266,11 +266,14 @@ class Sandbox:
         tap: Tap | None = None,
         started: Callable[[Running], None] | None = None,
         timeout_ms: int | None = None,
+        ask: Ask | None = None,
     ) -> Outcome:
         """Run one shell command and wait until none of its processes is left.
 
         ``listener`` receives the output as cleaned text, ``tap`` as bytes. ``environment``: further variables.
-        ``call`` answers gate calls, if the sandbox has gate commands. ``started`` is called with a handle that can kill
+        ``call`` answers gate calls, if the sandbox has gate commands. ``ask`` is asked whether a host may be reached that the
+        policy does not list; the timeout does not count meanwhile. Without it such a host is refused at once.
+        ``started`` is called with a handle that can kill
         the command early. On cancellation the tree is killed, and `Running.partial` returns the output so far.
         Raises `SandboxMissing` if the sandbox cannot be set up, and `SandboxError` if this command cannot run.
         """
@@ -285,11 +288,11 @@ class Sandbox:
                 prepared = self._prepare()
         except OSError as error:
             raise sandbox_error("the sandbox cannot be prepared", error) from error
-        running = Running(prepared, command, listener, tap, environment or {}, timeout_ms)
+        running = Running(prepared, command, listener, tap, environment or {}, timeout_ms, ask)
         if started is not None:
             started(running)
         wired = self._wire is not None and call is not None
-        if not wired and not prepared.policy.hosts:
+        if not wired and prepared.policy.hosts is None:
             return await running.run()
         return await _served(self._wire, call, running)
 
@@ -385,4 +388,4 @@ def _workspace(workspace: Path | str | None) -> str | None:
     return real
 
 
-__all__ = ["Listener", "Outcome", "Prepared", "Running", "Sandbox", "Tap", "control_groups", "machine"]
+__all__ = ["Ask", "Listener", "Outcome", "Prepared", "Running", "Sandbox", "Tap", "control_groups", "machine"]

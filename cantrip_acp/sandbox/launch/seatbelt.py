@@ -81,7 +81,7 @@ def profile(
 ) -> Profile:
     """The profile of a policy. ``home`` and ``temporary`` are folders made for this one command.
 
-    ``port``: the port of the filtering proxy at 127.0.0.1, if the policy lists hosts. ``script``: a file with the
+    ``port``: the port of the filtering proxy at 127.0.0.1, if the policy has one. ``script``: a file with the
     command. ``token``: see `macos_processes.MARK`. Paths must be real (`real_paths`): sandbox-exec checks the resolved path,
     so ``/tmp`` would be ``/private/tmp``.
     """
@@ -184,7 +184,7 @@ def _network(policy: Policy, port: int) -> str:
             "(allow network-outbound network-inbound network-bind (local ip) (remote ip))\n"
             '(allow network-outbound (literal "/private/var/run/mDNSResponder"))\n'
         )
-    if policy.hosts:
+    if policy.hosts is not None:
         return (
             "; The filtering proxy, and nothing else of the network.\n"
             "(allow system-socket)\n"

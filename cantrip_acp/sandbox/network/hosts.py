@@ -125,7 +125,7 @@ class AllowedHosts:
         return tuple(sorted({r.host for r in self.rules if r.host == "localhost" or _is_loopback(r.host)}))
 
     def shown(self) -> str:
-        return ", ".join(self.entries)
+        return ", ".join(self.entries) or "none"
 
 
 def _rule(entry: str) -> _Rule:
@@ -145,6 +145,16 @@ def _rule(entry: str) -> _Rule:
     except ValueError as error:
         raise DefinitionError(f"{entry!r}: {error}", where="bash_network") from error
     return _Rule(name, below, PORTS if port is None else (port,))
+
+
+def may_be_asked_about(host: str) -> bool:
+    """Whether a person can allow this host (as `host_name` returns it) when a command wants it.
+
+    Addresses of this machine and of private networks are not: too much there trusts whoever reaches it. Only a list names them.
+    """
+    if _is_address(host):
+        return is_public(host)
+    return host != "localhost" and not host.endswith(".localhost")
 
 
 def _is_address(host: str) -> bool:

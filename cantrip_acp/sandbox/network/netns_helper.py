@@ -1,18 +1,19 @@
-"""Network namespace helper: a separate program that opens one listening socket in another network namespace.
+"""Network namespace helper: a separate program that opens listening sockets in other network namespaces.
 
     python -I -S netns_helper.py DESCRIPTOR PORT
 
-The program receives a file descriptor of the network namespace over the socket DESCRIPTOR. It enters the user
-namespace that owns the network namespace, which the kernel allows to the creator of that user namespace. Then it
-enters the network namespace and answers with the listening socket. The kernel does not allow this to a process with
-threads, and a process cannot go back afterwards. So this is a separate process. It imports only small modules, because
-a command waits for it.
+For each sandbox the program receives two file descriptors over the socket DESCRIPTOR: the network namespace, and a socket for
+the answer. It forks, and the child enters the user namespace that owns the network namespace, which the kernel allows to the
+creator of that user namespace. Then it enters the network namespace and answers with the listening socket. The kernel does not
+allow this to a process with threads, and a process cannot go back afterwards. So this is a separate process. It stays, because
+a fork is much cheaper than the start of a program, and commands wait for it. It ends when the other end of DESCRIPTOR is closed.
 """
 
 import _socket  # type: ignore[import-not-found, unused-ignore]
 import array
 import fcntl
 import os
+import signal
 import sys
 
 NS_GET_USERNS = 0xB701
@@ -20,17 +21,17 @@ CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 IP_FREEBIND = 15
 
 
-def _enter_namespace(descriptor: int, kind: int) -> None:
-    enter = getattr(os, "setns", None)
-    if enter is not None:
-        enter(descriptor, kind)
-        return
+if sys.version_info >= (3, 12):
+    _enter_namespace = os.setns
+else:
     import ctypes
 
-    library = ctypes.CDLL(None, use_errno=True)
-    if library.setns(descriptor, kind) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    _library = ctypes.CDLL(None, use_errno=True)
+
+    def _enter_namespace(descriptor: int, kind: int) -> None:
+        if _library.setns(descriptor, kind) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
 
 def _open_socket(network: int, port: int) -> _socket.socket:
@@ -48,20 +49,37 @@ def _open_socket(network: int, port: int) -> _socket.socket:
     return made
 
 
-def main() -> None:
-    line = _socket.socket(fileno=int(sys.argv[1]))
-    size = array.array("i").itemsize
-    data, ancillary, _, _ = line.recvmsg(1, _socket.CMSG_SPACE(size))
-    if not data or not ancillary:
-        return
-    network = array.array("i", ancillary[0][2])[0]
+def _answer(network: int, port: int, line: _socket.socket) -> None:
     try:
-        made = _open_socket(network, int(sys.argv[2]))
+        made = _open_socket(network, port)
     except OSError as error:
         line.sendall(str(error).encode("utf-8", "replace")[:200])
         return
     handed = array.array("i", [made.fileno()])
     line.sendmsg([b"!"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, handed.tobytes())])
+
+
+def main() -> None:
+    requests = _socket.socket(fileno=int(sys.argv[1]))
+    port = int(sys.argv[2])
+    # The kernel then removes ended children by itself.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    size = array.array("i").itemsize
+    while True:
+        data, ancillary, _, _ = requests.recvmsg(1, _socket.CMSG_SPACE(2 * size))
+        if not data:
+            return
+        handed = array.array("i")
+        for _, _, content in ancillary:
+            handed.frombytes(content[: len(content) - len(content) % size])
+        # With fewer than two, this process had no free descriptor. The command hears that when the socket is closed.
+        if len(handed) == 2 and os.fork() == 0:
+            try:
+                _answer(handed[0], port, _socket.socket(fileno=handed[1]))
+            finally:
+                os._exit(0)
+        for each in handed:
+            os.close(each)
 
 
 if __name__ == "__main__":

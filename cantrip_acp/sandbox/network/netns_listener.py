@@ -9,11 +9,13 @@ with threads cannot enter another user namespace.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import errno
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +24,60 @@ from cantrip_acp.sandbox.policy.policy import PROXY_PORT
 
 _PROGRAM = str(Path(__file__).with_name("netns_helper.py"))
 _MAX_MESSAGE = 400
+
+
+class _Helper:
+    """The helper program of this process. It is started for the first command that needs it, and ends with this process."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._lock = threading.Lock()
+
+    def ensure(self) -> socket.socket:
+        """Start the program if it does not run. Returns the socket for requests. Raises OSError."""
+        with self._lock:
+            if self._process is not None and self._process.poll() is not None:
+                self._end()
+            if self._line is None:
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                with theirs:
+                    try:
+                        self._process = subprocess.Popen(
+                            [sys.executable, "-I", "-S", "-B", _PROGRAM, str(theirs.fileno()), str(PROXY_PORT)],
+                            stdin=subprocess.DEVNULL,
+                            stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL,
+                            env={},
+                            cwd="/",
+                            pass_fds=(theirs.fileno(),),
+                            start_new_session=True,
+                        )
+                    except OSError:
+                        ours.close()
+                        raise
+                ours.setblocking(False)
+                self._line = ours
+            return self._line
+
+    def end(self, pid: int) -> None:
+        """End the program, if this process is ``pid``: a fork of it shares the program."""
+        if os.getpid() == pid:
+            with self._lock:
+                self._end()
+
+    def _end(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+_helper = _Helper()
+atexit.register(_helper.end, os.getpid())
 
 
 class NetnsListener:
@@ -33,42 +89,26 @@ class NetnsListener:
     def __init__(self, on_open: Callable[[socket.socket], None], on_failure: Callable[[str], None]) -> None:
         self._on_open = on_open
         self._on_failure = on_failure
-        self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
-        """Start the helper program, which then waits for the namespace. Raises `SandboxError`."""
+        """Start the helper program while the sandbox starts, if it does not run yet. Raises `SandboxError`."""
         try:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            _helper.ensure()
         except OSError as error:
-            raise sandbox_error("the proxy of the listed hosts (bash_network) cannot be prepared", error) from error
-        with theirs:
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-B", _PROGRAM, str(theirs.fileno()), str(PROXY_PORT)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env={},
-                    cwd="/",
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                )
-            except OSError as error:
-                ours.close()
-                raise sandbox_error(f"cannot start {sys.executable}", error) from error
-        ours.setblocking(False)
-        self._line = ours
+            raise sandbox_error(f"the filtering proxy (bash_network) cannot start {sys.executable}", error) from error
 
     def open(self, pid: int) -> None:
         """Open the socket in the network namespace of the process ``pid``. Raises OSError, also for our own namespace."""
-        assert self._line is not None
         network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             if os.path.samestat(os.fstat(network), os.stat("/proc/self/ns/net")):
                 raise OSError(0, "the sandbox does not have its own network namespace")
-            socket.send_fds(self._line, [b"!"], [network])
+            self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            with theirs:
+                self._line.setblocking(False)
+                socket.send_fds(_helper.ensure(), [b"!"], [network, theirs.fileno()])
         finally:
             os.close(network)
         self._loop.add_reader(self._line, self._on_answer)
@@ -92,15 +132,11 @@ class NetnsListener:
             self._on_open(listener)
         else:
             words = data.decode("utf-8", "replace") or "the helper program ended without an answer"
-            self._on_failure(f"the proxy of the listed hosts (bash_network) cannot listen in the sandbox ({words})")
+            self._on_failure(f"the filtering proxy (bash_network) cannot listen in the sandbox ({words})")
 
     def close(self) -> None:
-        """End the helper and close the socket to it. Safe to call twice."""
+        """Close the socket for the answer. Safe to call twice."""
         if self._line is not None:
             self._loop.remove_reader(self._line)
             self._line.close()
             self._line = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None

@@ -1,29 +1,41 @@
-"""Filtering proxy of one command: passes HTTP and HTTPS only to the hosts that `bash_network` lists.
+"""Filtering proxy of one command: passes HTTP and HTTPS to the hosts that `bash_network` lists, and asks about others.
 
 The proxy runs on the host and accepts connections from inside a sandbox, so every byte of a request is hostile. For
 each connection it resolves the name once and connects to exactly the address that it checked. It does not follow
 redirects: the client must send a new request. A refusal is reported to the client and in the command's output.
+
+A question holds the connection. Connections to the same host and port share one question, whose answer holds for the command.
+The name is not resolved before somebody has allowed the host, because a name that is looked up leaves this machine too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
 
 from cantrip_acp.sandbox.network import http_head, tls_sni
-from cantrip_acp.sandbox.network.hosts import AllowedHosts, host_name
+from cantrip_acp.sandbox.network.hosts import AllowedHosts, host_name, may_be_asked_about
 from cantrip_acp.sandbox.network.proxy_pipe import Broken, ProxyPipe, TooLong, forward_body
 
 MOST_CONNECTIONS = 128
 HEAD_TIMEOUT = 30.0
 CONNECT_TIMEOUT = 15.0
+MOST_REFUSED = 3
+"""How many refused questions a command may cause. After them, hosts that are not listed are refused without a question."""
 _MOST_REPORTS = 20
 """The maximum number of different refusals that are reported in one command's output."""
+
+_REASON = 200
+"""The most characters of the reason in a status line."""
+NOBODY = (
+    "nobody can be asked here. If the task needs this host, say so in your answer: a person can list it in bash_network or "
+    "allow it with --allow-host"
+)
 
 _REASONS = {
     400: "Bad Request",
@@ -33,6 +45,10 @@ _REASONS = {
     502: "Bad Gateway",
     503: "Service Unavailable",
 }
+
+
+AskHost = Callable[[str, int, int], Awaitable[str]]
+"""Asks whether a host and port may be reached, for the connection from this port inside. Returns why not; empty if allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +61,18 @@ class Refusal(Exception):
 
 
 class Proxy:
-    """The proxy of one command. It calls ``report`` with a line of text for each new refusal."""
+    """The proxy of one command. It calls ``report`` with a line of text for each new refusal.
 
-    def __init__(self, allowed: AllowedHosts, report: Callable[[str], None]) -> None:
+    ``ask`` asks about a host that is not listed. None if nobody can be asked.
+    """
+
+    def __init__(self, allowed: AllowedHosts, report: Callable[[str], None], ask: AskHost | None = None) -> None:
         self._allowed = allowed
         self._report = report
+        self._ask = ask
+        self._asking = anyio.Lock()
+        self._answers: dict[tuple[str, int], str] = {}
+        """What was answered: why a host and port are refused, or an empty text."""
         self._reported: set[str] = set()
         self._count = 0
 
@@ -107,7 +130,7 @@ class Proxy:
         if server is not None:
             await _exchange(client, server, head)
             return
-        server = await self._connect(head.host, head.port)
+        server = await self._connect(head.host, head.port, client)
         try:
             if head.method == "CONNECT":
                 await self._tunnel(client, server, head)
@@ -129,13 +152,31 @@ class Proxy:
         except http_head.BadRequest as error:
             raise Refusal(400, "Bad Request", f"the request is not valid: {error}") from error
 
-    async def _connect(self, host: str, port: int) -> ProxyPipe:
-        """Connect to a listed host. Raises `Refusal`."""
+    async def _why_refused(self, host: str, port: int, client: ProxyPipe) -> str:
+        """Why a host that is not listed may not be reached; empty if somebody allowed it. One question is open at a time."""
+        if self._ask is None:
+            return NOBODY
+        if not may_be_asked_about(host):
+            return "it is an address of this machine or of a private network, which only that list can allow"
+        async with self._asking:
+            if (known := self._answers.get((host, port))) is not None:
+                return known
+            if sum(1 for answer in self._answers.values() if answer) >= MOST_REFUSED:
+                return (
+                    f"{MOST_REFUSED} hosts that this command wanted were refused already, so nobody is asked about more"
+                )
+            answer = self._answers[host, port] = await self._ask(host, port, client.peer_port)
+            return answer
+
+    async def _connect(self, host: str, port: int, client: ProxyPipe) -> ProxyPipe:
+        """Connect to a listed host, or to one that somebody allows now. Raises `Refusal`."""
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         allowed = f"allowed: {self._allowed.shown()}"
         if not self._allowed.allows(host, port):
-            text = f"the network refuses {shown}: the ward bash_network does not list it ({allowed})"
-            raise Refusal(403, f"{shown} is not in bash_network", text)
+            why = await self._why_refused(host, port, client)
+            if why:
+                text = f"the network refuses {shown}: the ward bash_network does not list it ({allowed}), and {why}"
+                raise Refusal(403, f"{shown} is not in bash_network; {why}"[:_REASON], text)
         loop = asyncio.get_running_loop()
         failure: OSError | None = None
         try:

@@ -37,6 +37,12 @@ class ProxyPipe:
         self._sent = 0
         self.last_moved = time.monotonic()
 
+    @property
+    def peer_port(self) -> int:
+        """The port of the other end; 0 if it has gone."""
+        name = self._writer.get_extra_info("peername")
+        return int(name[1]) if name else 0
+
     async def send(self, data: bytes) -> None:
         self._sent += len(data)
         if self._sent > MOST_BYTES:

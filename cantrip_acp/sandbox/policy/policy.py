@@ -26,7 +26,7 @@ WIRE = "/run/cantrip"
 """The path of the folder with the gate commands, inside the sandbox."""
 
 PROXY_PORT = 21128
-"""The port at 127.0.0.1 inside the sandbox where the proxy listens, if `bash_network` is a list of hosts."""
+"""The port at 127.0.0.1 inside the sandbox where the filtering proxy listens."""
 
 MIB = 1024 * 1024
 MEMORY = 4096 * MIB
@@ -40,7 +40,8 @@ class SandboxOptions:
     """What commands in a sandbox may reach and use. By default they read the workspace, write nothing and have no network.
 
     - ``bash_writable_paths``: folders that may be written. Relative paths start from the workspace.
-    - ``bash_network``: True, or the hosts that may be reached with HTTP and HTTPS (`AllowedHosts.of`).
+    - ``bash_network``: True, or the hosts that may be reached with HTTP and HTTPS (`AllowedHosts.of`) through a proxy, which may
+      ask about others. With False there is no proxy either.
     - ``allow_protected``: names of protected files (``.git``, ``.vscode``, …) that may be written all the same.
     - ``hidden_paths``: patterns of files and folders that are not visible. Relative ones start from the workspace.
     - ``bash_timeout_ms``: milliseconds of one command. ``bash_max_output_bytes``: bytes that are kept of its output.
@@ -82,8 +83,8 @@ class Policy:
     ``folder``: the working folder of commands. ``tools``: folders and files of the user's programs, read-only.
     ``pinned``: folders between a writable root and a protected path; they cannot be renamed. ``absent``: protected
     names that do not exist. ``hidden``: paths whose content is replaced by a note. ``replaced``: (path, host file)
-    pairs; the path shows the content of the host file. ``hosts``: the entries that the filtering proxy allows, if
-    there is no other network. ``home``: the path of the private home folder inside. ``home_source``: the host folder
+    pairs; the path shows the content of the host file. ``hosts``: the entries that the filtering proxy allows; None if
+    there is no proxy. ``home``: the path of the private home folder inside. ``home_source``: the host folder
     that contains it; None if it ends with the turn. ``wire``: the host folder with the gate commands.
     """
 
@@ -104,7 +105,7 @@ class Policy:
     gates: tuple[str, ...]
     wire: str | None
     network: bool
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...] | None
     environment: tuple[tuple[str, str], ...]
     shell: str
     limits: Limits
@@ -169,7 +170,7 @@ def compose(
     enforced, and `SandboxError` if a protected path is a symbolic link.
     """
     network = options.bash_network
-    hosts = AllowedHosts.of(network) if isinstance(network, tuple) else AllowedHosts((), ())
+    hosts = AllowedHosts.of(network) if isinstance(network, tuple) else None
     taken_away = tuple(taken_away)
     if workspace is not None and within_any(workspace, taken_away):
         raise DefinitionError(f"{workspace} is the workspace itself; name what to hide in it", where="hidden_paths")
@@ -243,7 +244,7 @@ def compose(
         gates=gates,
         wire=wire,
         network=network is True,
-        hosts=hosts.entries,
+        hosts=hosts.entries if hosts is not None else None,
         environment=_environment(host, home, bool(wire), hosts),
         shell=host.shell,
         limits=Limits(
@@ -274,7 +275,7 @@ def check_root(root: str, home: str, what: str, *, writing: bool) -> None:
         raise DefinitionError(f"{what}: {root} is {kind}, and is never {verb} in a sandbox; name a folder inside it")
 
 
-def _environment(host: Host, home: str, wired: bool, hosts: AllowedHosts) -> tuple[tuple[str, str], ...]:
+def _environment(host: Host, home: str, wired: bool, hosts: AllowedHosts | None) -> tuple[tuple[str, str], ...]:
     """All environment variables of a command, except for the trace context. ``wired``: there are gate commands."""
     path = ":".join(([f"{WIRE}/bin"] if wired else []) + list(host.path))
     values = {
@@ -296,7 +297,7 @@ def _environment(host: Host, home: str, wired: bool, hosts: AllowedHosts) -> tup
         "GIT_CONFIG_COUNT": "1",
         "GIT_CONFIG_KEY_0": "safe.directory",
         "GIT_CONFIG_VALUE_0": "*",
-        **(_through_proxy(hosts) if hosts.entries else {}),
+        **(_through_proxy(hosts) if hosts is not None else {}),
     }
     return tuple(sorted(values.items()))
 
@@ -308,9 +309,21 @@ def _through_proxy(hosts: AllowedHosts) -> dict[str, str]:
     """
     outside = hosts.loopback()
     direct = ",".join(name for name in ("localhost", "127.0.0.1", "::1") if name not in outside)
+    if not outside:
+        direct += ",sandbox,127.0.0.0/8"
     values = {"NO_PROXY": direct, "NODE_USE_ENV_PROXY": "1"}
+    if not hosts.entries:
+        # By default pip tries a host five times, 9 seconds in all, and waits 15 seconds, while a person may still read a question.
+        values |= {"PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "300"}
     values.update((name, f"http://127.0.0.1:{PROXY_PORT}") for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"))
-    return {**values, **{name.lower(): value for name, value in values.items() if not name.startswith("NODE_")}}
+    return {
+        **values,
+        **{
+            name.lower(): value
+            for name, value in values.items()
+            if name.endswith("_PROXY") and not name.startswith("NODE_")
+        },
+    }
 
 
 def _between(path: str, root: str) -> list[str]:

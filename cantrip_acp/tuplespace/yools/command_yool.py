@@ -333,7 +333,7 @@ class CommandYool(YoolBase):
         seconds = _LONGEST_S if call.left_s is None else min(_LONGEST_S, call.left_s)
         options = SandboxOptions(
             bash_writable_paths=(str(self._folder),),
-            bash_network=self._command.network or False,
+            bash_network=self._command.network or (),
             bash_timeout_ms=max(1, round(seconds * 1000)),
             sandbox_cpu_percent=call.cpu_percent,
         )

@@ -39,7 +39,10 @@ def options(name: str, edit: Edit) -> Defence:
     def change(prepared: Prepared, scene: Scene) -> Prepared:
         edited = edit(list(prepared.options), scene)
         assert edited != prepared.options, f"{name}: the defence is not there to be taken away"
-        return replace(prepared, options=edited, encoded=bubblewrap.encode(edited))
+        # Without a network namespace of its own a sandbox with a proxy would not start, which is a defence of its own.
+        hosts = prepared.policy.hosts if "--unshare-net" in edited else None
+        policy = replace(prepared.policy, hosts=hosts)
+        return replace(prepared, options=edited, encoded=bubblewrap.encode(edited), policy=policy)
 
     return prepared(name, change)
 

@@ -42,10 +42,10 @@ async def test_no_process_of_the_host(make: Make) -> None:
 
 
 @both_back_ends
-async def test_no_network_at_all(make: Make) -> None:
+async def test_no_network_at_all(make: Make, workspace: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        outcome = await make().run(f"exec 3<>/dev/tcp/127.0.0.1/{port}")
+        outcome = await Sandbox(SandboxOptions(), workspace).run(f"exec 3<>/dev/tcp/127.0.0.1/{port}")
         assert outcome.exit_code != 0
         server.settimeout(0.05)
         with pytest.raises(TimeoutError):
@@ -336,10 +336,14 @@ def test_writable_paths_that_cannot_be(workspace: Path, tmp_path: Path) -> None:
         Sandbox(SandboxOptions(bash_writable_paths=("file",)), workspace)
 
 
-def test_an_empty_list_of_hosts_is_no_network(workspace: Path) -> None:
+def test_an_empty_list_of_hosts_is_a_proxy_without_a_host(workspace: Path) -> None:
     made = Sandbox(SandboxOptions(bash_network=()), workspace)
     assert not made.policy().network
-    assert not [name for name, _ in made.policy().environment if "proxy" in name.lower()]
+    assert made.policy().hosts == ()
+    assert "HTTPS_PROXY" in dict(made.policy().environment)
+    without = Sandbox(SandboxOptions(), workspace).policy()
+    assert without.hosts is None
+    assert not [name for name, _ in without.environment if "proxy" in name.lower()]
 
 
 @pytest.mark.parametrize("bad", ["missing", "file", "unreadable"])

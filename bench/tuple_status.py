@@ -17,7 +17,7 @@ import psycopg
 
 from bench.measure import Row, Table, row
 from bench.options import Options
-from cantrip_acp.tuplespace.canonical import canonical_json
+from cantrip_acp.tuplespace.canonical_json import canonical_json
 from cantrip_acp.tuplespace.monitoring.status import read_status
 from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.stores import open_store

@@ -23,7 +23,7 @@ import anyio
 from bench.measure import Row, Table, row
 from bench.options import Options
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.tuplespace.canonical import canonical_json
+from cantrip_acp.tuplespace.canonical_json import canonical_json
 from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import End

@@ -14,7 +14,7 @@ import msgspec
 
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.text.utf8 import NotUtf8, utf8_text
-from cantrip_acp.tuplespace.canonical import content_id
+from cantrip_acp.tuplespace.canonical_json import content_id
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.stores.base import BATCH_LANE, StoredReceipt

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.text.codecs import convert
-from cantrip_acp.tuplespace.canonical import canonical_json
+from cantrip_acp.tuplespace.canonical_json import canonical_json
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple
 from cantrip_acp.tuplespace.workers.guardrails import number_from_environment

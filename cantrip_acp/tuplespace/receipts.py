@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp.text.redaction import shared
-from cantrip_acp.tuplespace.canonical import content_id
+from cantrip_acp.tuplespace.canonical_json import content_id
 
 COST = ("usd", "tokens_in", "tokens_out", "wall_ms")
 """The parts of a cost that are added up. ``usd`` and tokens are None if unknown."""

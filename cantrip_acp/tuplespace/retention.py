@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.text.redaction import shared
-from cantrip_acp.tuplespace.canonical import canonical_json
+from cantrip_acp.tuplespace.canonical_json import canonical_json
 from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.stores.base import End, Expired, artifact_id
 from cantrip_acp.tuplespace.tuples import Pattern, now_iso

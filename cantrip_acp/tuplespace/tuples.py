@@ -23,7 +23,7 @@ from msgspec import UNSET, Meta, UnsetType
 from cantrip_acp.text.codecs import convert
 from cantrip_acp.text.json_data import freeze_record
 from cantrip_acp.text.redaction import holds_shape, shared
-from cantrip_acp.tuplespace.canonical import canonical_json, content_id
+from cantrip_acp.tuplespace.canonical_json import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import NewerSchema, TupleError
 
 SCHEMA = "yool-tuple/v1"

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { FORMATS, preselected, recipeChoices, rewardOf, rewardProblem } from "../src/loom/choices";
 import type { CastData, ForkData, TurnData } from "../src/loom/data";
-import * as words from "../src/loom/words";
+import * as words from "../src/loom/labels";
 
 const cast: CastData = {
   id: "c_1", line: 3, intent: "Say hello.", told: "", state: "terminated", reason: "done", turns: 2,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.client_services.editor_files import EditorFileGates
-    from cantrip_acp.acp.sessions.open_session import OpenSession
+    from cantrip_acp.acp.sessions.session_interface import OpenSession
     from cantrip_acp.gates.contract import GateContext, GateInvocation, GateReply
 
 _FILES = frozenset({"read_file", "write_file", "edit_file", "search"})

@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from cantrip_acp.core.casting import enforcement
+from cantrip_acp.core.casting import ward_limits
 from cantrip_acp.core.casting.calls import Calls
 from cantrip_acp.core.casting.cast_log import CastLog
 from cantrip_acp.core.casting.inbox import Inbox
@@ -26,7 +26,7 @@ from cantrip_acp.core.casting.time_limit import TimeLimit
 from cantrip_acp.core.casting.turn_builder import TurnBuilder
 from cantrip_acp.core.scoring import Scoring
 from cantrip_acp.core.state import CastState
-from cantrip_acp.crystals.contract import CUTS, requested
+from cantrip_acp.crystals.contract import requested
 from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.loom.records.turn_parts import joined
 from cantrip_acp.telemetry import genai_spans, tracing
@@ -86,7 +86,7 @@ class CastRun:
         parameters = requested(entity.call)
         self.cast.parameters = parameters if parameters != RequestParameters() else None
         if resumed is not None:
-            enforcement.carry_over(self.cast, resumed)
+            ward_limits.carry_over(self.cast, resumed)
 
     # The whole cast
 
@@ -202,7 +202,7 @@ class CastRun:
             if self.entity.checkpoints is not None and response.tool_calls:
                 await self.entity.checkpoints.before_calls(response.tool_calls, self.entity.circle)
             await calls.run(turn)
-            reason = self._end_reason(turn)
+            reason = ward_limits.end_reason(self.cast, turn)
             self._turn = None
             record = self._log.turn(turn, reason)
             if reason is not None:
@@ -216,32 +216,10 @@ class CastRun:
             await self._reports.turn(record, response if not turn.parts else None)
             if self.entity.parent is not None:
                 # Also if this cast has ended: the limits of the casts above apply to what all their children spend.
-                enforcement.stop_overspent(self.entity, used)
+                ward_limits.stop_overspent(self.entity, used)
             if reason is not None:
                 await self._session.finish_snapshot()
                 return reason
-
-    def _end_reason(self, turn: TurnBuilder) -> str | None:
-        """Why the cast ends with this turn, or None (LOOP-2, LOOP-3, LOOP-4, LOOP-6)."""
-        wards, response = self.entity.circle.wards, turn.response
-        if turn.finished:
-            return "done"
-        if response.refused:
-            return "refusal"
-        if not response.tool_calls and response.stop_reason in CUTS and not self.entity.require_done:
-            # Cut at the crystal's own limit, or as it repeated itself: half an answer is not a result.
-            return "output_limit"
-        if not response.tool_calls and response.problem is None and not self.entity.require_done:
-            return "text"
-        if wards.max_total_tokens is not None and self.cast.tokens >= wards.max_total_tokens:
-            return "max_tokens"
-        if wards.max_cost_usd is not None:
-            # A cost limit that cannot be measured counts as reached at once.
-            if turn.used.queries_without_cost or self.cast.cost >= wards.max_cost_usd:
-                return "max_cost"
-        if self.cast.queries >= (wards.max_turns or 1):
-            return "max_turns"
-        return None
 
     async def close_part(self, turn: TurnBuilder) -> None:
         """Write a turn up to the delegation that it has reached, and report it."""
@@ -282,7 +260,7 @@ class CastRun:
             reason,
             None if self._end is None else self._end[1],
             error,
-            unenforced=enforcement.at_end(entity, self.cast),
+            unenforced=ward_limits.at_end(entity, self.cast),
             faults=faults,
             withdrawn=withdrawn,
         )

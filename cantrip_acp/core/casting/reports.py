@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cantrip_acp.core.casting import enforcement
+from cantrip_acp.core.casting import ward_limits
 from cantrip_acp.types import events
 from cantrip_acp.types.usage import NO_USAGE
 
@@ -30,7 +30,7 @@ class Reports:
     async def start(self, unread: str | None) -> None:
         if self.entity.hub.active:
             await self.cast.report(events.CastStarted, intent=self.cast.intent, trace_id=self.cast.trace.trace_id)
-            for problem in (*filter(None, [unread]), *self._take_notices(), *enforcement.known_at_start(self.entity)):
+            for problem in (*filter(None, [unread]), *self._take_notices(), *ward_limits.known_at_start(self.entity)):
                 await self.cast.report(events.Noticed, text=problem)
 
     async def cut_calls(self, turn: TurnBuilder) -> None:

@@ -55,7 +55,7 @@ class Window:
     an ephemeral result or media that the provider refused, a change of what the session knows, another entity (a fork), another
     call or circle of the same entity (``cantrip``: its recipe was edited, or its crystal writes its calls in another way), other
     tools (a mode, a gate that was loaded later), or the query of a fold's summary, which is a window of its own between the two
-    others. Exports also begin one where the crystal was asked again (`sent`).
+    others. Exports also begin one where the crystal was asked again (`training.export.sent_messages`).
     """
 
     begun: Begun

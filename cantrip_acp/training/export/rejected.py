@@ -16,7 +16,7 @@ import msgspec
 from cantrip_acp.core.history.replayed_context import Window, WindowUtterance
 from cantrip_acp.training.export.rows import Sequences
 from cantrip_acp.training.export.selection import Episode, Source
-from cantrip_acp.training.export.sent import asked_again, windows_as_sent
+from cantrip_acp.training.export.sent_messages import asked_again, windows_as_sent
 from cantrip_acp.types.errors import LoomError
 from cantrip_acp.types.messages import Message
 from cantrip_acp.types.records import Turn, TurnMetadata, Utterance, UtteranceRecord, VoidedAttempt, metadata_of

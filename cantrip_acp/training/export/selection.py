@@ -16,7 +16,7 @@ from cantrip_acp.loom import rewards
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.loom.query.thread import INTERRUPTED, Endings, State
-from cantrip_acp.training.export.sent import windows_as_sent, windows_asked_again
+from cantrip_acp.training.export.sent_messages import windows_as_sent, windows_asked_again
 from cantrip_acp.types.errors import LoomError
 from cantrip_acp.types.messages import Message
 from cantrip_acp.types.records import Turn, UtteranceRecord
@@ -51,8 +51,8 @@ class Episode:
     path: Sequence[str]
 
     def windows(self, *, summaries: bool = False) -> Iterator[Window]:
-        """Yield what its crystal was sent, window by window (`ReplayedContext.windows`, `sent`), but without the answers that
-        were rejected."""
+        """Yield what the crystal of this episode was sent, window by window (`ReplayedContext.windows`, `sent_messages`), without
+        rejected answers."""
         for window in self.seen.windows(self.leaf, summaries=summaries):
             yield from windows_as_sent(window, self.seen.loom)
 

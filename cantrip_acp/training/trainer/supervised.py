@@ -19,7 +19,7 @@ from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.training.export.rows import rendered
 from cantrip_acp.training.export.selection import Episode, Source
-from cantrip_acp.training.export.sent import Form, windows_as_sent
+from cantrip_acp.training.export.sent_messages import Form, windows_as_sent
 from cantrip_acp.training.trainer.example import Demonstration, Example
 from cantrip_acp.types.errors import DefinitionError
 

@@ -17,7 +17,7 @@ from cantrip_acp.text.json_schema import Schema
 from cantrip_acp.text.logs import logger
 from cantrip_acp.tuplespace.authority import refusal
 from cantrip_acp.tuplespace.batch import cast_yool
-from cantrip_acp.tuplespace.canonical import content_id
+from cantrip_acp.tuplespace.canonical_json import content_id
 from cantrip_acp.tuplespace.catalog.capabilities import Capability, Catalog, UnknownCapability
 from cantrip_acp.tuplespace.errors import SpaceError, SpaceFull, TupleError
 from cantrip_acp.tuplespace.events import Story, sentence

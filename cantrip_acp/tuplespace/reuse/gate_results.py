@@ -22,7 +22,7 @@ import anyio.to_thread
 from cantrip_acp.gates.contract import GateInvocation, GateReply, InterceptorBase, Proceed
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.logs import logger
-from cantrip_acp.tuplespace.canonical import canonical_json, content_id
+from cantrip_acp.tuplespace.canonical_json import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.receipts import is_genuine, make_receipt, user_key
 from cantrip_acp.types.records import Location

@@ -20,7 +20,7 @@ import msgspec
 
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.json_data import thaw
-from cantrip_acp.tuplespace.canonical import canonical_json, content_id
+from cantrip_acp.tuplespace.canonical_json import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.stores.base import TupleStore

@@ -22,7 +22,7 @@ from msgspec.structs import force_setattr
 from cantrip_acp.text.codecs import json_decoder
 from cantrip_acp.text.json_data import freeze
 from cantrip_acp.tuplespace.budget import Budget
-from cantrip_acp.tuplespace.canonical import canonical_json
+from cantrip_acp.tuplespace.canonical_json import canonical_json
 from cantrip_acp.tuplespace.errors import SpaceError, TupleError
 from cantrip_acp.tuplespace.tuples import SCHEMA, Pattern, Runnable, WorkTuple, can_run
 

@@ -19,7 +19,7 @@ import msgspec
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.logs import logger
-from cantrip_acp.tuplespace.canonical import storable
+from cantrip_acp.tuplespace.canonical_json import storable
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull
 from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.reuse.step_results import Reuse

@@ -22,7 +22,7 @@ from cantrip_acp.files.digests import FileDigests
 from cantrip_acp.files.disk_limit import DiskLimit
 from cantrip_acp.files.hidden_paths import matcher, may_be_above
 from cantrip_acp.text.redaction import ShapeMask, looks_secret, shared
-from cantrip_acp.tuplespace.canonical import content_id
+from cantrip_acp.tuplespace.canonical_json import content_id
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.yools.step import StepCall, StepFailed, StepResult, YoolBase, is_of_the_machine
 from cantrip_acp.types.errors import SandboxError, SandboxMissing

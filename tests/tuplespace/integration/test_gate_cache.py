@@ -196,7 +196,7 @@ async def test_a_receipt_that_is_not_as_it_was_made_is_never_used(counted: Count
             stored["receipt"]["result"]["reply"]["files"] = 99
         case "sealed anew":
             # With a genuine id, but by somebody without the key.
-            from cantrip_acp.tuplespace.canonical import content_id
+            from cantrip_acp.tuplespace.canonical_json import content_id
 
             receipt = stored["receipt"]
             receipt["result"]["reply"]["files"] = 99

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.tuplespace.canonical import content_id
+from cantrip_acp.tuplespace.canonical_json import content_id
 from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.retention import Tiers, answer_calls, collect, read_result
 from cantrip_acp.tuplespace.stores.base import StoredArtifact, TupleStore

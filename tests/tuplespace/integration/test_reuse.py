@@ -15,7 +15,7 @@ import pytest
 
 from cantrip_acp.files.digests import FileDigests
 from cantrip_acp.tuplespace import retention
-from cantrip_acp.tuplespace.canonical import canonical_json, content_id
+from cantrip_acp.tuplespace.canonical_json import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.tuplespace.monitoring.status import read_status
 from cantrip_acp.tuplespace.project_log import ProjectLog

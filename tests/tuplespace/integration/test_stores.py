@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.tuplespace.canonical import content_id
+from cantrip_acp.tuplespace.canonical_json import content_id
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, TupleError
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import Claim, StoredReceipt, TupleStore

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_acp.text import redaction
-from cantrip_acp.tuplespace.canonical import canonical_json, content_id
+from cantrip_acp.tuplespace.canonical_json import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import NewerSchema, TupleError
 from cantrip_acp.tuplespace.tuples import MAX_BYTES, Pattern, contains, new_tuple, parse_tuple, tuple_id
 

@@ -2,7 +2,7 @@ import type * as acp from "@agentclientprotocol/sdk/unstable";
 import { isAbsolute, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Signal } from "../acp/signal";
-import { diffHunks } from "./changes";
+import { diffHunks } from "./hunks";
 import { atEnd, withActions } from "./children";
 import { oneLine, withoutMarks } from "./formfields";
 import type { OpenForm } from "./forms";

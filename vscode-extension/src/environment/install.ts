@@ -2,7 +2,7 @@
 import { existsSync, readdirSync } from "node:fs";
 import { mkdir, rm } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { mark } from "./made";
+import { mark } from "./madefolders";
 import { run, type Answer, type Program } from "./program";
 import { pythonOf, which } from "./search";
 

@@ -3,7 +3,7 @@ import * as vscode from "vscode";
 import { Signal } from "../acp/signal";
 import { isFound, type Environment } from "./environment";
 import { install } from "./install";
-import { list } from "./made";
+import { list } from "./madefolders";
 import type { RejectedProgram } from "./program";
 import { which } from "./search";
 

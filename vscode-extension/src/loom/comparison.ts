@@ -5,7 +5,7 @@ import type { Server } from "../server/server";
 import type { ForkData, LoomData, Page } from "./data";
 import { ViewerFrame } from "./frame";
 import { Viewer } from "./viewer";
-import { comparisonTitle, forkChoice, recordChoice } from "./words";
+import { comparisonTitle, forkChoice, recordChoice } from "./labels";
 
 const TYPE = "cantrip.comparison";
 const MOST = 500;

@@ -2,7 +2,7 @@
 import * as vscode from "vscode";
 import type { Server } from "../server/server";
 import type { CastData, LoomData, Page, TurnData } from "./data";
-import * as words from "./words";
+import * as words from "./labels";
 
 const PAGE = 100;
 const SOON_MS = 120;

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import type { ToolItem } from "../../src/chat/items";
 import { questionText, changeText, subject } from "../../src/chat/questions";
-import { diffHunks } from "../../src/chat/changes";
+import { diffHunks } from "../../src/chat/hunks";
 
 const call = (more: Partial<ToolItem>): ToolItem => ({ type: "tool", id: "i1", callId: "c1", title: "x", kind: "execute", status: "pending", parts: [], locations: [], ...more });
 const command = (text: string): ToolItem => call({ program: { text, language: "bash", left: 0 } });

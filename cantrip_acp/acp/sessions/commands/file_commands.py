@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cantrip_acp.acp import protocol as acp
     from cantrip_acp.acp.client_services.editor_files import EditorFiles
-    from cantrip_acp.acp.sessions.open_session import OpenSession
+    from cantrip_acp.acp.sessions.session_interface import OpenSession
     from cantrip_acp.checkpoints.history import FileHistory, FileReview, Hunk, Target
     from cantrip_acp.checkpoints.restore import Outcome, Plan, Step
     from cantrip_acp.core.lifecycle.checkpoints import Checkpoints

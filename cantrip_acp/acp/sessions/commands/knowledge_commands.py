@@ -19,7 +19,7 @@ from cantrip_acp.types.messages import KIND_NAMES
 from cantrip_acp.types.records import new_id
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.sessions.open_session import OpenSession
+    from cantrip_acp.acp.sessions.session_interface import OpenSession
     from cantrip_acp.substrate.view import SessionView
 
 

@@ -26,7 +26,7 @@ from cantrip_acp.types.records import ConfigRecord, new_id, now
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cantrip_acp.acp.sessions.open_session import OpenSession
+    from cantrip_acp.acp.sessions.session_interface import OpenSession
 
 QUEUE = "queue"
 """The command that also works while a prompt runs."""

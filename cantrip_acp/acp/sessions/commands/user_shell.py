@@ -11,7 +11,7 @@ import msgspec
 from cantrip_acp.types.records import Output
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.sessions.open_session import OpenSession
+    from cantrip_acp.acp.sessions.session_interface import OpenSession
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.gates.ports import ProgramReport
     from cantrip_acp.gates.wards import Wards

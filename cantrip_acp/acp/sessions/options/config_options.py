@@ -29,7 +29,7 @@ from cantrip_acp.types.records import ConfigRecord, ForkRecord, new_id, now
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cantrip_acp.acp.sessions.open_session import OpenSession
+    from cantrip_acp.acp.sessions.session_interface import OpenSession
     from cantrip_acp.acp.wire.connection import Connection
     from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.recipes.build.crystal_choices import Choice

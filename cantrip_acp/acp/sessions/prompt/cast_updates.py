@@ -12,9 +12,9 @@ from cantrip_acp.types.events import CastStarted, Steered
 from cantrip_acp.types.records import now
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.sessions.open_session import OpenSession
     from cantrip_acp.acp.sessions.prompt.prompt_queue import QueuedPrompt
     from cantrip_acp.acp.sessions.prompt.steering import Steering
+    from cantrip_acp.acp.sessions.session_interface import OpenSession
     from cantrip_acp.core.casting.cast_stream import CastStream
 
 OUTPUT_INTERVAL = 0.1

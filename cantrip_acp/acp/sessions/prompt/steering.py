@@ -14,7 +14,7 @@ from cantrip_acp.text.redaction import beginning
 from cantrip_acp.types.errors import EntityIdle
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.sessions.open_session import OpenSession
+    from cantrip_acp.acp.sessions.session_interface import OpenSession
     from cantrip_acp.core.state import SteeringMessage
     from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.events import CastStarted

@@ -1,17 +1,41 @@
-"""Wards of casts: limits that count on after a resume or for all casts above, and texts for people about wards that could
-not be enforced, or not exactly."""
+"""Wards that limit a cast: why a cast ends with a turn, limits that count on after a resume or for all casts above, and texts
+for people about wards that could not be enforced, or not exactly."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cantrip_acp.crystals.contract import CrystalBase
+from cantrip_acp.crystals.contract import CUTS, CrystalBase
 from cantrip_acp.text.defaults import complete
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.casting.turn_builder import TurnBuilder
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.core.state import CastState, EntityState
     from cantrip_acp.types.usage import Usage
+
+
+def end_reason(cast: CastState, turn: TurnBuilder) -> str | None:
+    """Why a cast ends with this turn, or None if it goes on (LOOP-2, LOOP-3, LOOP-4, LOOP-6)."""
+    wards, response = cast.entity.circle.wards, turn.response
+    if turn.finished:
+        return "done"
+    if response.refused:
+        return "refusal"
+    if not response.tool_calls and response.stop_reason in CUTS and not cast.entity.require_done:
+        # Cut at the crystal's own limit, or as it repeated itself: half an answer is not a result.
+        return "output_limit"
+    if not response.tool_calls and response.problem is None and not cast.entity.require_done:
+        return "text"
+    if wards.max_total_tokens is not None and cast.tokens >= wards.max_total_tokens:
+        return "max_tokens"
+    if wards.max_cost_usd is not None:
+        # A cost limit that cannot be measured counts as reached at once.
+        if turn.used.queries_without_cost or cast.cost >= wards.max_cost_usd:
+            return "max_cost"
+    if cast.queries >= (wards.max_turns or 1):
+        return "max_turns"
+    return None
 
 
 def carry_over(cast: CastState, point: Point) -> None:

@@ -33,6 +33,7 @@ NAMES = (
     "bash",
     "sessions",
     "defences",
+    "workloads",
     "gate",
     "code",
     "fork",
@@ -101,6 +102,7 @@ def main() -> int:
         "--peers", action="store_true", help="measure other frameworks too (turns, memory, tuples, training); minutes"
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: a look, not a measurement")
+    parser.add_argument("--only", default="", metavar="GROUP", help="workloads: this group of them, or one row")
     parser.add_argument("--write", action="store_true", help="write the tables into bench/README.md")
     chosen = parser.parse_args()
     if chosen.list:
@@ -113,7 +115,7 @@ def main() -> int:
     tables = []
     print(machine(), flush=True)
     for name in chosen.names or NAMES:
-        answer: Table = importlib.import_module(f"bench.{name}").run(Options(peers=chosen.peers, quick=chosen.quick))
+        answer: Table = importlib.import_module(f"bench.{name}").run(Options(chosen.peers, chosen.quick, chosen.only))
         tables.append(answer)
         print("\n" + "\n".join(answer.lines()), flush=True)
     if chosen.write:

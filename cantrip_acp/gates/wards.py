@@ -44,8 +44,12 @@ class Wards:
     code_max_output_bytes: int = _ward(100_000, "min", low=1, meaning="bytes kept of a cell's output")
     bash_timeout_ms: int = _ward(120_000, "min", low=1, meaning="milliseconds of one command")
     bash_max_output_bytes: int = _ward(100_000, "min", low=1, meaning="bytes kept of a command's output")
-    sandbox_max_processes: int = _ward(512, "min", low=8, meaning="processes at once inside the sandbox")
-
+    sandbox_max_processes: int | None = _ward(
+        None,
+        "min",
+        low=8,
+        meaning="processes at once inside the sandbox; without it 128 for each processor, at least 512",
+    )
     sandbox_cpu_percent: int | None = _ward(
         None, "min", low=1, meaning="processor time inside the sandbox, in per cent of one processor"
     )

@@ -27,6 +27,8 @@ class HostPaths:
     bound: tuple[str, ...] = ()
 
 
+_PROCESSORS = "/sys/devices/system"
+"""Processors and memory banks, as build tools and runtimes count them. The rest of /sys is not shown."""
 NAMESPACES = ("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try")
 _EMPTY_SIZE = 4096
 """The size in bytes of the empty, read-only file system that is mounted over missing paths."""
@@ -74,6 +76,9 @@ def arguments(
     add("/dev/shm", 0, "--perms", "1777", "--size", str(limits.shared_memory), "--tmpfs", "/dev/shm")
     add("/tmp", 0, "--perms", "1777", "--size", str(limits.temporary), "--tmpfs", "/tmp")
     add("/var/tmp", 0, "--symlink", "/tmp", "/var/tmp")
+    for folder in ("/var/lib", "/var/log", "/opt", "/mnt", "/srv"):
+        add(folder, 0, "--dir", folder)
+    add(_PROCESSORS, 0, "--ro-bind-try", _PROCESSORS, _PROCESSORS)
     if policy.home_source is not None:
         add(policy.home, 0, "--bind", policy.home_source, policy.home)
         # The home folder lasts longer than the turn, and commands can write there. So folders that lead to mount points

@@ -45,9 +45,11 @@ def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
         wanted.append((resource.RLIMIT_NPROC, limits.processes))
     for what, value in wanted:
         # The process inherited its hard limit from us. So our own hard limit is the maximum.
-        hard = resource.getrlimit(what)[1]
+        soft, hard = resource.getrlimit(what)
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.prlimit(pid, what, (bound, bound))
+        # Some programs close every number below the soft limit when they start another one. So that one stays as it is.
+        usual = bound if what != resource.RLIMIT_NOFILE or soft == resource.RLIM_INFINITY else min(soft, bound)
+        resource.prlimit(pid, what, (usual, bound))
     if limits.cpu_percent is not None and limits.cpu_percent < 100:
         os.setpriority(os.PRIO_PROCESS, pid, niceness(limits.cpu_percent))
     # When the machine has too little memory, the kernel should kill processes of a sandbox first.

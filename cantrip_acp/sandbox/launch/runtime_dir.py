@@ -25,6 +25,7 @@ from importlib.resources import files
 
 from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.files.paths import state_dir
+from cantrip_acp.files.protected_paths import without_credentials
 from cantrip_acp.sandbox.launch import control_groups
 from cantrip_acp.sandbox.launch.bubblewrap import HostPaths
 from cantrip_acp.sandbox.policy.host_toolchains import Host
@@ -238,8 +239,12 @@ COPIED_FROM_ETC = (
     "fonts", "python3", "perl", "java-8-openjdk", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk",
     "java-25-openjdk", "jvm", "emacs", "vim", "R", "texmf", "ImageMagick-6", "ImageMagick-7", "gimp", "sgml", "xml",
     "nanorc", "lynx", "groff", "manpath.config", "papersize", "mailcap", "php", "ghc", "dotnet", "mono", "maven",
-    "matplotlibrc", "OpenCL", "vulkan", "glvnd",
+    "matplotlibrc", "OpenCL", "vulkan", "glvnd", "chromium", "chromium.d", "dbus-1", "X11", "gtk-3.0", "networks",
+    "login.defs", "skel", "subuid", "subgid", "screenrc", "wgetrc", "sysctl.conf", "postgresql-common",
+    "mysql", "redis", "nginx", "apache2",
 )  # fmt: skip
+_SETTINGS = ("gitconfig", "pip.conf", "xdg/pip", "uv")
+"""Settings of git and of package registries for all users. They are copied without passwords."""
 _LARGE_FOLDERS = ("alternatives", "ssl/certs")
 """Hundreds of links each. To mount such a folder is quicker than to copy it."""
 _LARGEST = 2 * 1024 * 1024
@@ -251,10 +256,10 @@ def prepare_etc(folder: str, *, user: str, uid: int, gid: int, home: str, shell:
 
     Returns the folders that are to be mounted there from the host.
     """
+    root = f"root:x:0:0:root:{home if uid == 0 else '/root'}:{shell if uid == 0 else '/bin/sh'}"
     files = {
-        "passwd": f"root:x:0:0:root:/root:/bin/sh\n{user}:x:{uid}:{gid}::{home}:{shell}\n"
-        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-        "group": f"root:x:0:\n{user}:x:{gid}:\nnogroup:x:65534:\n",
+        "passwd": _accounts("/etc/passwd", root, f"{user}:x:{uid}:{gid}::{home}:{shell}"),
+        "group": _accounts("/etc/group", "root:x:0:", f"{user}:x:{gid}:"),
         "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n"
         "protocols: files\nservices: files\nethers: files\nrpc: files\n",
         "hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n",
@@ -262,11 +267,6 @@ def prepare_etc(folder: str, *, user: str, uid: int, gid: int, home: str, shell:
         "resolv.conf": "",
         "machine-id": "",
     }
-    if uid == 0:
-        files["passwd"] = (
-            f"root:x:0:0:root:{home}:{shell}\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-        )
-        files["group"] = "root:x:0:\nnogroup:x:65534:\n"
     for name, text in files.items():
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(text)
@@ -274,7 +274,7 @@ def prepare_etc(folder: str, *, user: str, uid: int, gid: int, home: str, shell:
         for name in ("resolv.conf", "hosts"):
             _copy(f"/etc/{name}", os.path.join(folder, name), [_MOST])
     left, bound = [_MOST], list[str]()
-    for name in COPIED_FROM_ETC:
+    for name in (*COPIED_FROM_ETC, *_SETTINGS):
         target = os.path.join(folder, name)
         if name in _LARGE_FOLDERS and _is_public(f"/etc/{name}"):
             os.makedirs(target)
@@ -282,9 +282,53 @@ def prepare_etc(folder: str, *, user: str, uid: int, gid: int, home: str, shell:
         elif not os.path.lexists(target) and os.path.lexists(f"/etc/{name}"):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             _copy(f"/etc/{name}", target, left)
+    for name in _SETTINGS:
+        remove_passwords(os.path.join(folder, name))
     if not os.path.lexists(os.path.join(folder, "mtab")):
         os.symlink("/proc/self/mounts", os.path.join(folder, "mtab"))
     return tuple(bound)
+
+
+def remove_passwords(path: str) -> None:
+    """Remove passwords from a copied file of settings, or from each file of a folder. A file that is no text is removed."""
+    for file in (
+        [path] if os.path.isfile(path) else [os.path.join(a, name) for a, _, names in os.walk(path) for name in names]
+    ):
+        try:
+            with open(file, encoding="utf-8") as read:
+                clean = without_credentials(read.read())
+            with open(file, "w", encoding="utf-8") as write:
+                write.write(clean)
+        except UnicodeDecodeError:
+            os.remove(file)
+
+
+def _accounts(source: str, root: str, own: str) -> str:
+    """The lines of a user or group database: root, the accounts of the system, and this user. Other people are left out.
+
+    Names and numbers are the host's, so that files have the same owners. Nothing of the fourth field is kept: full names of
+    users, members of groups.
+    """
+    found = {0: root, int(own.split(":")[2]): own if int(own.split(":")[2]) else root, 65534: ""}
+    try:
+        with open(source, encoding="utf-8", errors="surrogateescape") as file:
+            lines = [line.rstrip("\n").split(":") for line in file]
+    except OSError:
+        lines = []
+    nobody = (
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin"
+        if source.endswith("passwd")
+        else "nogroup:x:65534:"
+    )
+    for name, _, number, *rest in (line for line in lines if len(line) >= 4 and line[2].isdecimal()):
+        if int(number) < _FIRST_PERSON:
+            more = [rest[0], "", *rest[2:]] if len(rest) > 1 else [""]
+            found.setdefault(int(number), ":".join((name, "x", number, *more)))
+    return "".join(f"{line}\n" for line in ({**found, 65534: nobody}).values())
+
+
+_FIRST_PERSON = 1000
+"""The least number of a person's account; smaller ones are of the system (Linux Standard Base, 24.1)."""
 
 
 def _is_public(folder: str) -> bool:

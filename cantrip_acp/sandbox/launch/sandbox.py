@@ -33,7 +33,7 @@ from cantrip_acp.sandbox.policy import git_repositories
 from cantrip_acp.sandbox.policy.git_repositories import config_files, git_folders, redacted_config
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.placeholders import is_placeholder
-from cantrip_acp.sandbox.policy.policy import MEMORY, Policy, SandboxOptions, check_roots, compose, real_paths
+from cantrip_acp.sandbox.policy.policy import Policy, SandboxOptions, check_roots, compose, real_paths
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings, Survey
 from cantrip_acp.types.errors import DefinitionError, SandboxError
 
@@ -69,7 +69,7 @@ class Sandbox:
         more_readable: tuple[str, ...] = (),
         unix_sockets: bool = False,
         folder: str | None = None,
-        memory: int = MEMORY,
+        memory: int | None = None,
         devices: Iterable[str] = (),
     ) -> None:
         self.host = host if host is not None else machine()

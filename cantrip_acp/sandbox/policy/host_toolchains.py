@@ -181,14 +181,63 @@ def _links_on_the_way(path: str, links: dict[str, str]) -> None:
             return
 
 
-PASSED_VARIABLES = (
-    "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_COLLATE", "LC_MESSAGES", "LC_NUMERIC", "LC_TIME", "TZ",
-    "PYENV_ROOT", "PYENV_VERSION", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "NVM_DIR", "NVM_BIN",
-    "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "GOROOT", "GOTOOLCHAIN", "JAVA_HOME", "DENO_DIR", "ASDF_DIR", "ASDF_DATA_DIR",
-    "MISE_DATA_DIR", "VOLTA_HOME", "RBENV_ROOT", "NODENV_ROOT", "SDKMAN_DIR", "HOMEBREW_PREFIX",
+_LANGUAGE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_COLLATE", "LC_MESSAGES", "LC_NUMERIC", "LC_TIME", "TZ")
+_TOOL_NAMES = ("PYENV_VERSION", "CONDA_DEFAULT_ENV", "RUSTUP_TOOLCHAIN", "GOTOOLCHAIN")
+_TOOL_FOLDERS = (
+    "PYENV_ROOT", "VIRTUAL_ENV", "CONDA_PREFIX", "NVM_DIR", "NVM_BIN", "RUSTUP_HOME", "GOROOT", "JAVA_HOME", "DENO_DIR",
+    "ASDF_DIR", "ASDF_DATA_DIR", "MISE_DATA_DIR", "VOLTA_HOME", "RBENV_ROOT", "NODENV_ROOT", "SDKMAN_DIR",
+    "HOMEBREW_PREFIX",
 )  # fmt: skip
-"""Environment variables that are passed into the sandbox: language, and the folders of tools. Others are not, such as
-MAKEFLAGS: if a make started this process, they are of that one run (`-n`, `-j`, the descriptors of its job server)."""
+_CERTIFICATES = (
+    "PIP_CERT", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
+    "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "npm_config_cafile", "NPM_CONFIG_CAFILE",
+)  # fmt: skip
+"""Variables with a file or folder of certificates. It is shown, if it has no private key."""
+_REGISTRIES = (
+    "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL",
+    "UV_EXTRA_INDEX_URL", "npm_config_registry", "NPM_CONFIG_REGISTRY", "YARN_NPM_REGISTRY_SERVER", "GOPROXY",
+    "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "HF_ENDPOINT",
+)  # fmt: skip
+"""Variables with the addresses of package registries. Names and passwords in the addresses are not passed."""
+PASSED_VARIABLES = (*_LANGUAGE, *_TOOL_NAMES, *_TOOL_FOLDERS, *_CERTIFICATES, *_REGISTRIES)
+"""Environment variables that are passed into the sandbox. Others are not, such as MAKEFLAGS: if a make started this
+process, they are of that one run (`-n`, `-j`, the descriptors of its job server)."""
+_LOGIN = re.compile(r"(?<=://)[^/\s@]*@")
+_LARGEST_BUNDLE = 16 * 1024 * 1024
+
+
+def _has_private_key(path: str) -> bool:
+    """Whether a file of certificates has a private key, too, or cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return b"PRIVATE KEY" in file.read(_LARGEST_BUNDLE)
+    except OSError:
+        return True
+
+
+def _certificates(environ: Mapping[str, str]) -> list[str]:
+    """The files and folders of certificates that may be shown. Those in /etc are in the prepared /etc, or not shown."""
+    named = {environ.get(name, "") for name in _CERTIFICATES}
+    there = [path for path in sorted(named) if os.path.isabs(path) and not within(os.path.realpath(path), "/etc")]
+    files = {path: [entry.path for entry in os.scandir(path)] if os.path.isdir(path) else [path] for path in there}
+    return [path for path in there if not any(os.path.isfile(file) and _has_private_key(file) for file in files[path])]
+
+
+def _passed(environ: Mapping[str, str], shown: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """The variables to pass, without those that name a path which is not visible inside."""
+    visible = (*shown, *_SYSTEM, "/etc/ssl", "/etc/pki", "/etc/ca-certificates")
+    found = []
+    for name in PASSED_VARIABLES:
+        value = environ.get(name, "")
+        if not value or "\0" in value:
+            continue
+        if name in _REGISTRIES:
+            value = _LOGIN.sub("", value)
+        elif name in (*_TOOL_FOLDERS, *_CERTIFICATES) and not within_any(os.path.realpath(value), visible):
+            continue
+        found.append((name, value))
+    return tuple(found)
+
 
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 
@@ -199,7 +248,7 @@ class Host:
 
     ``system``: the system folders, as (folder, None), or (link, its target) for a symbolic link. ``path``: PATH inside
     the sandbox. ``tools``: folders and files of programs. ``links``: symbolic links to recreate, as (path, target).
-    ``cores``: the number of processors.
+    ``cores``: the number of processors. ``memory``: bytes of main memory.
     """
 
     uid: int
@@ -213,14 +262,16 @@ class Host:
     environment: tuple[tuple[str, str], ...] = field(repr=False)
     shell: str
     cores: int
+    memory: int = 0
 
     @classmethod
     def detect(cls, environ: Mapping[str, str] | None = None) -> Host:
         """Read the facts from this machine, the user of this process, and ``environ`` (default: `os.environ`)."""
         environ = os.environ if environ is None else environ
         home, user = _home_and_user(environ)
-        more = [environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "JAVA_HOME", "GOROOT")]
-        tools = find_tools(environ.get("PATH", os.defpath).split(":"), home, [*more, sys.base_prefix])
+        more = [path for name in _TOOL_FOLDERS if os.path.isabs(path := environ.get(name, ""))]
+        entries = environ.get("PATH", os.defpath).split(":")
+        tools = find_tools(entries, home, [*more, sys.base_prefix], programs=_certificates(environ))
         search = ":".join((*tools.path, "/usr/local/bin", "/usr/bin", "/bin"))
         shell = shutil.which("bash", path="/usr/bin:/bin:" + search) or "/bin/sh"
         return cls(
@@ -232,9 +283,10 @@ class Host:
             path=tuple(dict.fromkeys((*tools.path, *(p for p in ("/usr/bin", "/bin") if os.path.isdir(p))))),
             tools=tools.roots,
             links=tools.links,
-            environment=tuple((n, environ[n]) for n in PASSED_VARIABLES if environ.get(n) and "\0" not in environ[n]),
+            environment=_passed(environ, tools.roots),
             shell=shell,
             cores=os.cpu_count() or 1,
+            memory=_main_memory(),
         )
 
     def showing(self, found: Tools) -> Host:
@@ -248,6 +300,16 @@ class Host:
     def with_tools(self, path: Iterable[str], more: Iterable[str] = ()) -> Host:
         """These facts with what `find_tools` finds visible: folders of programs, and installation prefixes."""
         return self.showing(find_tools(path, self.home, more))
+
+
+def _main_memory() -> int:
+    """Bytes of main memory: of the machine, or of the container in which this process runs, if that has less."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            return min(machine, int(file.read()))
+    except (OSError, ValueError):  # no such limit, or the text max
+        return machine
 
 
 def _system_folders() -> list[tuple[str, str | None]]:

@@ -29,8 +29,8 @@ PROXY_PORT = 21128
 """The port at 127.0.0.1 inside the sandbox where the filtering proxy listens."""
 
 MIB = 1024 * 1024
-MEMORY = 4096 * MIB
-"""Bytes that all processes of a sandbox may use, unless it says otherwise."""
+LEAST_MEMORY = 4096 * MIB
+"""Bytes that all processes of a sandbox may use, even on a small machine."""
 
 _ALL_FETCHED = Unfetched()
 
@@ -45,7 +45,8 @@ class SandboxOptions:
     - ``allow_protected``: names of protected files (``.git``, ``.vscode``, …) that may be written all the same.
     - ``hidden_paths``: patterns of files and folders that are not visible. Relative ones start from the workspace.
     - ``bash_timeout_ms``: milliseconds of one command. ``bash_max_output_bytes``: bytes that are kept of its output.
-    - ``sandbox_max_processes``: processes at once. ``sandbox_cpu_percent``: processor time in per cent of one processor.
+    - ``sandbox_max_processes``: processes at once; None: 128 for each processor, at least 512.
+    - ``sandbox_cpu_percent``: processor time in per cent of one processor.
 
     The names are those of the wards of a circle, and errors use them.
     """
@@ -56,24 +57,41 @@ class SandboxOptions:
     hidden_paths: tuple[str, ...] = ()
     bash_timeout_ms: int = 120_000
     bash_max_output_bytes: int = 100_000
-    sandbox_max_processes: int = 512
+    sandbox_max_processes: int | None = None
     sandbox_cpu_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one command: sizes in bytes, times in milliseconds. ``memory``, ``processes`` and ``cpu_percent`` (of one
-    processor) apply to the whole tree."""
+    processor) apply to the whole tree. ``temporary``: of each private folder. The hard limits of this process also apply."""
 
     timeout_ms: int = 120_000
     output: int = 100_000
     processes: int = 512
-    memory: int = MEMORY
-    file: int = 4096 * MIB
-    open_files: int = 4096
+    memory: int = LEAST_MEMORY
+    file: int = 1024 * 1024 * MIB
+    open_files: int = 1024 * 1024
     temporary: int = 1024 * MIB
-    shared_memory: int = 256 * MIB
+    shared_memory: int = 1024 * MIB
     cpu_percent: int | None = None
+
+    @classmethod
+    def on(cls, host: Host, options: SandboxOptions, memory: int | None) -> Limits:
+        """The limits that options set, and else the size of the machine: half of its memory, a quarter in a private folder.
+
+        ``memory``: bytes that replace the machine's half.
+        """
+        private = max(1024 * MIB, host.memory // 4)
+        return cls(
+            timeout_ms=options.bash_timeout_ms,
+            output=options.bash_max_output_bytes,
+            processes=options.sandbox_max_processes or max(512, 128 * host.cores),
+            memory=memory or max(LEAST_MEMORY, host.memory // 2),
+            temporary=private,
+            shared_memory=private,
+            cpu_percent=options.sandbox_cpu_percent,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +173,7 @@ def compose(
     named: Iterable[str] = (),
     named_absent: Iterable[str] = (),
     folder: str | None = None,
-    memory: int = MEMORY,
+    memory: int | None = None,
 ) -> Policy:
     """Make a policy from options, a workspace and the protected paths found there.
 
@@ -247,13 +265,7 @@ def compose(
         hosts=hosts.entries if hosts is not None else None,
         environment=_environment(host, home, bool(wire), hosts),
         shell=host.shell,
-        limits=Limits(
-            timeout_ms=options.bash_timeout_ms,
-            output=options.bash_max_output_bytes,
-            processes=options.sandbox_max_processes,
-            memory=memory,
-            cpu_percent=options.sandbox_cpu_percent,
-        ),
+        limits=Limits.on(host, options, memory),
     )
 
 

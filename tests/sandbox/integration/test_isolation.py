@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -14,6 +16,7 @@ import pytest
 from cantrip_acp.gates.sandbox_options import code_paths
 from cantrip_acp.gates.wards import Wards
 from cantrip_acp.sandbox import Sandbox, SandboxOptions
+from cantrip_acp.sandbox.launch.runtime_dir import remove_passwords
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE
 from cantrip_acp.types.errors import DefinitionError, SandboxError
 from tests.sandbox.integration.conftest import Make, both_back_ends
@@ -81,7 +84,7 @@ async def test_nothing_outside_can_be_read_or_written(workspace: Path, tmp_path:
     box = make(writable=True)
     outcome = await box.run(
         f"cat ../beside {tmp_path}/beside; echo x > ../beside; echo x > {tmp_path}/new; rm -rf {tmp_path}/beside; "
-        "echo x > /etc/passwd; echo x > /usr/x; mkdir /x; cat /etc/shadow; ls /home /root/.ssh /var/log"
+        "echo x > /etc/passwd; echo x > /usr/x; mkdir /x; cat /etc/shadow; ls /home /root/.ssh; ls -A /var/log"
     )
     assert outcome.stdout == ""
     assert (tmp_path / "beside").read_text() == "private"
@@ -294,6 +297,72 @@ async def test_what_a_make_tells_its_own_commands_is_not_told_to_these(workspace
     box = Sandbox(SandboxOptions(), workspace, host=Host.detect({**os.environ, **given}))
     outcome = await box.run("env | grep -i ^MA; env | grep ^MF; env | grep -c ^HOME=")
     assert outcome.stdout == "1\n"
+
+
+async def test_registries_and_certificates_of_the_user_arrive_without_passwords(
+    workspace: Path, tmp_path: Path
+) -> None:
+    """A file with a private key is not shown, and a variable that names what is not there is not passed."""
+    from cantrip_acp.sandbox.policy.host_toolchains import Host
+
+    ca, key, tool = tmp_path / "ca.pem", tmp_path / "both.pem", tmp_path / "rust"
+    ca.write_text("-----BEGIN CERTIFICATE-----\n")
+    key.write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN RSA PRIVATE KEY-----\n")
+    tool.mkdir()
+    (tool / "toolchain").write_text("stable\n")
+    given = {
+        "PATH": "/usr/bin:/bin",
+        "PIP_INDEX_URL": "https://ada:s3cret@mirror.corp/simple",
+        "PIP_EXTRA_INDEX_URL": "https://one.corp/simple https://t0ken-s3cret@two.corp/simple",
+        "GOPROXY": "https://u:s3cret@go.corp,direct",
+        "NODE_EXTRA_CA_CERTS": str(ca),
+        "PIP_CERT": str(key),
+        "REQUESTS_CA_BUNDLE": str(tmp_path / "nowhere.pem"),
+        "RUSTUP_HOME": str(tool),
+        "DENO_DIR": str(tmp_path / "nothing"),
+        "AWS_SECRET_ACCESS_KEY": "s3cret",
+    }
+    box = Sandbox(SandboxOptions(), workspace, host=Host.detect(given))
+    outcome = await box.run("env; cat $NODE_EXTRA_CA_CERTS $RUSTUP_HOME/toolchain; cat " + str(key))
+    lines = outcome.stdout.splitlines()
+    assert "s3cret" not in outcome.stdout
+    assert "PIP_INDEX_URL=https://mirror.corp/simple" in lines
+    assert "PIP_EXTRA_INDEX_URL=https://one.corp/simple https://two.corp/simple" in lines
+    assert "GOPROXY=https://go.corp,direct" in lines
+    assert lines[-2:] == ["-----BEGIN CERTIFICATE-----", "stable"]
+    assert not [line for line in lines if line.startswith(("PIP_CERT", "REQUESTS_CA_BUNDLE", "DENO_DIR"))]
+
+
+async def test_accounts_of_the_system_are_there_and_other_people_are_not(make: Make) -> None:
+    outcome = await make().run(
+        "getent passwd; echo; getent group; echo; id -un; getent passwd $(id -un) | cut -d: -f6; echo ~"
+    )
+    users, groups, own = (part.splitlines() for part in outcome.stdout.split("\n\n"))
+    accounts = {line.split(":")[0]: line.split(":") for line in users}
+    me = pwd.getpwuid(os.getuid()).pw_name
+    assert own == [me, own[2], own[2]]
+    ours = {entry.pw_name for entry in pwd.getpwall() if entry.pw_uid < 1000 or entry.pw_uid == 65534} | {me, "nobody"}
+    assert set(accounts) == ours
+    assert {"root", grp.getgrgid(os.getgid()).gr_name if os.getgid() < 1000 else me} <= {
+        g.split(":")[0] for g in groups
+    }
+    assert all(line.endswith(":") for line in groups), "no members"
+    assert all(account[4] in ("", "root", "nobody") for account in accounts.values()), "no full names"
+
+
+def test_settings_for_all_users_are_copied_without_passwords(tmp_path: Path) -> None:
+    for name, text in {
+        "gitconfig": "[user]\n\tname = Ada\n[http]\n\textraheader = AUTHORIZATION: s3cret\n",
+        "pip.conf": "[global]\nindex-url = https://ada:s3cret@mirror.corp/simple\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+        remove_passwords(str(tmp_path / name))
+    assert "name = Ada" in (tmp_path / "gitconfig").read_text()
+    assert (tmp_path / "pip.conf").read_text() == "[global]\nindex-url = https://mirror.corp/simple\n"
+    assert "s3cret" not in "".join(path.read_text() for path in tmp_path.iterdir())
+    (tmp_path / "pip.conf").write_bytes(b"\xff s3cret")
+    remove_passwords(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["gitconfig"]
 
 
 async def test_kernel_settings_cannot_be_written(make: Make) -> None:

@@ -13,7 +13,7 @@ from cantrip_acp.sandbox import SandboxOptions
 from cantrip_acp.sandbox.launch.bubblewrap import HostPaths, arguments, encode
 from cantrip_acp.sandbox.policy import protected
 from cantrip_acp.sandbox.policy.host_toolchains import Host, find_tools
-from cantrip_acp.sandbox.policy.policy import compose
+from cantrip_acp.sandbox.policy.policy import MIB, compose
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings, Survey
 
 HOST = Host(
@@ -71,7 +71,7 @@ def test_arguments_of_a_writable_workspace() -> None:
         "--setenv USER ada",
         "--symlink usr/bin /bin",
         "--dev /dev",
-        "--perms 1777 --size 268435456 --tmpfs /dev/shm",
+        "--perms 1777 --size 1073741824 --tmpfs /dev/shm",
         "--ro-bind /run/user/1000/cantrip-x/etc0 /etc",
         "--perms 0700 --size 1073741824 --tmpfs /home/ada",
         "--ro-bind /home/ada/.pyenv /home/ada/.pyenv",
@@ -90,11 +90,17 @@ def test_arguments_of_a_writable_workspace() -> None:
         f"--bind {work}/sub {work}/sub",
         f"--ro-bind {work}/sub/.git {work}/sub/.git",
         "--symlink usr/lib /lib",
+        "--dir /mnt",
+        "--dir /opt",
         "--proc /proc",
         "--ro-bind /run/user/1000/cantrip-x/wire1 /run/cantrip",
         "--perms 0700 --size 67108864 --tmpfs /run/cantrip/requests",
+        "--dir /srv",
+        "--ro-bind-try /sys/devices/system /sys/devices/system",
         "--perms 1777 --size 1073741824 --tmpfs /tmp",
         "--ro-bind /usr /usr",
+        "--dir /var/lib",
+        "--dir /var/log",
         "--symlink /tmp /var/tmp",
         "--remount-ro /proc --remount-ro /dev --remount-ro /",
         f"--chdir {work}",
@@ -289,3 +295,21 @@ def test_the_sandbox_guards_the_names_that_gates_guard() -> None:
     for name in ("protected_by", "is_secret_file", "HIDDEN_FOLDERS", "KEY_SUFFIXES"):
         assert getattr(protected, name) is getattr(protected_paths, name)
     assert set(NEVER_MADE) == {row.name for row in protected_paths.PROTECTED_FILES if row.first}
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "said", "processes", "bytes_of_all", "private"),
+    [
+        (2, 2048, None, 512, 4096, 1024),
+        (16, 64 * 1024, None, 2048, 32 * 1024, 16 * 1024),
+        (16, 64 * 1024, 40, 40, 32 * 1024, 16 * 1024),
+    ],
+)
+def test_limits_follow_the_machine(
+    cores: int, memory: int, said: int | None, processes: int, bytes_of_all: int, private: int
+) -> None:
+    host = dataclasses.replace(HOST, cores=cores, memory=memory * MIB)
+    limits = compose(SandboxOptions(sandbox_max_processes=said), None, host, {}).limits
+    assert (limits.processes, limits.memory, limits.temporary) == (processes, bytes_of_all * MIB, private * MIB)
+    assert limits.shared_memory == limits.temporary
+    assert compose(SandboxOptions(), None, host, {}, memory=77 * MIB).limits.memory == 77 * MIB

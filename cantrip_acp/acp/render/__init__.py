@@ -4,4 +4,4 @@ These modules may import the core, the loom, the gates, the mediums and the crys
 (live events) and `loaded_session` (recorded turns).
 """
 
-__all__ = ["event_translator", "formatting", "loaded_session", "subagent_view"]
+__all__ = ["event_translator", "formatting", "loaded_session", "notices", "open_call", "plan", "subagent_view"]

@@ -12,40 +12,32 @@ child that needs the user's permission is a separate tool call.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.render.formatting import (
-    ASKED_IN_CHAT,
-    CONTENT_LIMIT,
-    STOPPED,
     call_meta,
     code_block,
     failure_text,
     file_locations,
     headline,
-    image_content,
     pretty_json,
     raw_output,
-    result_content,
     text_content,
     title_with_counts,
     truncate_end,
 )
-from cantrip_acp.acp.render.subagent_view import SubagentView
-from cantrip_acp.text.program_output import shorten_output, shorten_styled_output
+from cantrip_acp.acp.render.notices import fold_notice, notice, retry_notice, steering_message, void_notice
+from cantrip_acp.acp.render.open_call import CommandText, OpenCall
+from cantrip_acp.acp.render.plan import Batch, SessionPlan
+from cantrip_acp.acp.render.subagent_view import CallChildren
 from cantrip_acp.types import events
-from cantrip_acp.types.records import new_id
-from cantrip_acp.types.styled import Styled, join
+from cantrip_acp.types.styled import Styled
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Question
-    from cantrip_acp.types.messages import Attachment
-
-OUTPUT_LIMIT = 100_000
-"""Characters of a command's output in its ``rawOutput``."""
 
 _AGAIN = "\r\x1b[K"
 """Begins the last line of a terminal again."""
@@ -79,101 +71,34 @@ class Checkpoint(events.Event, frozen=True, kw_only=True, tag="reached"):
     reached: Any
 
 
-class _Call:
-    """A tool call that is not finished."""
+class _CostTold:
+    """The usage of a session as its client knows it. The session's cost includes its children. They may report very often,
+    so their cost is sent with the entity's next turn or at the end of the prompt."""
 
-    __slots__ = (
-        "_pieces",
-        "_size",
-        "child_name",
-        "command",
-        "dirty",
-        "done",
-        "in_client_terminal",
-        "kind",
-        "origin",
-        "progress",
-        "started",
-        "terminal",
-        "title",
-    )
+    def __init__(self) -> None:
+        self._window: tuple[int, int] | None = None
+        self._total: float | None = None
+        self._new = False
 
-    def __init__(self, kind: str, title: str, *, command: bool = False, terminal: bool = False) -> None:
-        self.kind = kind
-        self.title = title
-        self.child_name: str | None = None
-        """The display name of the child that made the call."""
-        self.origin: dict[str, str] = {}
-        """For ``_meta.cantrip``: the command or call that made this call (``via``), and the child's id (``child``)."""
-        self.command = command
-        self.terminal = terminal
-        self.in_client_terminal = False
-        """Whether it runs in a terminal of the client. Then the content of the tool call stays this terminal."""
-        self.started = command
-        self.progress = ""
-        """What the line says that the command is rewriting."""
-        self.dirty = False
-        self.done = False
-        self._pieces: list[Styled] = []
-        self._size = 0
+    def report(self, event: events.UsageReported) -> list[acp.Update]:
+        """The update for the usage of a turn."""
+        # The protocol requires the size of the context window. Where it is not known, the usage is still in the reply to the
+        # prompt and in the answer to /cost.
+        self._window = (event.used, event.size) if event.size else None
+        self._total, self._new = event.cumulative.cost, True
+        return self.rest()
 
-    def add(self, data: Styled) -> None:
-        self._pieces.append(data)
-        self._size += len(data.text)
-        if self._size > 2 * OUTPUT_LIMIT:
-            self._pieces = [self.output()]
-            self._size = len(self._pieces[0].text)
+    def add_child(self, event: events.UsageReported) -> None:
+        if event.usage.cost:
+            self._total = (self._total or 0.0) + event.usage.cost
+            self._new = True
 
-    def replace_output(self, whole: Styled) -> None:
-        """Set the output to what was recorded of it."""
-        self._pieces, self._size = [whole], len(whole.text)
-
-    def output(self) -> Styled:
-        """The output, shortened in the middle if it is longer than `OUTPUT_LIMIT` characters."""
-        if len(self._pieces) > 1:
-            self._pieces = [join(self._pieces)]
-        return shorten_styled_output(self._pieces[0], OUTPUT_LIMIT).bounded() if self._pieces else Styled("")
-
-    def output_content(self) -> list[acp.ToolContent] | None:
-        """The output as content of the tool call. None if it is empty."""
-        text = self.output().text + self.progress
-        if not text:
-            return None
-        return [text_content(code_block(shorten_output(text, CONTENT_LIMIT)))]
-
-    def meta_of(
-        self, annotations: Mapping[str, Any], children: list[dict[str, str]] | None = None
-    ) -> dict[str, Any] | None:
-        """The ``_meta`` of an update, or None if there is nothing to send. It replaces the earlier ``_meta``.
-
-        ``children`` lists the actions of the call's children since the last update.
-        """
-        if children is not None:
-            found = call_meta(annotations, **self.origin) or {"cantrip": {}}
-            return {"cantrip": {**found["cantrip"], "children": children}}
-        return call_meta(annotations, **self.origin) if call_meta(annotations) else None
-
-    def stopped(self) -> list[acp.ToolContent] | None:
-        """The content of a call that ended without an end event."""
-        return self.output_content() or ([text_content(STOPPED)] if self.command else None)
-
-
-def attached_content(
-    attachment: Attachment, title: str
-) -> acp.ImageContent | acp.AudioContent | acp.LinkContent | None:
-    """An attachment of a message of the user. None for data that no content of the protocol can show."""
-    if attachment.kind == "image":
-        return acp.ImageContent(attachment.data, attachment.mime, attachment.uri)
-    if attachment.kind == "audio":
-        return acp.AudioContent(attachment.data, attachment.mime)
-    return acp.LinkContent(title or attachment.kind, attachment.uri) if attachment.uri else None
-
-
-def notice(text: str, client: acp.ClientAbilities) -> acp.Update:
-    """A message for the user outside of the conversation. Clients without notices get it as a message of the agent."""
-    if client.notices:
-        return acp.Notice("warning", "Not available in this session", text)
-    return acp.AgentMessageChunk(acp.TextContent(text), f"{new_id('m')}:notice")
+    def rest(self) -> list[acp.Update]:
+        """The update for what the client does not know yet."""
+        if not self._new or self._window is None:
+            return []
+        self._new = False
+        return [acp.UsageUpdate(*self._window, None if self._total is None else acp.Cost(self._total))]
 
 
 class Translator:
@@ -182,65 +107,36 @@ class Translator:
     def __init__(self, client: acp.ClientAbilities, session_id: str = "") -> None:
         self._client = client
         self._child_sessions = ChildSessions(client, session_id) if client.subagents else None
-        self._calls: dict[str, _Call] = {}
+        self._calls: dict[str, OpenCall] = {}
+        self._plan = SessionPlan(client)
+        self._cost = _CostTold()
         self._message_id: str | None = None
         self._message_parts: list[str] = []
-        self._subagents = SubagentView(client)
         self._open_fold: str | None = None
         """The id of a fold whose summary is being written."""
         self.turns_before = 0
         """The turns of the thread before the entity's own: turns are numbered from the thread's root, as `/fork` takes them."""
-        self._window_usage: tuple[int, int] | None = None
-        self._total_cost: float | None = None
         self._told: set[str] = set()
-        self._cost_pending = False
-        """Whether the client does not know the latest costs of children yet."""
-        self.dirty = False
+
+    @property
+    def dirty(self) -> bool:
         """Whether output of a command or actions of a child wait for `flush`."""
-        self._handlers: dict[type[events.Event], Callable[[Any], list[acp.Update]]] = {
-            events.Steered: self._steered,
-            events.Text: self._text,
-            events.Thought: self._thought,
-            events.Voided: self._voided,
-            events.RetryScheduled: self._retry,
-            events.Noticed: self._noticed,
-            events.ChildRejected: self._child_rejected,
-            events.GateCalled: self._gate_called,
-            events.GateStarted: self._gate_started,
-            events.GateFinished: self._gate_finished,
-            events.PlanChanged: self._plan,
-            events.CommandStarted: self._command_started,
-            events.CommandOutput: self._command_output,
-            events.CommandProgress: self._command_progress,
-            events.CommandFinished: self._command_finished,
-            events.UsageReported: self._usage,
-            events.TurnEnded: self._turn_ended,
-            events.SummaryText: self._summary_text,
-            events.Folded: self._folded,
-            TerminalOpened: self._terminal_opened,
-            Checkpoint: self._checkpoint,
-            events.CastEnded: self._cast_ended,
-            events.ChildEvent: self._child,
-        }
+        waits = any(call.dirty for call in self._calls.values())
+        return waits or (self._child_sessions is not None and self._child_sessions.dirty)
 
     def translate(self, event: events.Event) -> list[acp.Update]:
         """The updates for one event, in order. Empty for events that are not shown."""
-        make = self._handlers.get(type(event))
-        return make(event) if make is not None else []
+        make = self._HANDLERS.get(type(event))
+        return make(self, event) if make is not None else []
 
     def flush(self) -> list[acp.Update]:
         """Updates for each call with new output or new actions of children. Each holds the whole content of the call."""
-        self.dirty = False
         updates: list[acp.Update] = []
         for call_id, call in self._calls.items():
             if call.dirty:
                 call.dirty = False
-                updates.append(self._update(call_id, content=call.output_content()))
-        for call_id in list(self._subagents.dirty):
-            children, locations = self._subagents.content(call_id)
-            if call_id in self._calls:
-                meta = self._calls[call_id].meta_of({}, self._subagents.take_actions(call_id))
-                updates.append(self._update(call_id, content=children or None, locations=locations, meta=meta))
+                content, locations = call.content() or None, call.children and call.children.locations
+                updates.append(self._update(call_id, content=content, locations=locations, meta=call.meta({})))
         if self._child_sessions is not None:
             updates += self._child_sessions.flush()
         return updates
@@ -249,28 +145,20 @@ class Translator:
         """Call this at the end of a prompt: marks all calls that still run as stopped."""
         updates = self._child_sessions.close() if self._child_sessions is not None else []
         for call_id, call in self._calls.items():
-            stopped = call.meta_of({"stopped": True}, self._subagents.take_actions(call_id)) or {}
+            stopped = call.meta({"stopped": True}) or {}
             if call.terminal:
                 stopped["terminal_exit"] = {"terminal_id": call_id, "exit_code": None, "signal": "SIGKILL"}
-            updates.append(
-                self._update(
-                    call_id,
-                    status="failed",
-                    content=self._subagents.end(call_id)[0] or (None if call.terminal else call.stopped()),
-                    meta=stopped,
-                )
-            )
+            updates.append(self._update(call_id, status="failed", content=call.stopped() or None, meta=stopped))
         if self._open_fold is not None:
             updates.append(acp.CompactionUpdate(self._open_fold, "cancelled", []))
             self._open_fold = None
         self._calls.clear()
-        self._subagents.clear()
+        self._plan.clear()
         self._message_id = None
         self._message_parts.clear()
-        self.dirty = False
         return updates
 
-    def _update(self, call_id: str, call: _Call | None = None, **more: Any) -> acp.ToolCallUpdate:
+    def _update(self, call_id: str, call: OpenCall | None = None, **more: Any) -> acp.ToolCallUpdate:
         """An update of a call. It repeats title and kind, because some clients show only the last update."""
         call = call or self._calls.get(call_id)
         if call is not None:
@@ -281,12 +169,7 @@ class Translator:
         """What the user sent during the prompt. Other clients show it themselves when they send it."""
         if not self._client.queues_prompts:
             return []
-        sent = event.record
-        content = attached_content(sent.attachment, sent.title) if sent.attachment else None
-        if content is None and sent.uri:
-            content = acp.LinkContent(sent.title or sent.uri, sent.uri)
-        meta = {"cantrip": {"steering": True}}
-        return [acp.UserMessageChunk(content or acp.TextContent(sent.text), sent.id, meta)]
+        return [steering_message(event)]
 
     # --- text --------------------------------------------------------------------------------------------------------
 
@@ -309,19 +192,7 @@ class Translator:
         # The text of this attempt no longer counts when the result of `done` is compared with the last message.
         self._message_parts.clear()
         had_text, self._message_id = self._message_id == event.message_id, None
-        what = f"Attempt {event.attempt} broke off: {event.error}. What it said above does not count."
-        meta = {"cantrip": {"void": event.message_id, "attempt": event.attempt}}
-        if self._client.notices:
-            return [acp.Notice("warning", "This answer broke off", what, meta)]
-        # Some clients join messages. In these this note separates the text of the failed attempt from the next one.
-        chunk = acp.AgentMessageChunk if had_text else acp.AgentThoughtChunk
-        return [chunk(acp.TextContent(f"\n\n({what})\n\n"), f"{event.message_id}:void", meta)]
-
-    def _retry(self, event: events.RetryScheduled) -> list[acp.Update]:
-        what = f"The model did not answer ({event.error}); asking again {event.when}."
-        if self._client.notices:
-            return [acp.Notice("warning", f"Asking the model again {event.when}", what)]
-        return [acp.AgentThoughtChunk(acp.TextContent(what), f"{event.message_id}:retry")]
+        return [void_notice(event, self._client, had_text=had_text)]
 
     def _noticed(self, event: events.Noticed) -> list[acp.Update]:
         self._told.add(event.text)
@@ -338,13 +209,7 @@ class Translator:
         new = [warning for warning in event.record.warnings or () if warning not in self._told]
         self._told.update(new)
         warnings = [notice(warning, self._client) for warning in new]
-        return [*self._answer(event), *self._pending_cost(), *warnings]
-
-    def _pending_cost(self) -> list[acp.Update]:
-        if not self._cost_pending or self._window_usage is None or self._total_cost is None:
-            return []
-        self._cost_pending = False
-        return [acp.UsageUpdate(*self._window_usage, acp.Cost(self._total_cost))]
+        return [*self._answer(event), *self._cost.rest(), *warnings]
 
     def _answer(self, event: events.CastEnded) -> list[acp.Update]:
         result = event.record.result
@@ -354,17 +219,6 @@ class Translator:
         if answer.strip() == "".join(self._message_parts).strip():
             return []
         return [acp.AgentMessageChunk(acp.TextContent(answer), f"{event.cast_id}:answer")]
-
-    def _usage(self, event: events.UsageReported) -> list[acp.Update]:
-        self._total_cost = event.cumulative.cost
-        self._cost_pending = False
-        if not event.size:
-            # The protocol requires the size of the context window, which is not known here. The usage is still in the
-            # reply to the prompt and in the answer to /cost.
-            self._window_usage = None
-            return []
-        self._window_usage = event.used, event.size
-        return [acp.UsageUpdate(*self._window_usage, None if self._total_cost is None else acp.Cost(self._total_cost))]
 
     def _turn_ended(self, event: events.TurnEnded) -> list[acp.Update]:
         if not self._client.turns:
@@ -377,26 +231,34 @@ class Translator:
     # --- children ----------------------------------------------------------------------------------------------------
 
     def _child(self, event: events.ChildEvent) -> list[acp.Update]:
-        inner = event.inner
-        updates = self._subagents.add_event(event)
-        self.dirty = self.dirty or bool(self._subagents.dirty)
+        inner, updates = event.inner, list[acp.Update]()
+        call = self._calls.get(event.calls[0])
+        if call is not None:
+            if call.children is None:
+                call.children = CallChildren(as_sessions=self._child_sessions is not None)
+            if call.children.add(event):
+                call.dirty = True
+                if call.batch is not None and event.index is not None and len(event.path) == 1:
+                    updates += self._plan.progress(call.batch, event.index, inner)
         if isinstance(inner, events.UsageReported):
-            # The session's cost includes its children. They may report very often, so their cost is sent with the
-            # entity's next turn or at the end of the prompt.
-            if inner.usage.cost:
-                self._total_cost = (self._total_cost or 0.0) + inner.usage.cost
-                self._cost_pending = True
+            self._cost.add_child(inner)
         if self._child_sessions is not None:
             updates += self._child_sessions.translate(event)
-            self.dirty = self.dirty or self._child_sessions.dirty
         elif getattr(inner, "call_id", None) in self._calls and not isinstance(inner, events.GateCalled):
             # The user was asked about this call, so it is a tool call.
-            updates += self._handlers[type(inner)](inner)
+            updates += self.translate(inner)
         return updates
+
+    def _parent_call(self, entity_id: str) -> tuple[str, str] | None:
+        """The id of the call that started a child, and the child's display name. None for an unknown entity."""
+        for call_id, call in self._calls.items():
+            if call.children is not None and (name := call.children.name_of(entity_id)) is not None:
+                return call_id, name
+        return None
 
     def child_name_of(self, question: Question) -> str | None:
         """The display name of the child that a question comes from. None for the session's entity."""
-        found = self._subagents.find_child(question.entity_id)
+        found = self._parent_call(question.entity_id)
         return found[1] if found is not None and self._child_sessions is None else None
 
     def child_session_of(self, question: Question) -> str | None:
@@ -411,28 +273,18 @@ class Translator:
         return [acp.CompactionSummaryChunk(event.turn_id, acp.TextContent(event.delta))]
 
     def _folded(self, event: events.Folded) -> list[acp.Update]:
-        """A fold in the form that the client supports: a compaction, a notice, or a thought."""
-        if self._client.compaction:
-            self._open_fold = None
-            return [fold_update(event.turn.id, event.summary)]
-        # Looms of earlier versions do not say which turns a fold replaced.
-        turns = "earlier turns" if not event.last else f"turn {event.last}"
-        if event.last > 1:
-            turns = f"turns 1 to {event.last}"
-        what = f"A summary now replaces {turns} in the context. The record keeps these turns."
-        if self._client.notices:
-            return [acp.Notice("info", "Earlier turns were folded", what)]
-        return [acp.AgentThoughtChunk(acp.TextContent(what), event.turn.id)]
+        self._open_fold = None
+        return [fold_notice(event, self._client)]
 
     # --- gates -------------------------------------------------------------------------------------------------------
 
     def _gate_called(self, event: events.GateCalled) -> list[acp.Update]:
         title = headline(event.title or event.gate)
-        call = self._calls[event.call_id] = _Call(event.kind, title)
+        call = self._calls[event.call_id] = OpenCall(event.kind, title)
         if event.via:
             # A command calls this gate. Its result is also in the output of the command, so a client may hide this call.
             call.origin = {"via": event.via}
-        self._subagents.batch(event)
+        call.batch = Batch.of(event)
         return [
             acp.ToolCall(
                 tool_call_id=event.call_id,
@@ -461,33 +313,23 @@ class Translator:
         # A call that was refused before it ran also gets the state in_progress, because clients may expect each state.
         started_updates = [] if call is None or call.started else self._gate_started(event)
         self._calls.pop(event.call_id, None)
-        call = call or _Call("other", headline(record.gate))
+        call = call or OpenCall("other", headline(record.gate))
         if event.title or event.diffs:
             call.title = title_with_counts(event.title or call.title, event.diffs)
             if event.title and call.child_name is not None:
                 call.title = title_of_child_call(call.title, call.child_name)
-        content: list[acp.ToolContent] = [acp.Diff(diff.path, diff.old_text, diff.new_text) for diff in event.diffs]
-        actions = self._subagents.take_actions(event.call_id)
-        children, changed = self._subagents.end(event.call_id)
-        shown_already = call.in_client_terminal and not record.is_error
-        if events.ASKED_IN_CHAT in annotations:
-            content.append(text_content(ASKED_IN_CHAT))
-        elif record.is_error or (not content and record.gate != "done" and not shown_already):
-            text = record.result
-            if record.is_error:
-                text = failure_text(text if isinstance(text, str) else pretty_json(text), annotations)
-            content += result_content(text, call.kind, failed=record.is_error)
-        content += image_content(record.attachments or ())
+        if call.batch is not None:
+            call.batch.ended = True
         return [
             *started_updates,
             self._update(
                 event.call_id,
                 call,
                 status="failed" if record.is_error else "completed",
-                content=[*children, *content] or None,
-                locations=file_locations(event.locations) or changed,
+                content=call.final_content(event) or None,
+                locations=file_locations(event.locations) or (call.children and call.children.locations),
                 raw_output=raw_output(record.result),
-                meta=call.meta_of(annotations, actions),
+                meta=call.meta(annotations),
             ),
         ]
 
@@ -501,9 +343,6 @@ class Translator:
         event.reached.set()
         return []
 
-    def _plan(self, event: events.PlanChanged) -> list[acp.Update]:
-        return self._subagents.set_plan(event.entries)
-
     # --- commands ----------------------------------------------------------------------------------------------------
 
     def propose_call(self, question: Question) -> list[acp.Update]:
@@ -515,12 +354,12 @@ class Translator:
         update = None
         if question.program:
             update = self._command(question.call_id, question.tool, question.text, question.cwd)
-        find_child = self._subagents.find_child(question.entity_id)
+        find_child = self._parent_call(question.entity_id)
         if find_child is None:
             return [update] if update is not None else []
         call_id, child_name = find_child
         if update is None:
-            self._calls[question.call_id] = _Call(question.kind, "")
+            self._calls[question.call_id] = OpenCall(question.kind, "")
             update = acp.ToolCall(
                 tool_call_id=question.call_id,
                 title=title_with_counts(question.title, question.diffs),
@@ -544,7 +383,7 @@ class Translator:
 
     def _command(self, call_id: str, tool: str, command: str, cwd: str | None) -> acp.ToolCall:
         terminal = self._client.display_terminal
-        call = self._calls[call_id] = _Call("execute", headline(command), command=True, terminal=terminal)
+        call = self._calls[call_id] = OpenCall("execute", headline(command), command=True, terminal=terminal)
         info: dict[str, Any] = {"terminal_id": call_id}
         if cwd is not None:
             info["cwd"] = cwd
@@ -561,47 +400,49 @@ class Translator:
 
     def _command_output(self, event: events.CommandOutput) -> list[acp.Update]:
         call = self._calls.get(event.call_id)
-        if call is None or not event.data:
+        if call is None or call.output is None or not event.data:
             return []
-        call.add(event.styled)
-        begin, call.progress = _AGAIN if call.progress else "", ""
-        if call.terminal:
-            return [self._terminal_output(event.call_id, call, begin + event.styled.coded())]
-        call.dirty = self.dirty = True
-        return []
+        call.output.add(event.styled)
+        begin, call.output.progress = _AGAIN if call.output.progress else "", ""
+        return self._show_output(event.call_id, call, begin + event.styled.coded())
 
     def _command_progress(self, event: events.CommandProgress) -> list[acp.Update]:
         call = self._calls.get(event.call_id)
-        if call is None:
+        if call is None or call.output is None:
             return []
-        call.progress = event.line
+        call.output.progress = event.line
+        return self._show_output(event.call_id, call, _AGAIN + event.styled.coded())
+
+    def _show_output(self, call_id: str, call: OpenCall, data: str) -> list[acp.Update]:
+        """Send what the command printed to its terminal, if it has one. Else the content waits for `flush`."""
         if call.terminal:
-            return [self._terminal_output(event.call_id, call, _AGAIN + event.styled.coded())]
-        call.dirty = self.dirty = True
+            return [self._terminal_output(call_id, call, data)]
+        call.dirty = True
         return []
 
     def _command_finished(self, event: events.CommandFinished) -> list[acp.Update]:
-        call = self._calls.pop(event.call_id, None) or _Call("execute", "", command=True)
-        call.progress = ""
+        call = self._calls.pop(event.call_id, None) or OpenCall("execute", "", command=True)
+        printed = call.output = call.output or CommandText()
+        printed.progress = ""
         record, exit_signal = event.record, events.signal_name(event.exit_code)
         annotations = record.annotations or {}
         if (shortened := event.shortened) is not None:
-            call.replace_output(shortened)
+            printed.replace(shortened)
         succeeded = call.done or not event.failed
-        content = None if call.terminal else (call.output_content() or [])
+        content = call.content()
         updates: list[acp.Update] = []
         if record.timed_out or record.error is not None:
             # A traceback or the reason why it was stopped. It is not in the output, so send it to the terminal too.
             note = record.error or "stopped: it ran longer than it may"
             text = failure_text(note, annotations)
-            if content is not None:
+            if not call.terminal:
                 content.append(text_content(code_block(text) if "\n" in text else text))
-            note = ("" if call.output().text[-1:] in ("", "\n") else "\n") + note + "\n"
-            call.add(Styled(note))
+            note = ("" if printed.whole().text[-1:] in ("", "\n") else "\n") + note + "\n"
+            printed.add(Styled(note))
             # If `_meta` says that the call was not allowed or was stopped, the client shows that itself.
-            if call.terminal and not call.meta_of(annotations):
+            if call.terminal and not call_meta(annotations):
                 updates.append(self._terminal_output(event.call_id, call, note))
-        output = call.output()
+        output = printed.whole()
         raw = {
             "output": output.text,
             "exit_code": event.exit_code,
@@ -609,7 +450,7 @@ class Translator:
             "timed_out": record.timed_out is True,
             "truncated": record.truncated,
         }
-        meta = call.meta_of(annotations) or {}
+        meta = call.meta(annotations) or {}
         if output.changes and self._client.output_styles:
             meta["cantrip"] = {**meta.get("cantrip", {}), "styles": output.changes}
         if call.terminal:
@@ -630,9 +471,35 @@ class Translator:
             ),
         ]
 
-    def _terminal_output(self, call_id: str, call: _Call, data: str) -> acp.ToolCallUpdate:
+    def _terminal_output(self, call_id: str, call: OpenCall, data: str) -> acp.ToolCallUpdate:
         """The update that adds output to a display terminal."""
         return self._update(call_id, call, meta={"terminal_output": {"terminal_id": call_id, "data": data}})
+
+    _HANDLERS: ClassVar[Mapping[type[events.Event], Callable[[Translator, Any], list[acp.Update]]]] = {
+        events.Steered: _steered,
+        events.Text: _text,
+        events.Thought: _thought,
+        events.Voided: _voided,
+        events.RetryScheduled: lambda self, event: [retry_notice(event, self._client)],
+        events.Noticed: _noticed,
+        events.ChildRejected: _child_rejected,
+        events.GateCalled: _gate_called,
+        events.GateStarted: _gate_started,
+        events.GateFinished: _gate_finished,
+        events.PlanChanged: lambda self, event: self._plan.set(event.entries),
+        events.CommandStarted: _command_started,
+        events.CommandOutput: _command_output,
+        events.CommandProgress: _command_progress,
+        events.CommandFinished: _command_finished,
+        events.UsageReported: lambda self, event: self._cost.report(event),
+        events.TurnEnded: _turn_ended,
+        events.SummaryText: _summary_text,
+        events.Folded: _folded,
+        TerminalOpened: _terminal_opened,
+        Checkpoint: _checkpoint,
+        events.CastEnded: _cast_ended,
+        events.ChildEvent: _child,
+    }
 
 
 # --- children as sessions
@@ -732,8 +599,3 @@ class ChildSessions:
 def title_of_child_call(title: str, child_name: str) -> str:
     """The title of a call that a child made."""
     return f"{headline(title)} ({child_name})"
-
-
-def fold_update(fold_id: str, summary: str) -> acp.CompactionUpdate:
-    """The update for a completed fold, with the summary that replaces the turns."""
-    return acp.CompactionUpdate(fold_id, "completed", [acp.TextContent(truncate_end(summary))])

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.render.event_translator import Translator, attached_content
+from cantrip_acp.acp.render.event_translator import Translator
+from cantrip_acp.acp.render.notices import attached_content
 from cantrip_acp.acp.sessions.options.plan_mode import shown_intent
 from cantrip_acp.loom.query.history import CastPart, entity_casts
 from cantrip_acp.loom.query.recorded_events import RecordedEvents

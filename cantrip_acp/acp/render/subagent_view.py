@@ -8,7 +8,6 @@ children only their number. Only calls that need the user's permission also beco
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.render.formatting import (
@@ -24,9 +23,6 @@ from cantrip_acp.types import events
 MAX_CHILDREN = 24
 """The largest number of children of one call that are shown separately."""
 
-PLAN = "plan"
-"""The id of a session's plan."""
-
 _MAX_LINES = 24
 _MAX_TEXT = 2_000
 _MAX_TASK = 300
@@ -39,7 +35,6 @@ class _Child:
     __slots__ = (
         "_actions",
         "_lines",
-        "cast_id",
         "child_count",
         "entity_id",
         "intent",
@@ -54,7 +49,6 @@ class _Child:
         self.entity_id = entity_id
         self.number = number
         self.child_count = 0
-        self.cast_id: str | None = None
         self.intent = ""
         self.state = "running"
         self.open_message: tuple[str, str] = ("", "")
@@ -106,109 +100,36 @@ class _Child:
         return "\n\n".join(parts)
 
 
-class _CallChildren:
-    """The children of one tool call, including children of children."""
+class CallChildren:
+    """The children of one tool call, including children of children. ``as_sessions``: the client shows them as sessions of
+    their own, so that the call shows only the files that they changed."""
 
-    def __init__(self) -> None:
-        self.children: dict[str, _Child] = {}
-        self.actions: list[dict[str, str]] = []
-        self.locations: dict[str, acp.Location] = {}
-        self.diffs: list[acp.Diff] = []
+    def __init__(self, *, as_sessions: bool = False) -> None:
+        self._as_sessions = as_sessions
+        self._children: dict[str, _Child] = {}
+        self._actions: list[dict[str, str]] = []
+        self._locations: dict[str, acp.Location] = {}
+        self._diffs: list[acp.Diff] = []
         self._diff_budget = _MAX_DIFF_CHARS
         self._finished: dict[str, int] = {}
 
-    def child(self, event: events.ChildEvent) -> _Child:
-        found = self.children.get(event.path[-1])
-        if found is None:
-            parent = self.children.get(event.path[-2]) if len(event.path) > 1 else None
-            if event.index is not None and parent is None:
-                number: tuple[int, ...] = (event.index + 1,)
-            elif parent is not None:
-                parent.child_count += 1
-                number = (*parent.number, parent.child_count)
-            else:
-                # A single child has no number. Several casts by one cell have none either.
-                number = ()
-            found = self.children[event.path[-1]] = _Child(event.path[-1], number, self.actions)
-            self._drop_oldest()
-        return found
-
-    def _drop_oldest(self) -> None:
-        """If there are too many children, drop the oldest finished ones and keep only their count."""
-        while len(self.children) > MAX_CHILDREN:
-            oldest = next((c for c in self.children.values() if not c.running), None)
-            if oldest is None:
-                return
-            del self.children[oldest.entity_id]
-            self._finished[oldest.state] = self._finished.get(oldest.state, 0) + 1
-
-    def add_diffs(self, diffs: tuple[events.Diff, ...]) -> None:
-        for diff in diffs:
-            self.locations.pop(diff.path, None)
-            self.locations[diff.path] = acp.Location(diff.path)
-            size = len(diff.old_text or "") + len(diff.new_text)
-            if size <= self._diff_budget:
-                self._diff_budget -= size
-                self.diffs.append(acp.Diff(diff.path, diff.old_text, diff.new_text))
-
-    def content(self) -> list[acp.ToolContent]:
-        parts: list[str] = []
-        if self._finished:
-            parts.append("Earlier children: " + ", ".join(f"{n} {state}" for state, n in self._finished.items()) + ".")
-        sections = [c.render() for c in sorted(self.children.values(), key=lambda c: c.number)]
-        # The children share the limit. The end of each section is kept, because it shows the latest actions.
-        each = max(CONTENT_LIMIT // max(len(sections), 1), 400)
-        parts += [s if len(s) <= each else _shorten_section(s, each) for s in sections]
-        return [text_content("\n\n".join(parts)[:CONTENT_LIMIT]), *self.diffs]
-
-
-class SubagentView:
-    """All children of a prompt, grouped by the session's tool call that started them."""
-
-    def __init__(self, client: acp.ClientAbilities) -> None:
-        self._client = client
-        self._by_call: dict[str, _CallChildren] = {}
-        self._plan: tuple[acp.PlanEntry, ...] = ()
-        self._batches: dict[str, list[acp.PlanEntry]] = {}
-        self._ended_batches: set[str] = set()
-        self.dirty: set[str] = set()
-        """Ids of calls whose children have acted since the last view."""
-
-    # --- events ------------------------------------------------------------------------------------------------------
-
-    def add_event(self, event: events.ChildEvent) -> list[acp.Update]:
-        """Record an event of a child. Returns updates of the plan; `content` makes the view of the call."""
-        call_id = event.calls[0]
-        group = self._by_call.get(call_id)
-        if group is None:
-            group = self._by_call[call_id] = _CallChildren()
-        child, inner = group.child(event), event.inner
-        updates: list[acp.Update] = []
-        if isinstance(inner, events.Text):
-            child.append_text(inner.message_id, inner.delta)
-        elif isinstance(inner, events.Voided):
-            child.discard_text(inner.message_id)
-        elif isinstance(inner, events.CommandOutput):
-            child.output = (child.output + inner.data)[-_MAX_TEXT:]
-        else:
-            if not self._apply(group, child, inner):
-                return []
-            if event.index is not None and len(event.path) == 1:
-                updates = self._progress(call_id, event.index, inner)
-        self.dirty.add(call_id)
-        return updates
-
-    @staticmethod
-    def _apply(group: _CallChildren, child: _Child, inner: Any) -> bool:
-        """Apply an event to a child. Returns whether the view changed."""
+    def add(self, event: events.ChildEvent) -> bool:
+        """Take an event of a child. Returns whether the view changed."""
+        child, inner = self._child(event), event.inner
         match inner:
+            case events.Text():
+                child.append_text(inner.message_id, inner.delta)
+            case events.Voided():
+                child.discard_text(inner.message_id)
+            case events.CommandOutput():
+                child.output = (child.output + inner.data)[-_MAX_TEXT:]
             case events.CastStarted():
-                child.intent, child.cast_id, child.state = headline(inner.intent), inner.cast_id, "running"
+                child.intent, child.state = headline(inner.intent), "running"
                 child.add_action_data("intent", _task_text(inner.intent))
             case events.GateCalled(gate=gate) if gate != "done":
                 child.add_action(_inline(inner.title or gate, code=True), headline(inner.title or gate))
             case events.GateFinished():
-                group.add_diffs(inner.diffs)
+                self._add_diffs(inner.diffs)
                 record = inner.record
                 if record.is_error:
                     text = record.result if isinstance(record.result, str) else pretty_json(record.result)
@@ -245,94 +166,72 @@ class SubagentView:
                 return False
         return True
 
-    def take_actions(self, call_id: str) -> list[dict[str, str]] | None:
-        """The actions of a call's children since the last call of this method. None if the call has no children."""
-        group = self._by_call.get(call_id)
-        if group is None or self._client.subagents:
+    def _child(self, event: events.ChildEvent) -> _Child:
+        found = self._children.get(event.path[-1])
+        if found is None:
+            parent = self._children.get(event.path[-2]) if len(event.path) > 1 else None
+            if event.index is not None and parent is None:
+                number: tuple[int, ...] = (event.index + 1,)
+            elif parent is not None:
+                parent.child_count += 1
+                number = (*parent.number, parent.child_count)
+            else:
+                # A single child has no number. Several casts by one cell have none either.
+                number = ()
+            found = self._children[event.path[-1]] = _Child(event.path[-1], number, self._actions)
+            self._drop_oldest()
+        return found
+
+    def _drop_oldest(self) -> None:
+        """If there are too many children, drop the oldest finished ones and keep only their count."""
+        while len(self._children) > MAX_CHILDREN:
+            oldest = next((c for c in self._children.values() if not c.running), None)
+            if oldest is None:
+                return
+            del self._children[oldest.entity_id]
+            self._finished[oldest.state] = self._finished.get(oldest.state, 0) + 1
+
+    def _add_diffs(self, diffs: tuple[events.Diff, ...]) -> None:
+        for diff in diffs:
+            self._locations.pop(diff.path, None)
+            self._locations[diff.path] = acp.Location(diff.path)
+            size = len(diff.old_text or "") + len(diff.new_text)
+            if size <= self._diff_budget:
+                self._diff_budget -= size
+                self._diffs.append(acp.Diff(diff.path, diff.old_text, diff.new_text))
+
+    def name_of(self, entity_id: str) -> str | None:
+        """The display name of a child; None if it is not one of these."""
+        child = self._children.get(entity_id)
+        if child is None:
             return None
-        actions = group.actions[:]
-        group.actions.clear()
+        return f"child {_number_text(child.number)}" if child.number else "child"
+
+    def take_actions(self) -> list[dict[str, str]] | None:
+        """The actions of the children since the last call of this method; None if they are sessions of their own."""
+        if self._as_sessions:
+            return None
+        actions = self._actions[:]
+        self._actions.clear()
         return actions
 
-    def end(self, call_id: str) -> tuple[list[acp.ToolContent], list[acp.Location] | None]:
-        """Return the last view of a call's children, and forget them. The result is that of `content`."""
-        view = self.content(call_id)
-        if call_id in self._batches:
-            self._ended_batches.add(call_id)
-        self._by_call.pop(call_id, None)
-        return view
+    @property
+    def locations(self) -> list[acp.Location] | None:
+        """The last 20 files that the children changed."""
+        return list(self._locations.values())[-20:] or None
 
-    def content(self, call_id: str) -> tuple[list[acp.ToolContent], list[acp.Location] | None]:
-        """The view of a call's children, and the last 20 files that they changed."""
-        self.dirty.discard(call_id)
-        group = self._by_call.get(call_id)
-        if group is None:
-            return [], None
-        # Children that are sessions of their own are shown there.
-        content = [] if self._client.subagents else group.content()
-        return content, list(group.locations.values())[-20:] or None
-
-    def clear(self) -> None:
-        self.__init__(self._client)  # type: ignore[misc]
-
-    # --- permission questions ----------------------------------------------------------------------------------------
-
-    def find_child(self, entity_id: str) -> tuple[str, str] | None:
-        """The id of the call that started a child, and the child's display name. None for an unknown entity."""
-        for call_id, group in self._by_call.items():
-            child = group.children.get(entity_id)
-            if child is not None:
-                number = f" {_number_text(child.number)}" if child.number else ""
-                return call_id, f"child{number}"
-        return None
-
-    # --- the plan ----------------------------------------------------------------------------------------------------
-
-    def set_plan(self, entries: tuple[events.PlanEntry, ...]) -> list[acp.Update]:
-        """Set the entity's plan. Returns the update, with the entries of running batches of children below it."""
-        self._plan = tuple(acp.PlanEntry(e.content, e.priority, e.status) for e in entries)
-        self._drop_ended()
-        return [self._plan_update()]
-
-    def batch(self, event: events.GateCalled) -> None:
-        """If a call starts several children, prepare an entry of the plan for each, unless there are too many."""
-        requests = event.args.get("requests") if isinstance(event.args, dict) else None
-        if not isinstance(requests, list) or not 2 <= len(requests) <= MAX_CHILDREN:
-            return
-        if event.gate not in ("call_agent_batch", "cantrip.cast_batch"):
-            return
-        intents = [r if isinstance(r, str) else r.get("intent") if isinstance(r, dict) else None for r in requests]
-        if all(isinstance(each, str) for each in intents):
-            self._batches[event.call_id] = [
-                acp.PlanEntry(f"Child {n}: {headline(str(each))}", "medium", "pending")
-                for n, each in enumerate(intents, 1)
-            ]
-
-    def _progress(self, call_id: str, index: int, inner: Any) -> list[acp.Update]:
-        entries = self._batches.get(call_id)
-        if entries is None or index >= len(entries):
+    def content(self) -> list[acp.ToolContent]:
+        """The children as content of their call."""
+        if self._as_sessions:
             return []
-        if isinstance(inner, events.CastStarted):
-            self._drop_ended()
-            entries[index].status = "in_progress"
-        elif isinstance(inner, events.CastEnded):
-            entries[index].status = "completed"
-            if not inner.record.terminated:
-                entries[index].content += f" (stopped: {inner.record.reason})"
-        else:
-            return []
-        return [self._plan_update()]
-
-    def _drop_ended(self) -> None:
-        for call_id in self._ended_batches:
-            self._batches.pop(call_id, None)
-        self._ended_batches.clear()
-
-    def _plan_update(self) -> acp.Plan | acp.PlanUpdate:
-        started = [b for b in self._batches.values() if any(e.status != "pending" for e in b)]
-        render = [*self._plan, *(entry for batch in started for entry in batch)]
-        entries = [acp.PlanEntry(e.content, e.priority, e.status) for e in render]
-        return acp.PlanUpdate(acp.PlanItems(PLAN, entries)) if self._client.plan_updates else acp.Plan(entries)
+        parts: list[str] = []
+        if self._finished:
+            parts.append("Earlier children: " + ", ".join(f"{n} {state}" for state, n in self._finished.items()) + ".")
+        sections = [c.render() for c in sorted(self._children.values(), key=lambda c: c.number)]
+        # The children share the limit. The end of each section is kept, because it shows the latest actions.
+        each = max(CONTENT_LIMIT // max(len(sections), 1), 400)
+        parts += [s if len(s) <= each else _shorten_section(s, each) for s in sections]
+        return [text_content("\n\n".join(parts)[:CONTENT_LIMIT]), *self._diffs]
 
 
 def _number_text(number: tuple[int, ...]) -> str:

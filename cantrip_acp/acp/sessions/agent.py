@@ -21,7 +21,7 @@ import anyio.to_thread
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import auth_required, session_busy, session_not_ready, unknown_session
 from cantrip_acp.acp.login import ask_until_key_is_set
-from cantrip_acp.acp.render.event_translator import notice
+from cantrip_acp.acp.render.notices import notice
 from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory
 from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.acp.sessions.options.config_options import ask_for_trust

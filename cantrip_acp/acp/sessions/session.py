@@ -23,8 +23,9 @@ from cantrip_acp.acp.errors import session_busy, session_not_ready
 from cantrip_acp.acp.permissions.edits import Decision
 from cantrip_acp.acp.permissions.interceptor import Permissions
 from cantrip_acp.acp.permissions.request import PermissionAsked, ask_client
-from cantrip_acp.acp.render.event_translator import STOP_REASONS, Translator, notice
+from cantrip_acp.acp.render.event_translator import STOP_REASONS, Translator
 from cantrip_acp.acp.render.formatting import MessageSeparator
+from cantrip_acp.acp.render.notices import notice
 from cantrip_acp.acp.sessions.factory import permission_change
 from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.acp.sessions.options.config_options import SessionOptions

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from cantrip_acp.acp.protocol import ClientAbilities, SessionNotification
-from cantrip_acp.acp.render.event_translator import OUTPUT_LIMIT, Translator
+from cantrip_acp.acp.render.event_translator import Translator
 from cantrip_acp.acp.render.formatting import CONTENT_LIMIT
+from cantrip_acp.acp.render.open_call import OUTPUT_LIMIT
 from cantrip_acp.types import events
 from cantrip_acp.types.records import CastRecord, GateRecord, Output
 from cantrip_acp.types.usage import NO_USAGE, Usage

@@ -169,7 +169,9 @@ def test_codes_between_its_characters_do_not_show_a_secret(leak: tuple[str, list
     for text in texts(everything):
         assert secret not in text
         assert secret not in CODE.sub("", text)
-        assert secret not in re.sub(r"[\x00-\x1f]|\[K", "", CODE.sub("", text))
+        # A line that begins again replaces what stood there.
+        drawn = text.replace("\r\x1b[K", " ")
+        assert secret not in re.sub(r"[\x00-\x1f]", "", CODE.sub("", drawn))
     assert MASK in output.styled.text or secret not in b"".join(data for _, data in pieces).decode()
 
 

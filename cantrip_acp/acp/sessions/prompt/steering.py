@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.render.event_translator import notice
+from cantrip_acp.acp.render.notices import notice
 from cantrip_acp.text.redaction import beginning
 from cantrip_acp.types.errors import EntityIdle
 

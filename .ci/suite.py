@@ -160,10 +160,10 @@ def main(arguments: list[str]) -> int:
     REPORTS.mkdir()
     # Files that measure time and nothing else: each worker would import torch, and keep it, for tests that it does not run.
     left_out = [f"--ignore={path}" for path in _files_with(r"pytestmark = .*\bmark\.timing\b")]
-    parallel = ["-n", str(WORKERS), "--dist", "loadgroup", "-m", "not timing", *left_out]
+    parallel = ["-n", str(WORKERS), "-p", "tests.support.scheduling", "--dist", "loadgroup", "-m", "not timing"]
     outcomes = [
         # loadgroup: tests that must not meet each other name the same xdist_group.
-        pytest_stage("tests", [*parallel, *arguments], 60),
+        pytest_stage("tests", [*parallel, *left_out, *arguments], 60),
         pytest_stage("timing", ["-m", "timing", *(arguments or _files_with(r".*\bmark\.timing\b"))], 15),
     ]
     if not arguments:

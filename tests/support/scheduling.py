@@ -1,0 +1,45 @@
+"""Gives the tests to the workers of xdist, as ``--dist loadgroup`` does: the slow ones first, so that no worker is left with one at
+the end. And goes on after a worker has crashed.
+
+xdist gives what a crashed worker had done, as empty units of work, and the test that crashed it to others. A worker that gets
+an empty unit, or one single test, waits for ever: it begins a test only when it knows the one after it.
+"""
+
+from __future__ import annotations
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadGroupScheduling, Scheduling
+from xdist.workermanage import WorkerController
+
+
+class CrashProofScheduling(LoadGroupScheduling):
+    def schedule(self) -> None:
+        super().schedule()
+        # A worker that replaces another has got one unit.
+        for node in self.nodes:
+            self._reschedule(node)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Returns the test that the worker ran when it crashed, if it did. That one is not run again."""
+        left = {
+            scope: {test: False for test, done in unit.items() if not done}
+            for scope, unit in self.assigned_work.pop(node).items()
+        }
+        crashed = next((test for unit in left.values() for test in unit), None)
+        for scope, unit in left.items():
+            unit.pop(crashed or "", None)
+            if unit:
+                self.workqueue[scope] = unit
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return crashed
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    return CrashProofScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -37,8 +37,10 @@ def run(argv: list[str]) -> int:
         failure = failure_of(argv)
         status, problem = _run(argv)
         if failure is not None and (problem or status == INTERRUPTED):
+            from cantrip_acp.cli.render.terminal import shown_error
+
             try:
-                failure.show(diagnosed(problem or "interrupted"), status)
+                failure.show(shown_error(problem or "interrupted"), status)
             except OSError:
                 # Nobody reads it, or the disk is full. The status and the text on stderr say what happened.
                 discard_output(sys.stderr if failure.to_stderr else sys.stdout)
@@ -180,17 +182,11 @@ def own_error(error: BaseException) -> CantripError | None:
     return None
 
 
-def diagnosed(text: str) -> str:
-    """What may be told of an error, an address or a command: without secrets, and without what looks like one."""
-    from cantrip_acp.text.redaction import shared
-
-    return shared().diagnostic(text)
-
-
 def _write(text: str) -> None:
+    from cantrip_acp.cli.render.terminal import shown_error
     from cantrip_acp.text.sanitize import clean
 
-    sys.stderr.write(clean(diagnosed(text)))
+    sys.stderr.write(clean(shown_error(text)))
     sys.stderr.flush()
 
 

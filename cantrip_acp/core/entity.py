@@ -37,7 +37,6 @@ from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.logs import logger
-from cantrip_acp.text.redaction import as_recorded
 from cantrip_acp.types.checked_values import short_repr
 from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import (
@@ -191,7 +190,7 @@ class Entity(EntityState, Generic[Value]):
             raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
         self._check_free()
         if reference is None and not self.last_cast:
-            reference = reference_of(self.loom, self.id, as_recorded(intent))
+            reference = reference_of(self.loom, self.id, intent)
         return await self._cast(intent, _trace(trace_id, trace), context, reference=reference)
 
     async def resume(self, *, trace_id: str | None = None, trace: tracing.Trace | None = None) -> CastResult[Value]:

@@ -13,7 +13,6 @@ from typing import Any
 from cantrip_acp.evaluation.run import PAGE, Record, Result, differing
 from cantrip_acp.evaluation.statistics import Cell, Comparison, Difference, Interval
 from cantrip_acp.loom.output_file import output_file
-from cantrip_acp.text.redaction import ShapeMask
 from cantrip_acp.tuplespace.monitoring.batch_page import write_loom_page
 from cantrip_acp.types.errors import LoomError
 
@@ -117,7 +116,7 @@ def difference_sentence(each: Difference) -> str:
 
 
 def write_page(result: Result, folder: Path, comparisons: Sequence[Comparison], left_out: Sequence[str]) -> Path:
-    """Write the report and the pages of its looms. Returns its path. Texts that look like secrets are masked."""
+    """Write the report and the pages of its looms. Returns its path. The records have no secrets (`Evaluation.run`)."""
     target = folder / PAGE
     pages: dict[str, str] = {}
     for number, loom in enumerate(sorted({r["loom"] for r in result.records})):
@@ -126,11 +125,7 @@ def write_page(result: Result, folder: Path, comparisons: Sequence[Comparison], 
         except LoomError:
             # The folder was copied without its looms; the table is worth having.
             continue
-    mask = ShapeMask()
-    records: list[Record] = [mask.data(dict(r)) for r in result.records]
-    lines = _lines(
-        Result(result.suite, records, result.planned, result.crystals, result.tasks), pages, comparisons, left_out
-    )
+    lines = _lines(result, pages, comparisons, left_out)
     with output_file(target, mode=0o600) as file:
         file.write("\n".join(lines).encode())
     return target

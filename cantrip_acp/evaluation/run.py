@@ -38,7 +38,8 @@ from cantrip_acp.loom.output_file import output_file
 from cantrip_acp.recipes.build import crystals
 from cantrip_acp.recipes.build.build import build
 from cantrip_acp.substrate.substrate import close_shared
-from cantrip_acp.text.redaction import beginning, shared
+from cantrip_acp.text.redaction import beginning
+from cantrip_acp.text.storable import storable
 from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import CantripError, DefinitionError, LoomError
 from cantrip_acp.types.records import now
@@ -301,7 +302,8 @@ class Runner:
             "turn": leaf,
             "ended": now(),
         }
-        return shared().masked(record)
+        kept: Record = storable(record, shapes=True)
+        return kept
 
     def _keep(self, task: Task, crystal: str, number: int, workspace: Path, loom: Loom, cast: _Cast) -> None:
         """The files as they were left, and the entity's words as a script that plays them again."""

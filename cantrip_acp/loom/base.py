@@ -46,6 +46,7 @@ from cantrip_acp.types.records import (
 )
 
 _Written = TypeVar("_Written", bound=Record | LaterRecord)
+_Kept = TypeVar("_Kept")
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 _open_entities: WeakValueDictionary[str, Any] = WeakValueDictionary()
@@ -143,7 +144,7 @@ class BaseLoom:
             else:
                 # Encoded once: this is searched for secrets, and it is what the store writes.
                 made = encode_into(record, self._buffer)
-                masked = shared().masked(record, made)
+                masked = as_kept(record, made)
                 if masked is not record:
                     record, made = masked, encode_into(masked, self._buffer)
                 if isinstance(record, RewardRecord):
@@ -612,5 +613,11 @@ def _positions(held: Mapping[str, list[int]], turn_id: str | None) -> list[int]:
 
 
 def told(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Problems for people: a decoder's message repeats parts of the damaged record, so secrets in it are masked."""
-    return tuple(map(shared().masked, problems))
+    """Problems for people: a decoder's message repeats parts of the damaged record."""
+    return tuple(map(as_kept, problems))
+
+
+def as_kept(value: _Kept, encoded: bytes | bytearray | None = None) -> _Kept:
+    """A value as a loom keeps it: with known secrets masked. What is compared with records, or hashed as they are, is made with
+    this. ``encoded`` is its JSON, if there is one."""
+    return shared().masked(value, encoded)

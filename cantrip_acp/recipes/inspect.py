@@ -17,7 +17,6 @@ from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.problem_positions import KeyPath
 from cantrip_acp.recipes.recipe import Recipe, Source, read
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import CrystalError, DefinitionError, MissingKey, MissingVariable, RecipeError
 
 
@@ -43,13 +42,6 @@ def check(path: Path, *, file: str | None = None, source: Source = "path", works
     ``workspace`` is the folder in which the recipe would be used. A file that is missing only there is a note.
     """
     shown = file if file is not None else str(path)
-    found = _check(path, shown, source, workspace)
-    # Somebody may have written a key in place of a model's name, so mask known secrets.
-    clean = shared().diagnostic
-    return Report(shown, tuple(map(clean, found.problems)), tuple(map(clean, found.notes)))
-
-
-def _check(path: Path, shown: str, source: Source, workspace: Path | None) -> Report:
     try:
         recipe = read(path, source, Files(), file=shown)
     except RecipeError as error:

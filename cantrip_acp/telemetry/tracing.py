@@ -198,8 +198,12 @@ class Json(NamedTuple):
             return msgspec.json.encode(repr(self.value)).decode()
 
 
+_STATUS = "status"
+
+
 def _clean(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    known = shared().masked({name: value for name, value in attributes.items() if value is not None})
+    given = {name: value for name, value in attributes.items() if value is not None}
+    known = shared().masked(given, shapes=(_STATUS,))
     return {name: str(value) if isinstance(value, Json) else value for name, value in known.items()}
 
 
@@ -268,7 +272,7 @@ def failed(current: Any, kind: str, words: str = "") -> None:
     from opentelemetry.trace import Status, StatusCode
 
     current.set_attribute("error.type", kind)
-    current.set_status(Status(StatusCode.ERROR, shared().diagnostic(words)[:1000] or None))
+    current.set_status(Status(StatusCode.ERROR, _clean({_STATUS: words})[_STATUS][:1000] or None))
 
 
 def traceparent(trace: Trace) -> str:

@@ -5,5 +5,5 @@ Imports `types` alone. Start with `redaction.py` (secrets) and `json_data.py` (f
 
 __all__ = [
     "codecs", "defaults", "json_data", "json_fit", "json_schema", "logs", "program_output", "python_types", "redaction",
-    "sanitize", "shell_parse", "utf8",
+    "sanitize", "shell_parse", "storable", "utf8",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ import re
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from typing import cast as typed
@@ -193,6 +193,27 @@ def without_shapes(text: str, mask: Callable[[str, str], str]) -> str:
     return "".join([*out, text[last:]])
 
 
+def _without_shapes(value: Any, mask: Callable[[str, str], str]) -> Any:
+    """JSON data with what looks like a secret replaced in every text, keys included; the same object if there is none."""
+    if isinstance(value, str):
+        # Base64 data contain every pattern by chance, and an image must stay intact.
+        return value if len(value) < _SHORTEST or _DATA_URL.fullmatch(value) else without_shapes(value, mask)
+    if isinstance(value, Mapping):
+        found: Any = {_without_shapes(k, mask): _without_shapes(v, mask) for k, v in value.items()}
+    elif isinstance(value, list | tuple):
+        kind: Any = type(value)
+        found = getattr(kind, "_make", kind)(_without_shapes(each, mask) for each in value)
+    elif names := _fields(typed("Any", type(value))):
+        found = _replaced(value, {name: _without_shapes(getattr(value, name), mask) for name in names})
+    else:
+        return value
+    return value if found == value else found
+
+
+def _plain_mask(kind: str, secret: str) -> str:
+    return MASK
+
+
 _DATA_URL = re.compile(r"data:[\w/+.\-]{0,100};base64,[A-Za-z0-9+/=\s]*")
 
 
@@ -215,22 +236,13 @@ class ShapeMask:
 
     def text(self, text: str) -> str:
         """The text with everything that looks like a secret replaced."""
-        # Base64 data contain every pattern by chance, and an image must stay intact.
-        return text if _DATA_URL.fullmatch(text) else without_shapes(text, self._mask)
+        found: str = _without_shapes(text, self._mask)
+        return found
 
     def data(self, value: Any) -> Any:
         """JSON data with known secrets, and everything that looks like one, replaced in every text, keys included."""
         known = shared().masked(value)
-        return known if self.raw else self._without_shapes(known)
-
-    def _without_shapes(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self.text(value) if len(value) >= _SHORTEST else value
-        if isinstance(value, dict):
-            return {self._without_shapes(k): self._without_shapes(v) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._without_shapes(v) for v in value]
-        return value
+        return known if self.raw else _without_shapes(known, self._mask)
 
     def _mask(self, kind: str, secret: str) -> str:
         self.found += 1
@@ -370,10 +382,18 @@ class Redactor:
                     return min(end, found.start())
         return end
 
-    def masked(self, value: _V, encoded: bytes | bytearray | None = None) -> _V:
+    def masked(
+        self,
+        value: _V,
+        encoded: bytes | bytearray | None = None,
+        start: int = 0,
+        *,
+        shapes: bool | Collection[str] = False,
+    ) -> _V:
         """The value with known secrets masked in every text in it: a text, JSON data with its keys, a tuple, a `Styled`, a
         dataclass or a Struct. The same object if it holds none; what cannot hold text stays as it is. ``encoded`` is its JSON,
-        if there is one.
+        from ``start`` on, if there is one. With ``shapes``, what looks like a secret is masked too: everywhere, or below these
+        keys of a mapping.
 
         A class says of its fields what no type tells, in attributes of the class:
 
@@ -383,13 +403,18 @@ class Redactor:
           holds a secret.
         - ``untouched``: fields with data that are no words, such as an image.
         """
+        if self.active and (self.holds(value) if encoded is None else self.holds_encoded(encoded, start)):
+            value = self._walked(value)
+        if shapes is True:
+            value = _without_shapes(value, _plain_mask)
+        elif shapes and isinstance(value, dict):
+            said = {key: _without_shapes(value[key], _plain_mask) for key in shapes if key in value}
+            value = typed("_V", {**value, **said})
         for name in getattr(value, "diagnostics", ()):
-            said = getattr(value, name)
-            if said and (clean := self._diagnosed(said)) != said:
+            told = getattr(value, name)
+            if told and (clean := _without_shapes(told, _plain_mask)) is not told:
                 value = _replaced(value, {name: clean})
-        if not self.active:
-            return value
-        return self._walked(value) if (self.holds(value) if encoded is None else self.holds_encoded(encoded)) else value
+        return value
 
     def holds(self, value: Any) -> bool:
         """Whether a known secret is in a value. One look at its JSON, so it may say yes where an escape looks like one."""
@@ -444,24 +469,15 @@ class Redactor:
                 changes[name] = sealed.get(name, new)
         return _replaced(value, changes) if changes else value
 
-    def _diagnosed(self, said: Any) -> Any:
-        return self.diagnostic(said) if isinstance(said, str) else tuple(map(self.diagnostic, said))
-
     def diagnostic(self, text: str) -> str:
         """The text with known secrets masked, and everything that looks like one. For logs and errors."""
-        return without_shapes(self.text(text), lambda kind, secret: MASK)
+        return without_shapes(self.text(text), _plain_mask)
 
     def __repr__(self) -> str:
         return f"Redactor({len(self._values)} values)"
 
     def __reduce__(self) -> Any:
         raise TypeError("a Redactor contains secrets and cannot be pickled")
-
-
-def as_recorded(value: _V) -> _V:
-    """The value as a loom has it: with known secrets masked. What is compared with records, hashed beside them or told to a
-    model as they tell it is made with this."""
-    return shared().masked(value)
 
 
 def beginning(text: str, most: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from cantrip_acp.tuplespace.errors import TupleError
@@ -19,21 +18,6 @@ def canonical_json(value: Any) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         # ValueError: NaN, infinity, a lone surrogate, a list that contains itself.
         raise TupleError(f"not JSON data: {error}") from None
-
-
-def storable(value: Any) -> Any:
-    """JSON data with U+FFFD for what no database and no UTF-8 holds: NUL characters and halves of characters."""
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return value.replace("\0", "\ufffd")
-    if isinstance(value, Mapping):
-        return {storable(key): storable(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [storable(each) for each in value]
-    return value
 
 
 def content_id(value: Any) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.storable import storable
 from cantrip_acp.tuplespace.canonical_json import content_id
 
 COST = ("usd", "tokens_in", "tokens_out", "wall_ms")
@@ -49,14 +49,14 @@ def make_receipt(
     if result is not None:
         receipt["result"] = result
     if error is not None:
-        receipt["error"] = shared().diagnostic(error)
+        receipt["error"] = error
     if steps:
         receipt["steps"] = list(steps)
     if input_hash is not None:
         receipt["input_hash"] = input_hash
     if reused is not None:
         receipt["reused"] = reused
-    receipt = shared().masked(receipt)
+    receipt = storable(receipt, shapes=("error",))
     return {"id": content_id(receipt), **receipt}
 
 

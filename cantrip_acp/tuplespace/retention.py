@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.storable import storable
 from cantrip_acp.tuplespace.canonical_json import canonical_json
 from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.stores.base import End, Expired, artifact_id
@@ -55,9 +55,8 @@ def is_large(result: Any) -> bool:
 
 
 def split_result(store: TupleStore, result: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """Store a large result. What goes into the receipt: its small fields, and the whole as an artifact. Known secrets are
-    masked."""
-    result = shared().masked(result)
+    """Store a large result (`storable`). What goes into the receipt: its small fields, and the whole as an artifact."""
+    result = storable(result)
     body, small = canonical_json(result), None
     if isinstance(result, dict):
         fields = {key: each for key, each in result.items() if len(canonical_json({key: each})) <= _FIELD_BYTES}

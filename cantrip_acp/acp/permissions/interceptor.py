@@ -27,7 +27,6 @@ from cantrip_acp.acp.sessions.session_store import Grant
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.web.named_hosts import NamedHosts
 from cantrip_acp.text.logs import logger
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.types.errors import GateError, describe
 from cantrip_acp.types.records import Diff, Location
 
@@ -364,8 +363,8 @@ class Permissions:
             allowed = answer == "allow_always"
             for pattern in (question.parts if allowed else ()) or (question.pattern,):
                 self.granted.append(Grant(question.tool, pattern, allowed))
-                # Secrets in a saved pattern are masked. Such a pattern matches nothing after the session is loaded again.
-                self.remember(Grant(question.tool, shared().text(pattern), allowed))
+                # A pattern with a secret, which is masked where it is saved, matches nothing when the session is loaded again.
+                self.remember(self.granted[-1])
             self.settle_open_questions()
         if answer.startswith("allow"):
             # The user may have switched to a mode in which no answer allows this call.

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -28,6 +28,7 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.text import codecs
 from cantrip_acp.text.logs import logger
+from cantrip_acp.text.storable import storable
 from cantrip_acp.types.errors import CantripError, DefinitionError, LoomLocked
 from cantrip_acp.types.records import CastRecord, ConfigRecord, new_id, now
 
@@ -89,6 +90,8 @@ class SessionMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     - ``reuse_results``: whether gates that declare their inputs may reuse results (the boolean option).
     """
 
+    untouched: ClassVar = ("id", "cwd", "entity_id", "loom", "directories")
+
     id: str
     cwd: str
     entity_id: str
@@ -149,13 +152,13 @@ class SessionStore:
         return paths.private(self.folder) / f"{session_id}{_LOOM}"
 
     def save(self, metadata: SessionMetadata) -> None:
-        """Write a session's metadata file. It replaces the previous one."""
+        """Write a session's metadata file, with known secrets masked. It replaces the previous one."""
         path = paths.private(self.folder) / f"{metadata.id}{_METADATA}"
         part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             with open(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(metadata))
+                file.write(msgspec.json.encode(storable(metadata)))
             os.replace(part, path)
         except OSError as problem:
             part.unlink(missing_ok=True)

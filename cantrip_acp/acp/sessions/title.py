@@ -11,7 +11,7 @@ import re
 import unicodedata
 from urllib.parse import unquote
 
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.redaction import beginning
 from cantrip_acp.text.sanitize import without_links
 
 MAX_TITLE = 60
@@ -84,7 +84,7 @@ def title_of(intent: str) -> str | None:
     >>> title_of("Hi! Could you please fix the failing test in `tests/test_app.py`? It broke today.")
     'Fix the failing test in tests/test_app.py'
     """
-    text = _TERMINAL.sub("", (intent := _masked(intent))[:_MAX_READ].replace("\r\n", "\n").replace("\r", "\n"))
+    text = _TERMINAL.sub("", intent[:_MAX_READ].replace("\r\n", "\n").replace("\r", "\n"))
     code = "\n".join(match[2] for match in _FENCE.finditer(text))
     prose = _PAIR.sub(r"\2", _COMMENT.sub(" ", _FENCE.sub("\n", text)))
     # Editors add blocks in tags to a prompt. Such a block is not the request, unless there is no other text.
@@ -113,13 +113,8 @@ def better_title(title: str | None, intent: str) -> str | None:
 
 def chosen_title(text: str) -> str:
     """A title that the user chose, on one line and in at most `MAX_CHOSEN` characters. Empty if nothing readable is left."""
-    line = " ".join("".join(c if _is_visible(c) else " " for c in _masked(text)[: 4 * MAX_CHOSEN]).split())
-    return line if len(line) <= MAX_CHOSEN else line[: MAX_CHOSEN - 1].rstrip() + "…"
-
-
-def _masked(text: str) -> str:
-    """A title is kept in files of its own, and is cut."""
-    return shared().masked(text)
+    line = " ".join("".join(c if _is_visible(c) else " " for c in beginning(text, 4 * MAX_CHOSEN)).split())
+    return line if len(line) <= MAX_CHOSEN else beginning(line, MAX_CHOSEN - 1).rstrip() + "…"
 
 
 def _without_quotes(prose: str) -> list[str]:

@@ -13,7 +13,7 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.sessions.prompt.prompt_queue import QUEUE_CHANGED
 from cantrip_acp.acp.sessions.session import OpenPrompt
 from cantrip_acp.acp.v2.render import content_blocks, permission_request, render
-from cantrip_acp.acp.wire.jsonrpc import ErrorObject, RpcError
+from cantrip_acp.acp.wire.jsonrpc import ErrorObject, FailureNotification, Notification, RpcError
 from cantrip_acp.types.records import new_id
 
 if TYPE_CHECKING:
@@ -184,4 +184,5 @@ class Client:
         self._send(session_id, {"sessionUpdate": "state_update", "state": state, **more})
 
     def _send(self, session_id: str, update: dict[str, Any]) -> None:
-        self._connection.notify_now("session/update", {"sessionId": session_id, "update": update})
+        kind = FailureNotification if "error" in update else Notification
+        self._connection.notify_now("session/update", {"sessionId": session_id, "update": update}, kind)

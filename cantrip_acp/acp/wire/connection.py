@@ -185,9 +185,9 @@ class Connection:
         if queue.waiting > HIGH_WATER:
             await queue.wait_for_space()
 
-    def notify_now(self, method: str, params: Any) -> None:
+    def notify_now(self, method: str, params: Any, kind: type[Notification] = Notification) -> None:
         """Send a notification without waiting for a slow reader."""
-        self._send_queue.put(Notification(method, params), masked=self._masked)
+        self._send_queue.put(kind(method, params), masked=self._masked)
 
     async def request(self, method: str, params: Any, result: Any = Any) -> Any:
         """Send a request, and return the answer as the type ``result``.

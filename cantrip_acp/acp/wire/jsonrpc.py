@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from cantrip_acp.text import codecs
-from cantrip_acp.text.redaction import shared
 
 T = TypeVar("T")
 
@@ -54,11 +53,7 @@ class ErrorObject(msgspec.Struct, omit_defaults=True):
     @classmethod
     def of(cls, error: RpcError) -> ErrorObject:
         """The error in the form that is sent. A message of several lines is also sent whole, as ``details`` of the data."""
-        clean = shared().diagnostic
-        error = RpcError(error.code, clean(error.message), error.data)
         message, data = one_line(error.message), error.data
-        if isinstance(data, dict):
-            data = {k: clean(v) if isinstance(v, str) else v for k, v in data.items()}
         if len(error.message.strip().splitlines()) > 1 and isinstance(data, dict | None):
             known = data or {}
             if not any(isinstance(each, str) and one_line(each) in message and "\n" in each for each in known.values()):
@@ -76,12 +71,19 @@ class ErrorReply(msgspec.Struct):
     id: Raw
     error: ErrorObject
     jsonrpc: str = "2.0"
+    diagnostics: ClassVar = ("error",)
 
 
 class Notification(msgspec.Struct):
     method: str
     params: Any
     jsonrpc: str = "2.0"
+
+
+class FailureNotification(Notification):
+    """A notification that tells of an error."""
+
+    diagnostics: ClassVar = ("params",)
 
 
 class OutgoingRequest(msgspec.Struct):

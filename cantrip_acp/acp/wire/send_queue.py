@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 import anyio
 import msgspec
 
+from cantrip_acp.acp.wire.jsonrpc import ErrorReply
 from cantrip_acp.text.redaction import shared
 
 HIGH_WATER = 64 * 1024
@@ -46,22 +47,22 @@ class SendQueue:
         return len(self._buffer) + self._writing
 
     def put(self, message: Any, *, masked: bool = False) -> None:
-        """Queue one message: a struct or plain data. If it is to be ``masked``, known secrets in it are."""
+        """Queue one message: a struct or plain data. If it is to be ``masked``, or tells of an error, known secrets in it are."""
         if self.broken:
             return
         buffer = self._buffer
         start = len(buffer)
+        encoded: bytearray | None = buffer
         try:
             self._encoder.encode_into(message, buffer, start)
-            if masked and shared().holds_encoded(buffer, start):
-                raise ValueError("it holds a secret")
         except (UnicodeEncodeError, OverflowError, ValueError, TypeError):
             # Text of a model may hold lone surrogates, and data may hold integers beyond 64 bits.
+            encoded = None
+        masked = masked or isinstance(message, ErrorReply)
+        clean = shared().masked(message, encoded, start) if masked else message
+        if encoded is None or clean is not message:
             del buffer[start:]
-            message = shared().masked(message) if masked else message
-            buffer += json.dumps(
-                _json_compatible(msgspec.to_builtins(message, enc_hook=_plain, str_keys=True))
-            ).encode()
+            buffer += json.dumps(_json_compatible(msgspec.to_builtins(clean, enc_hook=_plain, str_keys=True))).encode()
         buffer += b"\n"
         if not start:
             self._filled.set()

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 
 from cantrip_acp.cli.command_table import SuggestingGroup, complete_recipe, examples
-from cantrip_acp.cli.errors import diagnosed, with_excerpts
+from cantrip_acp.cli.errors import with_excerpts
 from cantrip_acp.cli.session.setup import project_option, state_option
 from cantrip_acp.text.json_data import thaw
 from cantrip_acp.text.sanitize import clean_line
@@ -101,10 +101,12 @@ def check(targets: tuple[str, ...], as_json: bool, cwd: Path) -> int:
     Exit status: 0 all recipes are valid, 2 at least one is not.
     """
     from cantrip_acp.cli.errors import DONE, USAGE
+    from cantrip_acp.cli.render.terminal import shown_error
     from cantrip_acp.recipes import inspect
 
     reports = [inspect.check(path, file=label, workspace=cwd.resolve()) for path, label in _find_targets(targets, cwd)]
-    for report in reports:
+    # Somebody may have written a key in the place of a model's name.
+    for report in map(shown_error, reports):
         if as_json:
             click.echo(json.dumps(_as_json(report)))
         else:
@@ -323,12 +325,14 @@ def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str,
 
 def _runs(server: Mapping[str, Any]) -> str:
     """The command of an MCP server, or its address without a password and a query."""
+    from cantrip_acp.cli.render.terminal import shown_error
+
     if server.get("command"):
         said = shlex.join([server["command"], *server.get("args", ())])
     else:
         parts = urlsplit(server["url"])
         said = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    return diagnosed(said)
+    return shown_error(said)
 
 
 def _loom(found: Recipe) -> dict[str, Any]:

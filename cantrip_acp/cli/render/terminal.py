@@ -264,11 +264,16 @@ def _shown(text: str) -> str:
     return clean(_masked(text))
 
 
-_Said = TypeVar("_Said", str, Styled)
+_Told = TypeVar("_Told")
 
 
-def _masked(said: _Said) -> _Said:
-    return shared().masked(said)
+def _masked(said: _Told, *, shapes: bool = False) -> _Told:
+    return shared().masked(said, shapes=shapes)
+
+
+def shown_error(told: _Told) -> _Told:
+    """What may be told of an error, an address or a command: without secrets, and without what looks like one."""
+    return _masked(told, shapes=True)
 
 
 def _without_tabs(styled: Styled) -> Styled:

@@ -190,10 +190,10 @@ class CastLog:
             entity.id,
             self.cast.id,
             self.cast.trace.trace_id,
-            summary,
+            self.end_record.summary,
             entity.loom.location,
             self.cast.children_usage,
-            warnings,
+            self.end_record.warnings or (),
         )
 
     def _summary(self, reason: str, warnings: Sequence[str]) -> str:

@@ -350,13 +350,13 @@ class GateExecutor:
         if place is None:
             return
         file, line, function = place
-        what = shared().diagnostic(f"gate {gate.name} failed: {describe(error)}")
-        text = f"{what} ({file}:{line}, in {function})"
+        text = f"gate {gate.name} failed: {describe(error)} ({file}:{line}, in {function})"
         if text not in self.faults and len(self.faults) < _MOST_FAULTS:
             self.faults.append(text)
             with contextlib.suppress(Warning):
                 # A program that makes errors of warnings has the one in the result.
-                warnings.warn_explicit(what, GateFault, file, line)
+                # Its text may hold a secret, and warnings pass no door. It is in the result.
+                warnings.warn_explicit(f"gate {gate.name} failed: {type(error).__name__}", GateFault, file, line)
 
     def _log_failure(self, what: str) -> None:
         """Write the traceback of the current exception to the debug log."""

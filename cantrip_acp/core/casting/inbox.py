@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cantrip_acp.crystals.contract import cannot_read
+from cantrip_acp.loom.base import as_kept
 from cantrip_acp.text.defaults import name_of
-from cantrip_acp.text.redaction import as_recorded
 from cantrip_acp.types import events
 from cantrip_acp.types.context_block import KNOWLEDGE, CastInfo, KnowledgeSource, block_of, record_of, unread_notice
 from cantrip_acp.types.errors import CantripError, describe, interrupts
@@ -101,7 +101,7 @@ class Inbox:
             if block is None:
                 continue
             # Compared with what the record of the last one says.
-            block = as_recorded(replace(block, source=KNOWLEDGE))
+            block = as_kept(replace(block, source=KNOWLEDGE))
             if not entity.context.knows_other(block):
                 continue
             block = replace(block, after=self._place())

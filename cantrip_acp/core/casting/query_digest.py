@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cantrip_acp.loom.base import as_kept
 from cantrip_acp.loom.stores.rows import mend
 from cantrip_acp.text.json_data import plain
-from cantrip_acp.text.redaction import as_recorded
 
 if TYPE_CHECKING:
     from cantrip_acp.types.call import Call
@@ -82,8 +82,8 @@ class QueryDigest:
 
 
 def _hash(data: Any) -> bytes:
-    # As the loom's records have it, of which readers make the same query.
-    data = as_recorded(data)
+    # Readers make the same query of the loom's records.
+    data = as_kept(data)
     try:
         encoded = msgspec.json.encode(data, order="deterministic")
     except UnicodeEncodeError:

@@ -13,10 +13,10 @@ from msgspec import UNSET, structs
 from cantrip_acp.core.casting.result import CastResult
 from cantrip_acp.core.definition.result_type import typed_result
 from cantrip_acp.core.forking.resume import resume_entity
+from cantrip_acp.loom.base import as_kept
 from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.telemetry.tracing import trace_from
 from cantrip_acp.text.json_data import plain
-from cantrip_acp.text.redaction import as_recorded
 from cantrip_acp.types.errors import DefinitionError, LoomError
 from cantrip_acp.types.usage import NO_USAGE, Usage
 
@@ -200,7 +200,7 @@ class EarlierCasts:
                 known.setdefault(_key(own.intent, own.reference), []).append(casts)
         found: list[list[CastRecord]] = []
         for intent, reference in self._casts:
-            wanted = _key(*as_recorded((intent, UNSET if reference is None else reference)))
+            wanted = _key(*as_kept((intent, UNSET if reference is None else reference)))
             found.append(known[wanted].pop(0) if known.get(wanted) else [])
         return found
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct
 
 from cantrip_acp.core.context import Context
+from cantrip_acp.loom.base import as_kept
 from cantrip_acp.loom.query.history import first_cast
 from cantrip_acp.loom.query.outline import Outline
 from cantrip_acp.types.context_block import block_of
@@ -98,7 +99,7 @@ def reference_of(loom: Loom, entity_id: str, intent: str) -> Any:
     fork = loom.fork_of(entity_id)
     if fork is None or fork.from_turn is None or fork.from_turn not in loom:
         return None
-    outline = Outline(loom)
+    outline, intent = Outline(loom), as_kept(intent)
     own = outline.places[fork.from_turn].cast_id
     for cast_id in (own, *_casts_after(outline, fork.from_turn)):
         start = outline.starts.get(cast_id) if cast_id is not None else None

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cantrip_acp.loom.base import as_kept
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.text.redaction import as_recorded
 from cantrip_acp.training.importing.json_lines import Report, stable
 from cantrip_acp.types.records import CastRecord, ContextRecord, RewardRecord, Turn, UtteranceRecord
 
@@ -26,7 +26,6 @@ class RecordWriter:
 
     def cantrip(self, call: Mapping[str, Any], circle: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
         """The id of a call and a circle. They are written before their first new turn."""
-        call, circle = as_recorded((dict(call), dict(circle)))
         text = json.dumps([call, circle], sort_keys=True, ensure_ascii=True, default=str)
         cantrip_id = f"cantrip_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         self._cantrips[cantrip_id] = (call, circle, dict(shown))
@@ -51,7 +50,7 @@ class RecordWriter:
         """Add a turn. Returns False if it is already there. Raises `LoomError` if its parent is missing."""
         if turn.id in self.loom:
             self.report.known += 1
-            if not _alike(self.loom.turn(turn.id), as_recorded(turn)):
+            if not _alike(self.loom.turn(turn.id), as_kept(turn)):
                 self.report.note("turns that are there already with another content; those stay as they are")
             return False
         known = self._cantrips.pop(turn.cantrip_id, None)

@@ -107,13 +107,16 @@ def build_server(answers: Answers, *, plain_names: bool = False) -> Server[Any]:
         if params.name not in names:
             known = ", ".join(names)
             raise MCPError(code=types.INVALID_PARAMS, message=f"no tool is named {params.name!r}; there are {known}")
+        failed = False
         try:
             answer = await answers.call(names[params.name], params.arguments or {}, progress)
         except ToolError as error:
-            text = spell(shared().text(str(error)))
-            return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
+            answer, failed = {"hint": str(error)}, True
+        answer = shared().masked(answer)
         if "hint" in answer:
             answer["hint"] = spell(answer["hint"])
+        if failed:
+            return types.CallToolResult(content=[types.TextContent(type="text", text=answer["hint"])], is_error=True)
         # Clients that know no structured content read the text.
         text = "not modified" if "not_modified" in answer else json.dumps(answer, ensure_ascii=False)
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=answer)

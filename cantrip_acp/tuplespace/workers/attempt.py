@@ -13,8 +13,8 @@ import msgspec
 
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.logs import logger
+from cantrip_acp.text.storable import storable
 from cantrip_acp.tuplespace.authority import refusal
-from cantrip_acp.tuplespace.canonical_json import storable
 from cantrip_acp.tuplespace.errors import SpaceError, TupleError
 from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine, make_receipt

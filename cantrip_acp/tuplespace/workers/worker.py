@@ -19,7 +19,7 @@ import msgspec
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.logs import logger
-from cantrip_acp.tuplespace.canonical_json import storable
+from cantrip_acp.text.storable import storable
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull
 from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.reuse.step_results import Reuse
@@ -452,7 +452,7 @@ class Worker:
         first, longest = _BACKOFF_S
         delay, reason, counts = (
             min(longest, first * 2.0 ** min(claim.attempt - 1, 30)),
-            storable(str(failure)),
+            storable(str(failure), shapes=True),
             failure.tried,
         )
         if failure.mistake and running not in self._answered_at:

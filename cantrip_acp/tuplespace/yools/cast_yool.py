@@ -13,7 +13,7 @@ from cantrip_acp.core.definition.circle import check_reference
 from cantrip_acp.files import disk_limit
 from cantrip_acp.files.disk_limit import DiskLimit
 from cantrip_acp.gates.web.named_hosts import NamedHosts
-from cantrip_acp.text.redaction import ShapeMask
+from cantrip_acp.text.storable import storable
 from cantrip_acp.tuplespace.errors import LeaseLost
 from cantrip_acp.tuplespace.workers.worker import StepCall, StepFailed, StepResult, is_of_the_machine
 from cantrip_acp.tuplespace.yools.step import YoolBase
@@ -220,7 +220,7 @@ def _cost(usage: Usage) -> dict[str, Any]:
 
 def _step_result(entity: Entity, ended: Mapping[str, Any]) -> StepResult:
     """The result of a cast, with the cost of all its attempts."""
-    record, cost = ShapeMask().data(dict(ended)), _cost(entity.usage)
+    record, cost = storable(dict(ended), shapes=True), _cost(entity.usage)
     if ended["terminated"]:
         return StepResult(result=record, cost=cost)
     return StepResult(exit=1, result=record, error=f"the cast was cut off: {ended['reason']}", cost=cost)

@@ -21,7 +21,8 @@ from cantrip_acp.files import disk_limit
 from cantrip_acp.files.digests import FileDigests
 from cantrip_acp.files.disk_limit import DiskLimit
 from cantrip_acp.files.hidden_paths import matcher, may_be_above
-from cantrip_acp.text.redaction import ShapeMask, looks_secret, shared
+from cantrip_acp.text.redaction import looks_secret, shared
+from cantrip_acp.text.storable import storable
 from cantrip_acp.tuplespace.canonical_json import content_id
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.yools.step import StepCall, StepFailed, StepResult, YoolBase, is_of_the_machine
@@ -342,7 +343,8 @@ class CommandYool(YoolBase):
 
 def _result(outcome: Outcome) -> StepResult:
     """The output, and for a failure its last lines."""
-    said = ShapeMask().data({"stdout": outcome.stdout, "stderr": outcome.stderr})
+    # Before lines are left out, which could be the beginning of a key.
+    said = storable({"stdout": outcome.stdout, "stderr": outcome.stderr}, shapes=True)
     result: dict[str, Any] = {"exit_code": outcome.exit_code, **said}
     if outcome.truncated:
         result["truncated"] = True

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.telemetry.tracing import Trace
-from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.budget import Budget
 from cantrip_acp.tuplespace.tuples import WorkTuple
 
@@ -82,7 +81,7 @@ class StepFailed(Exception):
     def __init__(
         self, message: str, *, tried: bool = True, outage: bool = False, perhaps: bool = False, mistake: bool = False
     ) -> None:
-        super().__init__(shared().diagnostic(message))
+        super().__init__(message)
         self.tried = tried
         self.outage = outage or mistake
         self.perhaps = perhaps

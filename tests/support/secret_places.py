@@ -58,6 +58,8 @@ def _variants(hint: Any, plain: Any) -> Iterator[tuple[str, Any]]:
             yield from _variants(each, None)
     elif origin is tuple and arguments[-1] is Ellipsis:
         yield from ((f"[]{place}", (value,)) for place, value in _variants(arguments[0], None))
+    elif origin is list:
+        yield from ((f"[]{place}", [value]) for place, value in _variants(arguments[0], None))
     elif origin is tuple:
         for at, each in enumerate(arguments):
             for place, value in _variants(each, None):
@@ -81,6 +83,8 @@ def sample(hint: Any) -> Any:
         return () if arguments[-1] is Ellipsis else tuple(map(sample, arguments))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {}
+    if origin is list:
+        return []
     if isinstance(hint, type) and fields(hint):
         hints = _hints(hint)
         needed = {name for name, each in zip(fields(hint), _defaults(hint), strict=True) if each is msgspec.NODEFAULT}

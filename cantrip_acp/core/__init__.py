@@ -6,5 +6,5 @@ Start with `casting/loop.py` (one cast, turn by turn) and `entity.py` (the state
 
 __all__ = [
     "cantrip", "casting", "context", "definition", "delegation", "entity", "event_hub", "exports", "folding", "forking",
-    "history", "lifecycle", "scoring", "state", "streams",
+    "history", "lifecycle", "scoring", "state", "streams", "turn_renderer",
 ]  # fmt: skip

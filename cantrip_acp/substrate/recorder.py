@@ -338,7 +338,7 @@ class Sessions:
         context = self._contexts.get(self._entities.get(turn.entity_id, ""))
         if context is None:
             return
-        said, results = context.render(whole)[0], context.render(whole)[1:]
+        said, results = context.turns.render(whole)[0], context.turns.render(whole)[1:]
         if said.content or not said.tool_calls:
             body: dict[str, Any] = {"text": _cut(said.content or ""), "turn": first}
             yield from _placed(turn.entity_id, "answer", f"answer:{first}", body)

@@ -28,7 +28,6 @@ LARGER = {
     "core.Cantrip": (450, 12, 24),
     "core.CastState": (400, 20, 24),
     "core.Checkpoints": (500, 12, 24),
-    "core.Context": (550, 22, 25),
     "core.Entity": (450, 14, 24),
     "core.EntityState": (400, 32, 32),
     "core.TurnBuilder": (400, 14, 27),

@@ -102,7 +102,7 @@ class Inbox:
                 continue
             # Compared with what the record of the last one says.
             block = as_kept(replace(block, source=KNOWLEDGE))
-            if not entity.context.knows_other(block):
+            if not entity.context.knowledge.differs(block):
                 continue
             block = replace(block, after=self._place())
             self._write(block)

@@ -86,7 +86,7 @@ class QueryStream:
         if sampled is not None:
             context = entity.context
             said = (answer.content, answer.thinking)
-            sampled = entity.token_log.reduce_rejected(sampled, context.messages, context.folded, said=said)
+            sampled = entity.token_log.reduce_rejected(sampled, context.messages, len(context.folded), said=said)
         spoke = bool(answer.content and answer.content.strip())
         why: Rejection = "malformed" if answer.tool_calls else "no_call" if spoke else "empty"
         if why == "empty" and answer.stop_reason == "length":

@@ -184,7 +184,7 @@ class TurnBuilder:
 
     @property
     def folded(self) -> int:
-        return self.entity.context.folded
+        return len(self.entity.context.folded)
 
     def history(self, start: int, count: int) -> tuple[int, list[Any]]:
         entity = self.entity
@@ -484,7 +484,7 @@ class TurnBuilder:
             return msgspec.UNSET
         context = self.entity.context
         kept = self.entity.token_log.reduce(
-            self.response.sampled, context.messages, context.folded, said=self._utterance()
+            self.response.sampled, context.messages, len(context.folded), said=self._utterance()
         )
         return freeze_record(kept) if kept is not None else msgspec.UNSET
 

@@ -4,4 +4,4 @@ May import crystals, loom records and core. Start with `policy.py`, which decide
 does it for a running cast, and `summary.py` makes the text that replaces the turns.
 """
 
-__all__ = ["apply", "policy", "summary"]
+__all__ = ["apply", "compaction", "policy", "summary"]

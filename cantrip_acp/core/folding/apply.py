@@ -146,7 +146,7 @@ async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_par
             timestamp=now(),
             model=entity.folding.summarizer.model if summary and entity.folding.summarizer else None,
             trace_id=cast.trace.trace_id,
-            folded=context.folded,
+            folded=len(context.folded),
             **_sample(entity, answered, messages),
         ),
     )

@@ -294,7 +294,7 @@ class _Walk:
         assert window is not None
         if turn.cast_id != self._cast or not self._parts:
             self._begin(context, turn)
-        if context.unsettled and window.uttered:
+        if context.knowledge.unsettled and window.uttered:
             yield from self.end()
             window = self._window = _after(window, "knowledge")
         context.settle()
@@ -326,7 +326,7 @@ class _Walk:
         if context.expires:
             # This utterance answers a query with a full ephemeral result; later queries do not have that result.
             window.uttered.append(WindowUtterance(turn, at))
-            messages = [*context.messages, context.render(turn)[0]]
+            messages = [*context.messages, context.turns.render(turn)[0]]
             yield Window(window.begun, window.entity_id, window.cantrip_id, window.tools, messages, window.uttered)
             context.add(turn)
             self._window = _after(window, "cut")

@@ -86,7 +86,7 @@ class Episode:
     def results(self, turn: Turn) -> list[Message]:
         """What the crystal read as the answer to an utterance: a message for each of its calls. A message of the user that
         asks it to go on is a step."""
-        return [each for each in self.seen.context(turn.cantrip_id).render(turn)[1:] if each.role == "tool"]
+        return [each for each in self.seen.context(turn.cantrip_id).turns.render(turn)[1:] if each.role == "tool"]
 
     @property
     def complete(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.context import NUDGE
+from cantrip_acp.core.turn_renderer import NUDGE
 from cantrip_acp.crystals.logprobs import common_prefix_length
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import stable

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.core.context import INTERRUPTED, NUDGE, SKIPPED
 from cantrip_acp.core.folding.summary import folded_through
+from cantrip_acp.core.turn_renderer import INTERRUPTED, NUDGE, SKIPPED
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import Report, objects, stable
 from cantrip_acp.training.importing.verifiers_trace import Message, ModelCall, Node, Trace, read

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Scorer, ScriptedCrystal
-from cantrip_acp.core.context import CUT
+from cantrip_acp.core.turn_renderer import CUT
 from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.types import events
 from tests.support.fixtures.core import done, echo, make

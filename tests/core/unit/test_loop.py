@@ -20,7 +20,7 @@ from cantrip_acp import (
     ScriptedCrystal,
 )
 from cantrip_acp.core.casting.turn_builder import STOPPED
-from cantrip_acp.core.context import INTERRUPTED, NUDGE, SKIPPED
+from cantrip_acp.core.turn_renderer import INTERRUPTED, NUDGE, SKIPPED
 from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import EntityBusy, EntityClosed, IntentRequired, MalformedResponse
 from tests.support.fixtures.core import done, echo, make

@@ -12,9 +12,9 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.event_translator import Translator
 from cantrip_acp.acp.render.loaded_session import loaded_updates
-from cantrip_acp.core.context import MOST_IMAGES
 from cantrip_acp.core.folding.policy import ATTACHMENT_TOKENS, tokens_of
 from cantrip_acp.core.folding.summary import Digest, transcript
+from cantrip_acp.core.turn_renderer import MOST_IMAGES
 from cantrip_acp.gates.contract import Gate, GateReply
 from cantrip_acp.gates.files.file_content import LARGEST_IMAGE, image_attachment
 from cantrip_acp.gates.files.read_file import READ_FILE

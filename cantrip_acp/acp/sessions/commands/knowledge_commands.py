@@ -179,7 +179,7 @@ async def context(session: OpenSession, rest: str) -> str:
     else:
         notes.append("Money is the price without a prompt cache.")
     if entity.context.folded:
-        notes.append(f"{entity.context.folded} earlier turns are folded into a summary.")
+        notes.append(f"{len(entity.context.folded)} earlier turns are folded into a summary.")
     return "\n".join([*lines, " ".join(notes)])
 
 

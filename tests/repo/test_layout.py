@@ -42,7 +42,7 @@ LARGER = {
     "mediums.Cell": (400, 14, 24),
     "mediums.CodeSession": (600, 16, 24),
     "sandbox.Collector": (400, 18, 24),
-    "sandbox.Running": (400, 15, 27),
+    "sandbox.Running": (400, 15, 28),
     "sandbox.Worker": (450, 16, 24),
     "training.Sampler": (400, 13, 24),
     "training._TraceImport": (450, 12, 24),

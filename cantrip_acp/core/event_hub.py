@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, Self
 
 import anyio
-import msgspec
 
 from cantrip_acp.text.json_data import freeze_record
 from cantrip_acp.text.redaction import shared
@@ -191,19 +190,7 @@ class ChildHub(EventHub):
             await super()._deliver(event)
         if not self._above.active:
             return
-        call, me = self._call, self._entity_id
-        if isinstance(event, ChildEvent):
-            marked = msgspec.structs.replace(event, path=(me, *event.path), calls=(call.call_id, *event.calls))
-        else:
-            marked = ChildEvent(
-                entity_id=event.entity_id,
-                cast_id=event.cast_id,
-                depth=event.depth,
-                path=(me,),
-                calls=(call.call_id,),
-                inner=event,
-                index=call.index,
-            )
+        marked = ChildEvent.above(event, self._entity_id, self._call.call_id, self._call.index)
         self.waits(True)
         try:
             await self._above._deliver(marked)

@@ -111,17 +111,14 @@ class GateStarted(Event, frozen=True, kw_only=True, tag="gate_start"):
 class GateFinished(Event, frozen=True, kw_only=True, tag="gate_result"):
     """A gate has answered. ``record`` is what the loom keeps of the call: its result, whether it failed, its annotations.
 
-    ``title`` and ``locations`` replace those of `GateCalled`, if there are any. ``diffs`` are whole; the record has large
-    ones shortened.
+    ``diffs`` are whole; the record has large ones shortened.
 
-    As JSON, these fields of the record stand beside its own: ``gate``, ``result``, ``is_error``, ``attachments``,
-    ``annotations``, and its ``parent_call_id`` as ``via``.
+    As JSON, these fields of the record stand beside its own: ``gate``, ``result``, ``is_error``, ``title``, ``locations``,
+    ``attachments``, ``annotations``, and its ``parent_call_id`` as ``via``.
     """
 
     call_id: str
     record: GateRecord
-    title: str | None = None
-    locations: tuple[Location, ...] = ()
     diffs: tuple[Diff, ...] = ()
 
 
@@ -326,6 +323,14 @@ class ChildEvent(Event, frozen=True, kw_only=True, tag="child"):
     inner: Any
     index: int | None = None
 
+    @classmethod
+    def above(cls, event: Event, child_id: str, call_id: str, index: int | None) -> ChildEvent:
+        """The event of a child, or of a child of it, as a reader of the parent gets it."""
+        if isinstance(event, ChildEvent):
+            return msgspec.structs.replace(event, path=(child_id, *event.path), calls=(call_id, *event.calls))
+        ids: dict[str, Any] = {"entity_id": event.entity_id, "cast_id": event.cast_id, "depth": event.depth}
+        return cls(**ids, path=(child_id,), calls=(call_id,), inner=event, index=index)
+
     @property
     def call_id(self) -> str:
         """The gate call that spawned this child."""
@@ -385,7 +390,7 @@ def as_json(event: Event) -> dict[str, Any]:
             data["attachment"] = sent.attachment
         case GateFinished(record=call):
             data = {"call_id": event.call_id, "gate": call.gate, "result": call.result, "is_error": call.is_error}
-            data |= {"title": event.title, "locations": event.locations, "diffs": event.diffs}
+            data |= {"title": call.title or None, "locations": call.locations or (), "diffs": event.diffs}
             data |= {"via": call.parent_call_id or None, "attachments": call.attachments or ()}
             data["annotations"] = call.annotations or {}
         case CommandFinished(record=output):

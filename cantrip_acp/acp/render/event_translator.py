@@ -314,10 +314,13 @@ class Translator:
         started_updates = [] if call is None or call.started else self._gate_started(event)
         self._calls.pop(event.call_id, None)
         call = call or OpenCall("other", headline(record.gate))
-        if event.title or event.diffs:
-            call.title = title_with_counts(event.title or call.title, event.diffs)
-            if event.title and call.child_name is not None:
-                call.title = title_of_child_call(call.title, call.child_name)
+        if call.child_name is None:
+            call.title = title_with_counts(record.title or record.gate, event.diffs)
+        elif not record.is_error:
+            # What the user refused keeps the title of the question.
+            call.title = title_of_child_call(
+                title_with_counts(record.title or record.gate, event.diffs), call.child_name
+            )
         if call.batch is not None:
             call.batch.ended = True
         return [
@@ -327,7 +330,7 @@ class Translator:
                 call,
                 status="failed" if record.is_error else "completed",
                 content=call.final_content(event) or None,
-                locations=file_locations(event.locations) or (call.children and call.children.locations),
+                locations=file_locations(record.locations or ()) or (call.children and call.children.locations),
                 raw_output=raw_output(record.result),
                 meta=call.meta(annotations),
             ),

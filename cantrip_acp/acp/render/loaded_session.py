@@ -39,7 +39,7 @@ def loaded_updates(
     """The updates for the whole history of an entity, oldest first. Pass ``parts`` if the history was already read."""
     translator = Translator(msgspec.structs.replace(client, display_terminal=False, queues_prompts=True), session_id)
     casts = entity_casts(entity.loom, entity.id, entity.last_turn, parts)
-    recorded = RecordedEvents(entity.loom, {entity.id, *(turn.entity_id for part in casts for turn in part.turns)})
+    recorded = RecordedEvents(entity.loom, casts, entity.id)
     seen: set[str | None] = set()
     after: str | int = 0
     said = ""

@@ -153,17 +153,17 @@ def _failure(text: str, annotations: Mapping[str, Any]) -> str:
 def _gate_call(event: events.GateCalled | events.GateStarted | events.GateFinished) -> ToolCall:
     if isinstance(event, events.GateStarted):
         return ToolCall(event.call_id, status="in_progress")
-    locations = tuple((place.path, place.line) for place in event.locations)
     if isinstance(event, events.GateCalled):
+        locations = tuple((place.path, place.line) for place in event.locations)
         title, command = event.title or event.gate, command_of(event.args)
         return ToolCall(event.call_id, title, event.kind, "pending", locations, command, event.via is not None)
     record = event.record
     result: Any = record.result
     return ToolCall(
         event.call_id,
-        event.title,
+        record.title or record.gate,
         status="failed" if record.is_error else "completed",
-        locations=locations or None,
+        locations=tuple((place.path, place.line) for place in record.locations or ()) or None,
         inner=bool(record.parent_call_id),
         changes=tuple(FileChange(each.path, each.old_text, each.new_text) for each in event.diffs),
         result=_failure(result_text(result), record.annotations or {}) if record.is_error else result_text(result),

@@ -211,8 +211,6 @@ class GateExecutor:
                 depth=self._depth,
                 call_id=called.call_id,
                 record=record,
-                title=title,
-                locations=reply.locations,
                 diffs=reply.diffs,
             )
             await hub.send(finished)

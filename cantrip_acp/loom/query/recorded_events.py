@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.loom.query.history import CastPart, casts_of
+from cantrip_acp.loom.query.history import CastPart
 from cantrip_acp.loom.records.turn_parts import join_parts
 from cantrip_acp.types import events
 from cantrip_acp.types.context_block import unread_notice
@@ -41,32 +41,19 @@ _PROGRAM = {"bash": "command", "python": "code"}
 """The tools of the mediums, and the argument that holds the program."""
 
 
-def thread_events(loom: Loom, turn_id: str, *, child_turns: int = CHILD_TURNS) -> Iterator[events.Event]:
-    """The events of all casts of an entity on the path to a turn, oldest first; `ChildEvent` for its children.
-
-    Each cast begins with `CastStarted`, and ends with `CastEnded` if its end is on the path. Raises `TurnNotFound`,
-    and `LoomError` for a damaged turn.
-    """
-    parts = casts_of(loom, turn_id)
-    recorded = RecordedEvents(loom, {turn.entity_id for part in parts for turn in part.turns}, child_turns=child_turns)
-    for part in parts:
-        yield from recorded.cast(part)
-
-
 class RecordedEvents:
     """The events of one entity's casts, and of its children, from the records of one loom.
 
-    ``entities`` are the entity and those whose turns it continues; a database also holds others. ``child_turns`` is how
-    many turns of children are read altogether; 0 leaves the children out.
+    ``casts`` are those of the entity and of the entities whose turns it continues (`loom.query.history` finds them).
     """
 
-    def __init__(self, loom: Loom, entities: Iterable[str], *, child_turns: int = CHILD_TURNS) -> None:
+    def __init__(self, loom: Loom, casts: Iterable[CastPart], *entities: str) -> None:
         self._loom = loom
-        self._entities = frozenset(entities)
-        self._child_turns = child_turns
+        self._entities = {*entities, *(turn.entity_id for part in casts for turn in part.turns)}
+        self._child_turns = CHILD_TURNS
 
     def cast(self, part: CastPart, depth: int = 0) -> Iterator[events.Event]:
-        """The events of one cast (`loom.query.history` finds the casts of an entity).
+        """The events of one cast: `CastStarted` first, and `CastEnded` last if its end is on the path.
 
         The intent's links, images and sounds are in ``part.context``; no event has them.
         """
@@ -137,29 +124,22 @@ class RecordedEvents:
                 yield from self._gate(ids, call_id, record)
 
     def _gate(self, ids: dict[str, Any], call_id: str, record: GateRecord) -> Iterator[events.Event]:
-        title, locations = record.title or None, record.locations or ()
         yield events.GateCalled(
             **ids,
             call_id=call_id,
             gate=record.gate,
             args=record.args,
             kind=record.kind or "other",
-            title=title or record.gate,
-            locations=locations,
+            title=record.title or record.gate,
+            locations=record.locations or (),
             via=record.parent_call_id or None,
         )
         yield from self._children(ids, call_id)
         question = (record.annotations or {}).get(events.ASKED_IN_CHAT)
         if isinstance(question, str):
             yield events.Text(**ids, delta=question, message_id=f"{call_id}:question")
-        yield events.GateFinished(
-            **ids,
-            call_id=call_id,
-            record=record,
-            title=title,
-            locations=locations,
-            diffs=tuple(diffs_of(record.diffs or (), record.args)),
-        )
+        diffs = tuple(diffs_of(record.diffs or (), record.args))
+        yield events.GateFinished(**ids, call_id=call_id, record=record, diffs=diffs)
         if record.gate == "plan" and not record.is_error:
             with suppress(KeyError, TypeError, AttributeError, ValueError):
                 yield events.PlanChanged(**ids, entries=events.plan_entries(record.args))
@@ -206,7 +186,7 @@ class RecordedEvents:
             # A damaged record of a child must not hide the rest.
             with suppress(LoomError):
                 for event in self._child(start, ids["depth"] + 1):
-                    yield _above(event, start.entity_id, call_id, index)
+                    yield events.ChildEvent.above(event, start.entity_id, call_id, index)
 
     def _child(self, start: CastRecord, depth: int) -> Iterator[events.Event]:
         turn_ids = self._turns_of_casts.get(start.id, [])[: self._child_turns]
@@ -238,21 +218,6 @@ def _steering(part: CastPart) -> dict[str | None, list[ContextRecord]]:
             if after in known or after is None or not part.turns or part.turns[0].parent_id == after:
                 found.setdefault(after if after in known else None, []).append(record)
     return found
-
-
-def _above(event: events.Event, child_id: str, call_id: str, index: int | None) -> events.ChildEvent:
-    """A child's event as a reader of its parent gets it (`core.event_hub.ChildHub`)."""
-    if isinstance(event, events.ChildEvent):
-        return msgspec.structs.replace(event, path=(child_id, *event.path), calls=(call_id, *event.calls))
-    return events.ChildEvent(
-        entity_id=event.entity_id,
-        cast_id=event.cast_id,
-        depth=event.depth,
-        path=(child_id,),
-        calls=(call_id,),
-        inner=event,
-        index=index,
-    )
 
 
 def _ended_by(last: Turn, turns: int, trace_id: str) -> CastRecord:

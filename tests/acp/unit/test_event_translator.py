@@ -39,7 +39,7 @@ def called(call_id: str = "g", **more: Any) -> events.GateCalled:
 
 
 def finished(call_id: str = "g", **more: Any) -> events.GateFinished:
-    shown = {name: more.pop(name) for name in ("title", "locations", "diffs") if name in more}
+    shown = {name: more.pop(name) for name in ("diffs",) if name in more}
     record = GateRecord(**{"gate": "read_file", "args": {}, "result": "text", **more})
     return events.GateFinished(**IDS, call_id=call_id, record=record, **shown)
 

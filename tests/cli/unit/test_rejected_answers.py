@@ -14,7 +14,6 @@ from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy
 from cantrip_acp.cli.loom.show import LoomView
 from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.core import exports
-from cantrip_acp.loom.query.recorded_events import thread_events
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.training.export.selection import Source
 from cantrip_acp.types.errors import CrystalError
@@ -24,6 +23,7 @@ from cantrip_acp.types.records import RewardRecord, VoidedAttempt
 from tests.crystals.unit.test_logprobs import done_call, entry, local, spoken
 from tests.support.openai_replies import chunk
 from tests.support.provider_server import Reply, Wire, sse_reply
+from tests.support.recorded import thread_events
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +71,7 @@ async def test_an_empty_answer_is_a_sample_with_its_tokens(tmp_path: Path) -> No
         assert kept.sampled == SampledTokens((3,), ("<3>",), (-0.25,), prompt_ids=(1, 2))
         assert kept.request is not None
         assert (kept.request.seed, kept.request.weights) == (7, "step-5")
-        loaded = list(thread_events(loom, turn.id))
+        loaded = thread_events(loom, turn.id)
         assert not [event for event in loaded if isinstance(event, Voided)]
         assert "attempt 1 was rejected (empty)" in "".join(shown_thread(loom, turn.id))
         kept_row, lost_row = exported(loom, "tokens")

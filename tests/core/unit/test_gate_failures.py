@@ -161,7 +161,8 @@ async def test_what_stands_beside_a_result_is_checked() -> None:
     cantrip = make({"tool_calls": [{"gate": "odd", "args": {}}]}, done(), gates=["done", gate])
     async with cantrip.cast_stream("go") as stream:
         (finished,) = [e async for e in stream if type(e).__name__ == "GateFinished" and e.record.gate == "odd"]
-    assert (finished.title, finished.locations[0].path, finished.diffs[0].new_text) == ("a?", "/x?", "?")
+    record = finished.record
+    assert (record.title, record.locations[0].path, finished.diffs[0].new_text) == ("a?", "/x?", "?")
     assert cantrip.loom.threads()[0].acted[0].observation.results[0].annotations == {"n": "NaN"}
 
 

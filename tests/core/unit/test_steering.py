@@ -13,7 +13,6 @@ from cantrip_acp.core.forking.replay import RecordedCrystal, replay
 from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.loom.query.outline import Outline
-from cantrip_acp.loom.query.recorded_events import thread_events
 from cantrip_acp.substrate.recorder import catch_up
 from cantrip_acp.substrate.substrate import open_substrate
 from cantrip_acp.types import events
@@ -21,6 +20,7 @@ from cantrip_acp.types.context_block import ContextBlock
 from cantrip_acp.types.errors import EntityIdle, IntentRequired
 from cantrip_acp.types.messages import Message
 from cantrip_acp.types.records import STEERING, ContextRecord
+from tests.support.recorded import thread_events
 
 pytestmark = pytest.mark.anyio
 
@@ -76,7 +76,7 @@ async def test_the_next_query_sees_it_and_messages_only_grow() -> None:
     records = [r for r in loom.records() if isinstance(r, ContextRecord)]
     assert [(r.source, r.text) for r in records] == [(STEERING, "one"), (STEERING, "two"), (STEERING, "three")]
     assert [e.record for e in seen if isinstance(e, events.Steered)] == records
-    again = list(thread_events(loom, entity.last_turn))
+    again = thread_events(loom, entity.last_turn)
     kinds = events.Steered | events.TurnEnded
     assert [e for e in again if isinstance(e, kinds)] == [e for e in seen if isinstance(e, kinds)]
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from cantrip_acp.acp.protocol import ClientAbilities
-from cantrip_acp.acp.render.subagent_view import SubagentView
+from cantrip_acp.acp.render.open_call import OpenCall
+from cantrip_acp.acp.render.subagent_view import CallChildren
 from cantrip_acp.types import events
 from cantrip_acp.types.records import CastRecord, GateRecord
 from tests.cli.integration.client.test_transcript import content, more, shown, tool
@@ -13,18 +13,18 @@ class Agent:
     """The agent's side: what a child does, and how the call's content then reads."""
 
     def __init__(self) -> None:
-        self.family = SubagentView(ClientAbilities.of(None))
+        self.family = CallChildren()
 
     def did(self, inner: Any, *path: str, index: int | None = None) -> None:
         calls = ("g", *(f"c{n}" for n in range(1, len(path))))
-        self.family.add_event(
+        self.family.add(
             events.ChildEvent(
                 entity_id=path[-1], cast_id="k", depth=len(path), path=path, calls=calls, inner=inner, index=index
             )
         )
 
     def told(self) -> list[tuple[str, str, str]]:
-        found = self.family.take_actions("g")
+        found = self.family.take_actions()
         assert found is not None
         return [(each["number"], each["kind"], each["text"]) for each in found]
 
@@ -115,7 +115,8 @@ def test_what_a_child_says_passes_for_no_other_child() -> None:
 
 
 def test_a_call_without_children_has_no_actions() -> None:
-    assert Agent().family.take_actions("g") is None
+    assert OpenCall("other", "Look").meta({}) is None
+    assert CallChildren(as_sessions=True).take_actions() is None
 
 
 def test_their_actions_stand_below_their_call_though_a_command_made_it() -> None:

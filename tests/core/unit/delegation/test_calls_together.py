@@ -15,11 +15,11 @@ from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.running_calls import STOPPED_BY_USER
 from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.gates.contract import GateInvocation, GateReply, Proceed
-from cantrip_acp.loom.query.recorded_events import thread_events
 from cantrip_acp.loom.recovery import CUT_OFF
 from cantrip_acp.types import events
 from cantrip_acp.types.messages import ToolCall
 from cantrip_acp.types.records import CastRecord
+from tests.support.recorded import thread_events
 from tests.support.scripted_children import GATES, call, calls, done, ends, of_root, parent
 
 FOUR = calls(*[("call_agent", {"intent": each}) for each in "abcd"])
@@ -246,7 +246,7 @@ async def test_a_replay_and_a_fork_of_such_a_turn() -> None:
 async def test_readers_of_the_record_find_each_child_at_its_call() -> None:
     spell = parent(FOUR, done("end"), children=[[done(each)] for each in "ABCD"])
     await spell.cast("go")
-    told = list(thread_events(spell.loom, of_root(spell)[-1].id))
+    told = thread_events(spell.loom, of_root(spell)[-1].id)
     intents = {
         each.calls[0]: each.inner.intent
         for each in told

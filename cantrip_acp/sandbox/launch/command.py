@@ -30,6 +30,7 @@ from cantrip_acp.sandbox.launch.process_tree import (
     sandbox_error,
 )
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from cantrip_acp.sandbox.launch.unix_sockets import Supervisor
 from cantrip_acp.sandbox.network.clients import name_of_client
 from cantrip_acp.sandbox.network.hosts import AllowedHosts
 from cantrip_acp.sandbox.network.netns_listener import NetnsListener
@@ -100,7 +101,8 @@ class Prepared:
 
     ``key``: the inputs; if they are equal, a `Prepared` can be used again. ``options``: bubblewrap's options.
     ``encoded``: the same options as bubblewrap reads them. ``program``: the path of bubblewrap. ``filter``: the system
-    call filter. ``seatbelt``: the program is sandbox-exec; then there are no options and no filter.
+    call filter. ``seatbelt``: the program is sandbox-exec; then there are no options and no filter. ``supervisor``: see
+    `Sandbox.supervisor`.
     """
 
     key: object
@@ -111,6 +113,7 @@ class Prepared:
     program: str
     filter: bytes
     seatbelt: bool = False
+    supervisor: Supervisor | None = None
 
 
 class Running:
@@ -323,7 +326,13 @@ class Running:
             calls = memory_file(self._prepared.filter)
             inherited.append(calls)
             argv = [runtime().token, "--seccomp", str(calls), "--args", str(args), "--", *run]
-            launch = Launch(program=self._prepared.program, argv=argv, inherited=inherited, stdin=self._stdin)
+            launch = Launch(
+                program=self._prepared.program,
+                argv=argv,
+                inherited=inherited,
+                stdin=self._stdin,
+                supervisor=self._prepared.supervisor,
+            )
             bounds = policy.limits
             if (parent := control_groups()) is not None:
                 self._group = controlgroup.make(parent, runtime().group_name(parent), bounds)

@@ -4,8 +4,8 @@ The outer process of bubblewrap starts the first process of a new process namesp
 So we open a pidfd of the first process and set its limits before the command runs. If the first process is killed, the
 kernel kills every other process in the namespace at once: orphans, other sessions, stopped processes. Its pidfd tells
 us when they have ended.
-Everything happens in the thread of the event loop. bubblewrap must be started there too, because its option
-``--die-with-parent`` refers to the thread that started it. There is no extra thread, no polling and no child watcher.
+Everything happens in the thread of the event loop, without polling and without a child watcher. bubblewrap is started there
+or in the supervisor's thread, which lives as long as this process: the option ``--die-with-parent`` refers to that thread.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from anyio.abc import TaskGroup
 
 from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.sandbox.launch import causes
+from cantrip_acp.sandbox.launch.unix_sockets import SandboxSockets, Supervisor
 from cantrip_acp.types.errors import SandboxError
 
 _CHUNK = 65_536
@@ -48,7 +49,7 @@ class Launch:
 
     ``inherited`` and ``stdin`` (-1: none) are closed here when the program has them. ``folder``: the working folder.
     ``within``: a context manager in which the program is started. ``environment``: its environment (not for bubblewrap,
-    which has its own in its options).
+    which has its own in its options). ``supervisor``: answers calls of the programs inside.
     """
 
     program: str
@@ -58,6 +59,7 @@ class Launch:
     within: Callable[[], AbstractContextManager[None]] = nullcontext
     stdin: int = -1
     environment: Mapping[str, str] = field(default_factory=dict)
+    supervisor: Supervisor | None = None
 
 
 @dataclass(slots=True)
@@ -123,6 +125,7 @@ class Tree:
         self._outer = -1
         self._inner = -1
         self._go = -1
+        self._sockets: SandboxSockets | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._changed = False
         self.pid = 0
@@ -205,19 +208,23 @@ class Tree:
         # bubblewrap also gets the writing end of the barrier (--sync-fd; the command does not). If we are killed now,
         # the pipe then stays open, and the command does not start.
         argv[at:at] = ["--json-status-fd", str(status), "--block-fd", str(barrier), "--sync-fd", str(go)]
-        with self._launch.within():
-            self._process = subprocess.Popen(
-                argv,
-                executable=self._launch.program,
-                stdin=self._launch.stdin if self._launch.stdin >= 0 else subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env={},
-                cwd=self._launch.folder,
-                pass_fds=(status, barrier, go, *self._launch.inherited),
-                start_new_session=True,
-            )
-        return self._process
+
+        def start() -> subprocess.Popen[bytes]:
+            with self._launch.within():
+                self._process = subprocess.Popen(
+                    argv,
+                    executable=self._launch.program,
+                    stdin=self._launch.stdin if self._launch.stdin >= 0 else subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    env={},
+                    cwd=self._launch.folder,
+                    pass_fds=(status, barrier, go, *self._launch.inherited),
+                    start_new_session=True,
+                )
+            return self._process
+
+        return start() if self._launch.supervisor is None else self._launch.supervisor.start(start)
 
     def _add(self, fd: int, feed: Callable[[bytes], None]) -> None:
         os.set_blocking(fd, False)
@@ -279,7 +286,12 @@ class Tree:
             self._kill()
             return
         try:
+            if self._launch.supervisor is not None:
+                self._sockets = self._launch.supervisor.add(pid)
             self._hooks.prepared(pid)
+        except FileNotFoundError:
+            # It has ended. The exit of bubblewrap will tell why.
+            return
         except OSError as error:
             self._end(f"the limits of the sandbox cannot be set ({no_room_text(error) or error.strerror})")
             return
@@ -390,6 +402,9 @@ class Tree:
         if self._go >= 0:
             os.close(self._go)
             self._go = -1
+        if self._sockets is not None:
+            self._sockets.close()
+            self._sockets = None
         return self.status
 
     def _end_processes(self) -> None:

@@ -29,6 +29,7 @@ from cantrip_acp.sandbox.launch import availability, bubblewrap, process_tree, s
 from cantrip_acp.sandbox.launch.command import Ask, Listener, Outcome, Prepared, Running, Tap, control_groups
 from cantrip_acp.sandbox.launch.process_tree import sandbox_error
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from cantrip_acp.sandbox.launch.unix_sockets import Supervisor, supervisor
 from cantrip_acp.sandbox.policy import git_repositories
 from cantrip_acp.sandbox.policy.git_repositories import config_files, git_folders, redacted_config
 from cantrip_acp.sandbox.policy.host_toolchains import Host
@@ -51,7 +52,8 @@ class Sandbox:
 
     ``wire``: its gate commands. ``home_source``: a host folder for a home that lasts longer than a turn.
     ``private``: our own folders to hide. ``more_readable``: paths outside the workspace to show.
-    ``unix_sockets``: its programs may make Unix sockets. ``folder``: where commands start if they do not see the whole
+    ``unix_sockets``: its programs may make Unix sockets even if this kernel cannot keep them from those of the host, because
+    they are ours. ``folder``: where commands start if they do not see the whole
     workspace; something in it must be visible. ``memory``: bytes for all its processes. ``devices``: devices of the host
     that its programs may use (Linux).
     Raises `DefinitionError` for options or a workspace that cannot be enforced, and `SandboxMissing`.
@@ -85,7 +87,7 @@ class Sandbox:
         self._devices = tuple(devices)
         self._program = availability.find_program()
         self._seatbelt = availability.back_end() == "seatbelt"
-        self._filter = b"" if self._seatbelt else seccomp.program(os.uname().machine, unix_sockets=unix_sockets)
+        self._own_sockets = unix_sockets
         self._surveys: dict[str, Survey] = {}
         self._copies: dict[str, str] = {}
         self._shared = scratch_copy.current()
@@ -124,8 +126,19 @@ class Sandbox:
 
     @property
     def filter(self) -> bytes:
-        """The system call filter."""
-        return self._filter
+        """The system call filter; empty on macOS."""
+        if self._seatbelt:
+            return b""
+        own = self._options.bash_network is not True
+        sockets = self._own_sockets or self.supervisor is not None
+        return seccomp.program(os.uname().machine, seccomp.Allowed(unix_sockets=sockets, attaching=own))
+
+    @property
+    def supervisor(self) -> Supervisor | None:
+        """What keeps its Unix sockets from those of the host; None if there is no need or no way."""
+        if self._seatbelt or self._options.bash_network is True:
+            return None
+        return supervisor(self._program)
 
     def write_to_copies(self, folder: str) -> bool:
         """Copy all writable folders into ``folder``. Later commands write to the copies, at the same paths inside.
@@ -171,9 +184,10 @@ class Sandbox:
             self._shared.add((*writable, *((home,) if home is not None else ())))
             instead = {**self._shared.made, **self._copies}
             home = source_of(home, instead) if home is not None else None
+        answering = self.supervisor
         key = (
             tuple(findings.values()), existing, linked, closed, settings, unfetched, private, tuple(instead.items()), taken_away,
-            named, named_absent
+            named, named_absent, answering is not None
         )  # fmt: skip
         if self._prepared is not None and self._prepared.key == key:
             return self._prepared
@@ -212,7 +226,14 @@ class Sandbox:
         shut = frozenset(p for p in policy.hidden if os.path.isdir(p))
         options = bubblewrap.arguments(policy, host_paths, folders=shut, copies=instead, devices=self._devices)
         self._prepared = Prepared(
-            key, policy, options, bubblewrap.encode(options), self.host, self._program, self._filter
+            key,
+            policy,
+            options,
+            bubblewrap.encode(options),
+            self.host,
+            self._program,
+            self.filter,
+            supervisor=answering,
         )
         return self._prepared
 

@@ -9,6 +9,7 @@ are different. The kernel caches which calls are always allowed, so these are no
 from __future__ import annotations
 
 import errno
+import functools
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from cantrip_acp.sandbox.launch.causes import Cause
 
 ALLOW = 0x7FFF0000
+NOTIFY = 0x7FC00000
 KILL = 0x80000000
 _ERRNO = 0x00050000
 
@@ -38,6 +40,13 @@ CREATES = 0o100 | 0o20000000
 """O_CREAT and the kernel's own O_TMPFILE. Without one of them, open ignores the mode."""
 
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
+NO_RANDOM_ADDRESSES = 0x40000
+"""The personality with which debuggers start programs."""
+ATTACHING = frozenset({"ptrace", "process_vm_readv", "process_vm_writev"})
+"""Calls that read and change other processes: only those of the same sandbox, which has its own process namespace."""
+
+SOL_SOCKET, SO_PEERPIDFD = 1, 77
+"""A handle for the process that connected. That may be our own, on the host."""
 
 NEWEST = 469
 """The highest call number in the tables below (Linux 6.17). From 424 on, all architectures share the numbers."""
@@ -45,9 +54,15 @@ NEWEST = 469
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One architecture: its audit number, its call numbers, and the bit of a second ABI, if it has one."""
+    """One architecture: its audit number, its call numbers, and the bit of a second ABI, if it has one.
+
+    ``seccomp``, ``connect``, ``listen``: the numbers of calls that are allowed.
+    """
 
     audit: int
+    seccomp: int
+    connect: int
+    listen: int
     numbers: Mapping[str, int]
     foreign_bit: int | None = None
 
@@ -61,6 +76,9 @@ _SINCE_5_0: Mapping[str, int] = {
 
 X86_64 = Machine(
     audit=0xC000003E,
+    seccomp=317,
+    connect=42,
+    listen=50,
     foreign_bit=0x40000000,
     numbers={
         **_SINCE_5_0,
@@ -75,12 +93,16 @@ X86_64 = Machine(
         "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "migrate_pages": 256, "unshare": 272,
         "move_pages": 279, "perf_event_open": 298, "fanotify_init": 300, "fanotify_mark": 301, "name_to_handle_at": 303,
         "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311,
-        "kcmp": 312, "finit_module": 313, "kexec_file_load": 320, "memfd_create": 319, "bpf": 321, "userfaultfd": 323,
+        "kcmp": 312, "finit_module": 313, "kexec_file_load": 320, "memfd_create": 319, "getsockopt": 55, "bpf": 321,
+        "userfaultfd": 323,
     },
 )  # fmt: skip
 
 AARCH64 = Machine(
     audit=0xC00000B7,
+    seccomp=277,
+    connect=203,
+    listen=201,
     numbers={
         **_SINCE_5_0,
         "openat": 56, "fchmod": 52, "fchmodat": 53, "mkdirat": 34, "mknodat": 33,
@@ -91,7 +113,7 @@ AARCH64 = Machine(
         "socketpair": 199, "add_key": 217, "request_key": 218, "keyctl": 219, "clone": 220, "swapon": 224,
         "swapoff": 225, "shmget": 194, "migrate_pages": 238, "move_pages": 239, "perf_event_open": 241, "fanotify_init": 262,
         "fanotify_mark": 263, "name_to_handle_at": 264, "open_by_handle_at": 265, "clock_adjtime": 266, "setns": 268,
-        "memfd_create": 279,
+        "memfd_create": 279, "getsockopt": 209,
         "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "finit_module": 273, "bpf": 280,
         "userfaultfd": 282, "kexec_file_load": 294,
     },
@@ -118,7 +140,18 @@ MODES: Mapping[str, int] = {
 any user who starts it on the host would run it as our user.
 """
 
-CONDITIONAL = ("openat", "open", *MODES, "socket", "socketpair", "ioctl", "clone", "personality", "shmget")
+CONDITIONAL = (
+    "openat",
+    "open",
+    *MODES,
+    "getsockopt",
+    "socket",
+    "socketpair",
+    "ioctl",
+    "clone",
+    "personality",
+    "shmget",
+)
 """Calls that are denied only for some arguments, the most frequent first. All other calls in a table are denied.
 """
 
@@ -139,16 +172,45 @@ def unknown_architecture(machine: str) -> Cause:
     )
 
 
-def program(machine: str, *, unix_sockets: bool = False) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a sandbox allows beyond the rest.
+
+    ``unix_sockets``: streams and sequential packets of Unix, which must be supervised (`unix_sockets`). ``attaching``: the
+    calls of debuggers. ``memory_files``: memfd_create; only where their memory is counted.
+    """
+
+    unix_sockets: bool = False
+    attaching: bool = False
+    memory_files: bool = False
+
+
+@functools.cache
+def program(machine: str, allowed: Allowed = Allowed()) -> bytes:
     """Make the filter for an architecture (``os.uname().machine``), as bubblewrap's option ``--seccomp`` needs it.
 
-    ``unix_sockets``: a program that serves one may make it. It could then connect to every socket that the sandbox shows.
     Raises `SandboxMissing` for an architecture without a table.
     """
     found = MACHINES.get(machine)
     if found is None:
         raise unknown_architecture(machine).error()
-    return assemble(_filter(found, unix_sockets))
+    return assemble(_filter(found, allowed))
+
+
+def notifying(machine: Machine) -> bytes:
+    """The filter that hands ``connect`` and ``listen`` to a supervisor. The other filter denies the rest."""
+    return assemble(
+        [
+            (_LOAD, 0, 0, _ARCHITECTURE),
+            (_EQUAL, 1, 0, machine.audit),
+            _return(ALLOW),
+            (_LOAD, 0, 0, _NUMBER),
+            (_EQUAL, 1, 0, machine.connect),
+            (_EQUAL, 0, 1, machine.listen),
+            _return(NOTIFY),
+            _return(ALLOW),
+        ]
+    )
 
 
 Instruction = tuple[int, int, int, int]
@@ -163,8 +225,9 @@ def assemble(instructions: Iterable[Instruction]) -> bytes:
     return b"".join(struct.pack("=HBBI", *i) for i in instructions)
 
 
-def _filter(machine: Machine, unix_sockets: bool = False) -> list[Instruction]:
-    numbers = machine.numbers
+def _filter(machine: Machine, allowed: Allowed) -> list[Instruction]:
+    passed = (ATTACHING if allowed.attaching else frozenset()) | ({"memfd_create"} if allowed.memory_files else set())
+    numbers = {name: number for name, number in machine.numbers.items() if name not in passed}
     out: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, machine.audit),
@@ -176,9 +239,7 @@ def _filter(machine: Machine, unix_sockets: bool = False) -> list[Instruction]:
     for name in CONDITIONAL:
         if name not in numbers:
             continue
-        block = _mode(MODES[name]) if name in MODES else _CHECKS[name]()
-        if name == "socket" and unix_sockets:
-            block = _socket(unix_sockets)
+        block = _mode(MODES[name]) if name in MODES else _CHECKS[name](allowed)
         out += [(_EQUAL, 0, len(block), numbers[name]), *block]
     for name, number in sorted(numbers.items(), key=lambda item: item[1]):
         if name not in CONDITIONAL:
@@ -213,7 +274,13 @@ def _one_of(values: Iterable[int], code: int) -> list[Instruction]:
     return [*out, _deny(code)]
 
 
-def _socket(unix_sockets: bool = False) -> list[Instruction]:
+def _streams(code: int) -> list[Instruction]:
+    """Allow only types that need ``connect`` before they can send. A datagram could be sent to any socket path."""
+    return [_load(1), (_AND, 0, 0, _TYPE_MASK), *_one_of((SOCK_STREAM, SOCK_SEQPACKET), code), _return(ALLOW)]
+
+
+def _socket(allowed: Allowed) -> list[Instruction]:
+    unix = _streams(errno.EPERM) if allowed.unix_sockets else [_deny(errno.EPERM)]
     inet = [
         _load(1),
         (_AND, 0, 0, _TYPE_MASK),
@@ -232,40 +299,39 @@ def _socket(unix_sockets: bool = False) -> list[Instruction]:
         *inet,
         (_EQUAL, 0, len(netlink), AF_NETLINK),
         *netlink,
-        (_EQUAL, 0, 1, AF_UNIX),
-        _return(ALLOW) if unix_sockets else _deny(errno.EPERM),
+        (_EQUAL, 0, len(unix), AF_UNIX),
+        *unix,
         _deny(errno.EAFNOSUPPORT),
     ]
 
 
-def _socketpair() -> list[Instruction]:
-    """Allow pairs of connected streams, which event loops need. A datagram socket could send to any socket path."""
-    return [
-        _load(0),
-        *_one_of((AF_UNIX,), errno.EAFNOSUPPORT),
-        _load(1),
-        (_AND, 0, 0, _TYPE_MASK),
-        *_one_of((SOCK_STREAM, SOCK_SEQPACKET), errno.EPROTONOSUPPORT),
-        _return(ALLOW),
-    ]
+def _socketpair(allowed: Allowed) -> list[Instruction]:
+    """Allow pairs of connected sockets, which event loops need."""
+    return [_load(0), *_one_of((AF_UNIX,), errno.EAFNOSUPPORT), *_streams(errno.EPROTONOSUPPORT)]
 
 
-def _ioctl() -> list[Instruction]:
+def _getsockopt(allowed: Allowed) -> list[Instruction]:
+    peer = [_load(2), (_EQUAL, 0, 1, SO_PEERPIDFD), _deny(errno.ENOPROTOOPT)]
+    return [_load(1), (_EQUAL, 0, len(peer), SOL_SOCKET), *peer, _return(ALLOW)]
+
+
+def _ioctl(allowed: Allowed) -> list[Instruction]:
     out: list[Instruction] = [_load(1)]
     for request in TERMINAL_IOCTLS:
         out += [(_EQUAL, 0, 1, request), _deny(errno.EPERM)]
     return [*out, _return(ALLOW)]
 
 
-def _clone() -> list[Instruction]:
+def _clone(allowed: Allowed) -> list[Instruction]:
     return [_load(0), (_ANY_BIT, 0, 1, NEW_NAMESPACES), _deny(errno.EPERM), _return(ALLOW)]
 
 
-def _personality() -> list[Instruction]:
-    return [_load(0), *_one_of(PERSONALITIES, errno.EPERM), _return(ALLOW)]
+def _personality(allowed: Allowed) -> list[Instruction]:
+    known = (*PERSONALITIES, NO_RANDOM_ADDRESSES) if allowed.attaching else PERSONALITIES
+    return [_load(0), *_one_of(known, errno.EPERM), _return(ALLOW)]
 
 
-def _shmget() -> list[Instruction]:
+def _shmget(allowed: Allowed) -> list[Instruction]:
     size_high = (_LOAD, 0, 0, _ARGUMENTS + 8 * 1 + 4)
     return [
         size_high,
@@ -288,8 +354,9 @@ def _creating(flags: int) -> list[Instruction]:
 
 
 _CHECKS = {
-    "open": lambda: _creating(1),
-    "openat": lambda: _creating(2),
+    "open": lambda _: _creating(1),
+    "openat": lambda _: _creating(2),
+    "getsockopt": _getsockopt,
     "socket": _socket,
     "socketpair": _socketpair,
     "ioctl": _ioctl,

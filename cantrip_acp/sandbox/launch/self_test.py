@@ -20,11 +20,13 @@ import anyio
 
 from cantrip_acp.files import scratch_copy
 from cantrip_acp.files.temporary import TemporaryFolder
-from cantrip_acp.sandbox.launch import availability
+from cantrip_acp.sandbox.launch import availability, unix_sockets
 from cantrip_acp.sandbox.launch.macos_processes import processes
-from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.launch.sandbox import Sandbox, machine
+from cantrip_acp.sandbox.policy import interpreter
 from cantrip_acp.sandbox.policy.policy import SandboxOptions
 from cantrip_acp.types.errors import SandboxError, SandboxMissing
+from cantrip_acp.types.styled import Styled
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,25 @@ cat /proc/@PID@/cmdline 2>/dev/null | cmp -s - cmdline; say processes $?
 grep -qs ':@HEX@ 0*:0000 0A' /proc/net/tcp || (exec 3<>/dev/tcp/127.0.0.1/@PORT@) 2>/dev/null; say network $?
 unshare -U true 2>/dev/null; say namespaces $?
 (echo 0 > /proc/sys/kernel/panic) 2>/dev/null; say kernel $?
+{ grep -L '^Seccomp:.*2' /proc/[0-9]*/status; grep -H '^CapEff:.*[1-9a-f]' /proc/[0-9]*/status; } | grep -q .; say attach $?
+[ -z @PYTHON@ ] || @PYTHON@ -I -S -c "$SOCKETS" || true
 """
+
+_SOCKETS = """
+import os, socket, time
+def say(name, path):
+    with socket.socket(socket.AF_UNIX) as client:
+        try: client.connect(path); print(name, "yes", flush=True)
+        except OSError: print(name, "no", flush=True)
+with socket.socket(socket.AF_UNIX) as server:
+    server.bind("out/own"); server.listen(); say("sockets_control", "out/own"); os.unlink("out/own")
+say("socket_before", "before")
+print("now", flush=True)
+end = time.monotonic() + 10
+while not os.path.exists("out/later") and time.monotonic() < end: time.sleep(0.001)
+say("socket_later", "out/later")
+"""
+"""The attacks with Unix sockets. At the line ``now`` the host opens ``out/later`` (see `_Bait.open_later`)."""
 
 _SEATBELT_SCRIPT = r"""
 say() { if [ "$2" = 0 ]; then echo "$1 yes"; else echo "$1 no"; fi; }
@@ -88,7 +108,12 @@ _TEXTS = {
     "network": "there is no network, not even to this machine",
     "namespaces": "no further namespaces can be created",
     "kernel": "kernel settings cannot be written",
+    "attach": "no process that can be attached to (ptrace) has capabilities or lacks the system call filter",
     "set_id": "no file can get the mode to run as this user for other users (setuid)",
+}
+_SOCKET_TEXTS = {
+    "socket_before": "a Unix socket of this machine in a visible folder cannot be connected to",
+    "socket_later": "nor can one that is opened there while a command runs",
 }
 _SEATBELT_TEXTS = {
     **{
@@ -106,15 +131,26 @@ async def run_attacks() -> list[Result]:
     try:
         options = SandboxOptions(bash_writable_paths=(bait.out,), bash_timeout_ms=20_000)
         seatbelt = availability.back_end() == "seatbelt"
-        outcome = await Sandbox(options, bait.workspace).run(bait.script(_SEATBELT_SCRIPT if seatbelt else _SCRIPT))
+        python = None if seatbelt else interpreter.find(None, machine())
+        sandbox = Sandbox(options, bait.workspace, host=python.on(machine()) if python is not None else None)
+        supervised = sandbox.supervisor is not None
+        outcome = await sandbox.run(
+            bait.script(_SEATBELT_SCRIPT if seatbelt else _SCRIPT, python.program if python and supervised else ""),
+            environment={"SOCKETS": _SOCKETS},
+            listener=bait.open_later,
+        )
         seen = dict(line.split() for line in outcome.stdout.splitlines() if len(line.split()) == 2)
+        if supervised and seen.get("filter_control") == "yes" and seen.get("sockets_control") != "yes":
+            # This kernel, or what confines this process, does not let us answer for the programs inside.
+            unix_sockets.give_up()
+            return await run_attacks()
         failed = [
             name for name in (_SEATBELT_CONTROLS if seatbelt else _CONTROLS) if seen.get(f"{name}_control") != "yes"
         ]
         if failed:
             words = outcome.stderr.strip() or outcome.ended_because or f"status {outcome.exit_code}"
             raise SandboxError(f"a command in the sandbox could not do what is allowed ({', '.join(failed)}): {words}")
-        texts = _SEATBELT_TEXTS if seatbelt else _TEXTS
+        texts = _SEATBELT_TEXTS if seatbelt else {**_TEXTS, **(_SOCKET_TEXTS if supervised else {})}
         results = [Result(name, text, seen.get(name) == "no") for name, text in texts.items()]
         if seatbelt:
             left = [int(pid) for pid in re.findall(r"^left (\d+)$", outcome.stdout, re.MULTILINE)]
@@ -171,6 +207,11 @@ class _Bait:
             with open(path, "wb") as file:
                 file.write(data)
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._unix: list[socket.socket] = []
+        self._folders: list[int] = []
+        self._seatbelt = availability.back_end() == "seatbelt"
+        if not self._seatbelt:
+            self._open_unix(self.workspace, "before")
         os.environ["CANTRIP_CANARY"] = "1"
         self._prove()
 
@@ -182,14 +223,32 @@ class _Bait:
         os.rmdir(f"{self.folder}/outside")
         with socket.create_connection(self._listener.getsockname(), timeout=5):
             self._listener.accept()[0].close()
+        if not self._seatbelt:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(self._unix[0].getsockname())
         if bait != "secret":
             raise SandboxError(
                 "the test file cannot be read outside of the sandbox either, so the self-test cannot show that it is protected"
             )
 
-    def script(self, script: str) -> str:
-        """The attacks with the values of this folder and machine."""
+    def _open_unix(self, folder: str, name: str) -> None:
+        server = socket.socket(socket.AF_UNIX)
+        self._unix.append(server)
+        # The path of a temporary folder may be longer than that of a socket may be.
+        at = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+        self._folders.append(at)
+        server.bind(f"/proc/self/fd/{at}/{name}")
+        server.listen()
+
+    async def open_later(self, stream: str, text: Styled) -> None:
+        """Open the socket that is opened while the attacks run, when they ask for it."""
+        if "now\n" in text.text and len(self._unix) == 1:
+            self._open_unix(self.out, "later")
+
+    def script(self, script: str, python: str) -> str:
+        """The attacks with the values of this folder and machine. ``python``: the program for those with Unix sockets."""
         values = {
+            "@PYTHON@": shlex.quote(python),
             "@BAIT@": shlex.quote(f"{self.folder}/bait"),
             "@FOLDER@": shlex.quote(self.folder),
             "@PORT@": str(self._listener.getsockname()[1]),
@@ -201,11 +260,17 @@ class _Bait:
         return script
 
     def untouched(self) -> bool:
-        left = os.listdir(self.out), sorted(os.listdir(self.workspace)), sorted(os.listdir(self.folder))
-        return left == (["file"], ["cmdline", "control", "out"], ["bait", "workspace"])
+        left = sorted(os.listdir(self.out)), sorted(os.listdir(self.workspace)), sorted(os.listdir(self.folder))
+        before = [] if self._seatbelt else ["before"]
+        out = ["file", *(["later"] if len(self._unix) > 1 else [])]
+        return left == (out, [*before, "cmdline", "control", "out"], ["bait", "workspace"])
 
     def remove(self) -> None:
         self._listener.close()
+        for server in self._unix:
+            server.close()
+        for at in self._folders:
+            os.close(at)
         os.environ.pop("CANTRIP_CANARY", None)
         self._temporary.close()
 

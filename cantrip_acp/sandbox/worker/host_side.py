@@ -233,7 +233,9 @@ class Worker:
         calls = memory_file(self._sandbox.filter)
         inherited.append(calls)
         argv = [runtime().token, "--seccomp", str(calls), "--args", str(args), "--", *python, INSIDE]
-        launch = Launch(program=self._sandbox.program, argv=argv, inherited=inherited)
+        launch = Launch(
+            program=self._sandbox.program, argv=argv, inherited=inherited, supervisor=self._sandbox.supervisor
+        )
         if (parent := control_groups()) is not None:
             self._group = controlgroup.make(parent, runtime().group_name(parent), self._policy.limits)
         if self._group is not None:

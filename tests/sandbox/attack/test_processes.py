@@ -74,7 +74,7 @@ ATTACKS = [
         "r, e = syscall(@PTRACE@, 16, @VICTIM@, 0, 0)\nif r == 0: broke('attached')",
         _PIDS,
         python=True,
-        outer="ptrace is filtered as well",
+        outer="a process outside of this user namespace cannot be attached to, with or without its number",
     ),
     Attack(
         "see what the machine is called",

@@ -15,10 +15,19 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.sandbox.launch import causes, sandbox, self_test
+from cantrip_acp.sandbox.launch import causes, sandbox, self_test, unix_sockets
 from cantrip_acp.types.errors import SandboxMissing
 from tests.sandbox.attack.attack_scene import Scene
-from tests.sandbox.attack.weakened_sandbox import Defence, calls, hidden_environment, option, options, prepared
+from tests.sandbox.attack.weakened_sandbox import (
+    Defence,
+    calls,
+    hidden_environment,
+    option,
+    options,
+    own_network,
+    prepared,
+    unsupervised,
+)
 from tests.sandbox.unit.test_causes import ENVIRONMENTS
 from tests.support.ordinary_user import ROOT
 
@@ -53,7 +62,9 @@ WEAKENED: dict[str, Defence] = {
     "make_git": options("names that do not exist are protected", lambda args, _: _git(args)),
     "environment": hidden_environment(),
     "processes": option("--unshare-pid"),
-    "network": option("--unshare-net"),
+    "network": own_network(),
+    "socket_before": unsupervised(),
+    "socket_later": unsupervised(),
     "namespaces": calls("unshare"),
     "set_id": calls("fchmodat", "fchmodat2", "chmod"),
 }
@@ -62,6 +73,8 @@ WEAKENED: dict[str, Defence] = {
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test, "_checked", False)
+    # A weakened filter may end Unix sockets for the rest of the process.
+    monkeypatch.setattr(unix_sockets, "_found", list(unix_sockets._found))
 
 
 async def test_all_of_them_are_stopped_here() -> None:

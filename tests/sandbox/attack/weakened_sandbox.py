@@ -112,6 +112,22 @@ def calls(*names: str) -> Defence:
     return filtered(f"the filter's rule for {', '.join(names)}", lambda: filter_without(*names))
 
 
+def own_network() -> Defence:
+    """In the network namespace of the host, where the supervisor of Unix sockets refuses to serve."""
+
+    def change(p: Prepared, scene: Scene) -> Prepared:
+        edited = without(p.options, ("--unshare-net",))
+        assert edited != p.options
+        return replace(p, options=edited, encoded=bubblewrap.encode(edited), supervisor=None)
+
+    return prepared("its own network namespace", change)
+
+
+def unsupervised() -> Defence:
+    """With Unix sockets, and nobody who looks at what they connect to."""
+    return prepared("the supervisor of Unix sockets", lambda p, _: replace(p, supervisor=None))
+
+
 def filtered(name: str, make: Callable[[], bytes]) -> Defence:
     """Another filter: in what a command is started with, and in what a worker is."""
 
@@ -168,7 +184,7 @@ _NO_CALL = 1_000_000
 def filter_without(*names: str) -> bytes:
     machine = seccomp.MACHINES[os.uname().machine]
     numbers = {name: _NO_CALL + at if name in names else nr for at, (name, nr) in enumerate(machine.numbers.items())}
-    return seccomp.assemble(seccomp._filter(replace(machine, numbers=numbers)))
+    return seccomp.assemble(seccomp._filter(replace(machine, numbers=numbers), seccomp.Allowed()))
 
 
 def number(name: str) -> int:

@@ -6,9 +6,9 @@ import pytest
 
 from tests.sandbox.attack.attack import Attack, control, held
 from tests.sandbox.attack.attack_scene import Scene
-from tests.sandbox.attack.weakened_sandbox import calls, own_network, unseen
+from tests.sandbox.attack.weakened_sandbox import calls, option, unseen
 
-_NET = own_network()
+_NET = option("--unshare-net")
 _SOCKET = calls("socket")
 _OPEN = {"bash_network": True}
 """With the network on, as a ward may have it: what stays forbidden then."""

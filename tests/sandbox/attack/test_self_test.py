@@ -24,7 +24,6 @@ from tests.sandbox.attack.weakened_sandbox import (
     hidden_environment,
     option,
     options,
-    own_network,
     prepared,
     unsupervised,
 )
@@ -62,7 +61,7 @@ WEAKENED: dict[str, Defence] = {
     "make_git": options("names that do not exist are protected", lambda args, _: _git(args)),
     "environment": hidden_environment(),
     "processes": option("--unshare-pid"),
-    "network": own_network(),
+    "network": option("--unshare-net"),
     "socket_before": unsupervised(),
     "socket_later": unsupervised(),
     "namespaces": calls("unshare"),

@@ -39,10 +39,14 @@ def options(name: str, edit: Edit) -> Defence:
     def change(prepared: Prepared, scene: Scene) -> Prepared:
         edited = edit(list(prepared.options), scene)
         assert edited != prepared.options, f"{name}: the defence is not there to be taken away"
-        # Without a network namespace of its own a sandbox with a proxy would not start, which is a defence of its own.
-        hosts = prepared.policy.hosts if "--unshare-net" in edited else None
-        policy = replace(prepared.policy, hosts=hosts)
-        return replace(prepared, options=edited, encoded=bubblewrap.encode(edited), policy=policy)
+        # Without a network namespace of its own a sandbox with a proxy, or with a supervisor of its Unix sockets, would not
+        # start, which is a defence of its own.
+        own = "--unshare-net" in edited
+        policy = replace(prepared.policy, hosts=prepared.policy.hosts if own else None)
+        supervisor = prepared.supervisor if own else None
+        return replace(
+            prepared, options=edited, encoded=bubblewrap.encode(edited), policy=policy, supervisor=supervisor
+        )
 
     return prepared(name, change)
 
@@ -110,17 +114,6 @@ def writable_root(path: str) -> Defence:
 def calls(*names: str) -> Defence:
     """The filter without some of its calls; all others stay filtered."""
     return filtered(f"the filter's rule for {', '.join(names)}", lambda: filter_without(*names))
-
-
-def own_network() -> Defence:
-    """In the network namespace of the host, where the supervisor of Unix sockets refuses to serve."""
-
-    def change(p: Prepared, scene: Scene) -> Prepared:
-        edited = without(p.options, ("--unshare-net",))
-        assert edited != p.options
-        return replace(p, options=edited, encoded=bubblewrap.encode(edited), supervisor=None)
-
-    return prepared("its own network namespace", change)
 
 
 def unsupervised() -> Defence:

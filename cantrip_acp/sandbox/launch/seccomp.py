@@ -177,12 +177,11 @@ class Allowed:
     """What a sandbox allows beyond the rest.
 
     ``unix_sockets``: streams and sequential packets of Unix, which must be supervised (`unix_sockets`). ``attaching``: the
-    calls of debuggers. ``memory_files``: memfd_create; only where their memory is counted.
+    calls of debuggers.
     """
 
     unix_sockets: bool = False
     attaching: bool = False
-    memory_files: bool = False
 
 
 @functools.cache
@@ -226,8 +225,9 @@ def assemble(instructions: Iterable[Instruction]) -> bytes:
 
 
 def _filter(machine: Machine, allowed: Allowed) -> list[Instruction]:
-    passed = (ATTACHING if allowed.attaching else frozenset()) | ({"memfd_create"} if allowed.memory_files else set())
-    numbers = {name: number for name, number in machine.numbers.items() if name not in passed}
+    numbers = {
+        name: number for name, number in machine.numbers.items() if not (allowed.attaching and name in ATTACHING)
+    }
     out: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, machine.audit),

@@ -99,13 +99,13 @@ def test_sockets(machine: str) -> None:
 
 
 def test_what_an_own_network_namespace_allows(machine: str) -> None:
-    allowed = seccomp.Allowed(unix_sockets=True, attaching=True, memory_files=True)
+    allowed = seccomp.Allowed(unix_sockets=True, attaching=True)
     program, arch, numbers = seccomp.program(machine, allowed), AUDIT[machine], seccomp.MACHINES[machine].numbers
     for kind, flags in itertools.product(range(11), (0, 0o4000, 0o2000000)):
         for name, code in (("socket", errno.EPERM), ("socketpair", errno.EPROTONOSUPPORT)):
             wanted = seccomp.ALLOW if kind in (1, 5) else error(code)
             assert decide(program, arch, numbers[name], 1, kind | flags) == wanted, (name, kind)
-    for name in ("ptrace", "process_vm_readv", "process_vm_writev", "memfd_create"):
+    for name in ("ptrace", "process_vm_readv", "process_vm_writev"):
         assert decide(program, arch, numbers[name]) == seccomp.ALLOW, name
     assert decide(program, arch, numbers["personality"], 0x40000) == seccomp.ALLOW
     assert decide(program, arch, numbers["personality"], 0x400000) == error(errno.EPERM)

@@ -94,14 +94,14 @@ def _asks_for_queue(capabilities: object) -> bool:
 
 
 def auth_methods(capabilities: object) -> list[dict[str, Any]]:
-    """The ways to sign in. The first one can succeed as things are: the environment only if it has a key."""
+    """The ways to sign in. The first one can succeed at present: the environment comes first only if it has a key."""
     environment = {"id": AUTH_METHOD, "name": "API key in the environment", "description": HOW_TO_GET_A_CRYSTAL}
     others = [*_terminal_methods(capabilities), *_page_methods(capabilities)]
     return [environment, *others] if has_key() else [*others, environment]
 
 
 def has_key() -> bool:
-    """Whether the environment or ``.env`` has a key or names a crystal. It only looks: `crystals.keys` reads them."""
+    """Whether the environment or ``.env`` has a key or names a crystal. This only checks; `crystals.keys` reads the values."""
     if any(os.environ.get(name, "").strip() for name in KEY_VARIABLES):
         return True
     try:

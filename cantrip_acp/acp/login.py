@@ -145,7 +145,7 @@ def embedded_models() -> list[dict[str, Any]]:
 
 
 class CannotSignIn(Exception):
-    """A sign-in that fails as it was asked for. The text says why."""
+    """A sign-in cannot succeed. The text says why."""
 
 
 def address_of(base_url: str) -> str:
@@ -257,7 +257,7 @@ def _save_default_crystal(crystal: str) -> int:
 
 
 def is_key(text: str) -> bool:
-    """Whether this can be a key that ``.env`` can hold."""
+    """Whether a text has the form of a key that ``.env`` can hold."""
     return _KEY.match(text) is not None
 
 

@@ -27,13 +27,13 @@ _KNOWN = {
 
 
 class ModelProviders:
-    """The providers of one connection."""
+    """The model providers of one connection."""
 
     def __init__(self) -> None:
         self._routes: dict[str, Route | None] = {}
 
     def activate(self) -> None:
-        """Use these routes in this task and all that it starts."""
+        """Use these providers in this task and in all tasks that it starts."""
         ROUTES.set(self._routes)
 
     def methods(self) -> dict[str, Method]:

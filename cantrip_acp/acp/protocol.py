@@ -40,7 +40,7 @@ class AppendedPrompt(msgspec.Struct):
 
 
 class ForkMeta(msgspec.Struct, rename="camel"):
-    """``_meta.cantrip`` of ``session/fork``: the turn by its id or number, and what is done with it (`sessions.agent`)."""
+    """``_meta.cantrip`` of ``session/fork``: the turn by its id or number, and what to do with it (`sessions.agent`)."""
 
     turn: str | int | None = None
     resume: bool = False
@@ -48,7 +48,7 @@ class ForkMeta(msgspec.Struct, rename="camel"):
 
 
 class PromptMeta(msgspec.Struct, rename="camel"):
-    """``_meta.cantrip`` of ``session/prompt``. An id that cannot be used counts as none."""
+    """``_meta.cantrip`` of ``session/prompt``. An invalid id is ignored."""
 
     prompt_id: Any = None
 
@@ -636,7 +636,7 @@ class SessionMessage(Update, tag="session_message", kw_only=True):
 
 
 class OfChild(Update, tag="_of_child"):
-    """An update for the session of a child. It is not sent itself: `Session.send_now` sends what it holds."""
+    """An update for the session of a child. It is only a wrapper: `Session.send_now` sends its content."""
 
     child_id: str
     update: Update
@@ -753,8 +753,8 @@ class ClientAbilities(msgspec.Struct, frozen=True):
 
 
 def asks_for_queue(meta: Any) -> bool:
-    """Whether a ``_meta`` asks that prompts be queued: of the client's capabilities, or of one prompt. ``claudeCode`` is the
-    name under which other agents advertise the same."""
+    """Whether a ``_meta`` of the client's capabilities or of a prompt asks for queueing of prompts. ``claudeCode`` is the
+    name under which other agents advertise the same feature."""
     names = _mapping(meta)
     return any(_mapping(names.get(name)).get("promptQueueing") is True for name in ("cantrip", "claudeCode"))
 

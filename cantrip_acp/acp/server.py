@@ -130,8 +130,8 @@ class Server:
         }
 
     def _update_methods(self) -> None:
-        """Serve what is allowed now, in the same mapping that the connection has: before ``initialize`` nothing else (ACP,
-        Initialization), and no new session that needs a key after the user has signed out."""
+        """Update the mapping that the connection uses: before ``initialize`` only that method (ACP, Initialization), and
+        after a sign-out no new session that needs a key."""
         served = self._v2_methods() if self._version == 2 else self._v1_methods()
         if not self._initialized:
             refused = Method(Any, self._refuse_before_initialize)

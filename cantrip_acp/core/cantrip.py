@@ -55,7 +55,7 @@ _RECIPES = "cantrip_acp.recipes.python_api"
 
 
 def _known_arguments(init: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """The constructor, which says of an unknown argument which one was probably meant."""
+    """Wrap the constructor so that an unknown argument raises an error with the nearest known name."""
     known = tuple(inspect.signature(init).parameters)[1:]
 
     @wraps(init)
@@ -487,14 +487,14 @@ class Cantrip(CantripDefinition, Generic[Value]):
 
 
 def _alone(part: Any) -> Any:
-    """What takes the place of a contributor or of a source of gates in one of many casts; None for nothing."""
+    """What stands in for a contributor or a gate source in a batch, where casts must not share anything. None removes it."""
     return part.for_batch() if hasattr(part, "for_batch") else part
 
 
 def _crystal(
     given: Crystal | str | Mapping[str, Any] | None, where: str, circle: Circle | None = None
 ) -> Crystal | None:
-    """The crystal of a text or a mapping as in a recipe."""
+    """Make a crystal from a text or a mapping, written as in a recipe."""
     if not isinstance(given, str | Mapping):
         return given
     made: Crystal = _recipes().crystal(given, where, _limits_cost(circle))
@@ -507,7 +507,7 @@ def _chosen(
     options: Mapping[str, Any],
     circle: Circle | None,
 ) -> Crystal | None:
-    """The crystal of the argument ``crystal``, or of ``model`` and its options."""
+    """The crystal that the arguments name: ``crystal``, or ``model`` with its options."""
     if model is None:
         if options:
             raise DefinitionError(f'cantrip got {", ".join(options)} without model: give model="PROVIDER:NAME" too')
@@ -523,7 +523,7 @@ def _limits_cost(circle: Circle | None) -> bool:
 
 
 def _sources(given: Any) -> Any:
-    """The sources of gates, with MCP servers as one of them."""
+    """The gate sources, with all MCP servers joined into one source."""
     if not isinstance(given, list | tuple) or all(hasattr(each, "open") for each in given):
         return given
     return _recipes().sources(given)
@@ -534,7 +534,8 @@ def _recipes() -> Any:
 
 
 def _circle(base: Circle | None, parts: Mapping[str, Any], circle: Circle | None) -> Circle | None:
-    """The circle of the arguments `_PARTS`, with what ``base`` has for those that are not given; ``circle`` if none is given."""
+    """Build the circle from the arguments in `_PARTS`; ``base`` supplies those that are missing. Returns ``circle`` if there
+    are none."""
     if not parts:
         return circle
     if circle is not None:
@@ -551,7 +552,7 @@ def _circle(base: Circle | None, parts: Mapping[str, Any], circle: Circle | None
 
 
 def _limited(wards: Any, max_turns: int) -> Any:
-    """The wards with this limit in the place of their own."""
+    """Replace the turn limit in some wards by ``max_turns``."""
     if isinstance(wards, Wards):
         return replace(wards, max_turns=Wards.of({"max_turns": max_turns}).max_turns)
     items = [wards] if isinstance(wards, Mapping) else list(wards or ())

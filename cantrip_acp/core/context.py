@@ -298,8 +298,8 @@ class Context:
         self._size.add(old, -1)
 
     def passed(self, turn_id: str) -> None:
-        """Note that a turn (a fold too) is in the context: what the user sent after it follows, and knowledge that changed
-        after it is due."""
+        """Note that a turn or a fold is in the context. Messages of the user and knowledge that came after it can then be
+        added."""
         self._last_turn = turn_id
         for block in self._later.pop(turn_id, ()):
             self._reach(block)
@@ -495,11 +495,8 @@ class Context:
         self._estimate()
 
     def _reopen(self, opening: _Opening, *, answered: bool = True) -> None:
-        """Add the start of a cast, and before it what stopped casts left.
-
-        A partial answer needs the message that it answers. Without that message (``answered`` is false) it is left
-        out; the summary replaces both.
-        """
+        """Rebuild the messages from head, intent, summary and turns. ``last`` is the opening of the cast of the last folded
+        turn."""
         lead = opening.lead
         if not answered and lead and lead[0].role == "assistant":
             lead = lead[1:]
@@ -507,12 +504,11 @@ class Context:
         self.messages.extend(opening.messages)
 
     def compact(self, most: int) -> int:
-        """Cut the longest texts and arguments of turns until the estimate is at most ``most`` tokens.
+        """Cut the longest texts and arguments of turns until the estimate is at most ``most`` tokens. Returns how many were
+        cut.
 
-        Returns how many were cut.
-
-        This is the last resort where folding is not enough: one turn can be larger than a window. Each cut is marked,
-        and the loom has the whole text. Call, capabilities and intents are never cut.
+        This is the last resort where folding is not enough: one turn can be larger than a window. Each cut is marked, and the
+        loom has the whole text. Call, capabilities and intents are never cut.
         """
         cut = 0
         while self.tokens > most:

@@ -252,9 +252,8 @@ class Entity(EntityState, Generic[Value]):
                 await children.close_all(self)
 
     def _tell_of_modules(self, run: CastRun, resumed: Point | None) -> None:
-        """Say in the context which modules were loaded again. A cast that goes on has the same messages as before, so
-        it reads only of those that could not be.
-        """
+        """Add a note about modules to the context. A resumed cast needs the same messages as before, so it is told only of
+        modules that could not be loaded again."""
         text = self.medium_session.take_notes(also_loaded=resumed is None)
         if not text:
             return

@@ -179,7 +179,7 @@ class ChildHub(EventHub):
 
     @active.setter
     def active(self, value: bool) -> None:
-        """Ignored: the value depends on the readers here and above."""
+        """Ignore the value: it depends on the readers of this hub and of those above."""
 
     def wait(self, waiting: bool) -> None:
         self.waits(waiting)

@@ -71,7 +71,7 @@ def find(name: str) -> Format:
 
 
 class FormatBase:
-    """What is true of an export format that does not say otherwise."""
+    """The defaults for the optional members of an export format."""
 
     archive: bool = False
     """Whether the output is a ZIP file: a row is an entry, ``{path, data, sample}``, and counts if it is a sample."""

@@ -206,7 +206,7 @@ class EntityState:
 
     @property
     def due_note(self) -> ContextBlock | None:
-        """The note that it has not read yet; None if what it was told last holds."""
+        """The note on wards that the entity has not read yet; None if its last note is still right."""
         told = self.context.told or self.known_note
         return self.note if self.note is not None and self.note.uri != told else None
 
@@ -244,10 +244,8 @@ class EntityState:
         return msgspec.structs.replace(sent, refused=media)
 
     def write_root(self) -> None:
-        """Make sure that the call is in the loom as this entity's root (CALL-4).
-
-        A child's root hangs on the turn that spawned it.
-        """
+        """Write the call to the loom as this entity's root, unless it is there (CALL-4). A child's root hangs on the turn
+        that spawned it."""
         if not self.last_turn:
             call, circle = self.cantrip.records
             above = self.parent.turn_id if self.parent is not None else None

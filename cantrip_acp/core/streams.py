@@ -64,7 +64,7 @@ class Batch(Generic[Value]):
         concurrency: int,
         progress: bool,
     ) -> None:
-        """``casts``: each intent with what casts it, or takes the result that an earlier run had, and says so."""
+        """``casts`` has for each intent the function that casts it, or takes its result from an earlier run and says so."""
         self._casts = casts
         self._concurrency = max(1, concurrency)
         self._progress = progress
@@ -247,7 +247,7 @@ class _Interrupts:
 
     @contextmanager
     def cancelling(self) -> Iterator[None]:
-        """In this block an interrupt cancels the task that runs it."""
+        """A block in which an interrupt cancels the task that runs it."""
         task = asyncio.current_task()
         if task is not None:
             self._cancel = partial(task.get_loop().call_soon_threadsafe, task.cancel)
@@ -260,7 +260,7 @@ class _Interrupts:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """In this block an interrupt is raised at once."""
+        """A block in which an interrupt is raised at once."""
         self._waits = True
         try:
             if self._came:
@@ -295,7 +295,7 @@ class EventStream(Generic[Value]):
 
     @property
     def result(self) -> CastResult[Value]:
-        """How the cast ended. Read it after the last event."""
+        """The result of the cast. Read it after the last event."""
         if self._result is None:
             raise RuntimeError("the cast has not ended; read its events to the end first")
         return self._result
@@ -337,7 +337,7 @@ def refuse_event_loop(what: str, instead: str) -> None:
 
 
 def _in_notebook() -> bool:
-    """Whether what is written to stderr appears below a notebook's cell. Its carriage return starts the line again, too."""
+    """Whether stderr appears below a notebook's cell. There, too, a carriage return goes back to the start of the line."""
     kernel = sys.modules.get("ipykernel.iostream")
     return kernel is not None and isinstance(sys.stderr, kernel.OutStream)
 

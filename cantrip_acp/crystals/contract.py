@@ -165,7 +165,7 @@ endless."""
 
 @runtime_checkable
 class Crystal(Protocol):
-    """A model. ``context_window`` is in tokens, None if it is not known. It may also have the members of `CrystalBase`."""
+    """A model. ``context_window`` is in tokens, None if unknown. It may also have the members of `CrystalBase`."""
 
     @property
     def name(self) -> str:
@@ -188,7 +188,8 @@ class Crystal(Protocol):
 
 
 class CrystalBase:
-    """What is true of a crystal that does not say otherwise. A crystal may inherit it, or only have the members that it needs."""
+    """The defaults for the optional members of a crystal. A crystal may inherit this class, or only have the members that it
+    needs."""
 
     priced: bool | None = None
     """Whether its cost is known."""
@@ -217,7 +218,7 @@ class CrystalBase:
         """Close the connections. A later query opens new ones."""
 
     def skip(self, queries: int) -> None:
-        """Pass over what was already played in another process: only a script has that."""
+        """Skip queries that were already answered in another process. Only scripted crystals need it."""
 
     def child(self, number: int, depth: int) -> Crystal | None:
         """The crystal of a child; None if children use this one."""

@@ -101,7 +101,6 @@ class Endpoint:
                 raise DefinitionError(f"{name} must be a whole number of at least -1, not {short_repr(value)}")
 
     def plain_headers(self) -> dict[str, str]:
-        """The headers as plain text, for the request."""
         return {name: value.reveal() for name, value in self.headers.items()}
 
     @property
@@ -115,7 +114,7 @@ class Endpoint:
 
 
 class EndpointCrystal(CrystalBase):
-    """A model at an endpoint, with what is known of it."""
+    """A model at an endpoint, with the known facts about it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint

@@ -57,7 +57,7 @@ class EventReader:
         """Lines of JSON that is not in an event. Gemini reports an error like this."""
 
     def feed(self, piece: bytes) -> bytes:
-        """Returns what the SDK should read of the body so far."""
+        """Returns the part of the body that the SDK can read so far."""
         if self._start is not None:
             self._start += piece
             events = self._is_stream(self._start)

@@ -57,7 +57,7 @@ class HumanCrystal(CrystalBase):
         return response
 
     def _news(self, query: Query) -> str:
-        """Format the messages that were not shown before, and the list of tools."""
+        """Format the messages that the user has not seen yet, and the list of tools."""
         now = tuple(query.messages)
         before = self._seen.pop(query.entity_id, ())
         self._seen[query.entity_id] = now

@@ -17,10 +17,10 @@ _MOST = 1_000_000
 
 
 def check_tokens(sampled: SampledTokens, who: str) -> None:
-    """Check that what is known of the tokens has one length. Raises `CrystalError`, which is not retried.
+    """Check that the lists of token data have equal lengths. Raises `CrystalError`, which is not retried.
 
     A trainer needs the id and the log-probability of every token. If some are missing, nobody can say which, so the thread
-    cannot be trained. The cast ends at once, because its other queries would be wasted too.
+    cannot be trained. The cast ends at once, because its other queries would be wasted.
     """
     counts = {"ids": len(sampled.ids), "texts": len(sampled.texts), "log-probabilities": len(sampled.logprobs)}
     known = {name: count for name, count in counts.items() if count or (name == "log-probabilities" and sampled.texts)}
@@ -90,7 +90,7 @@ class TokenCollector:
 
     @property
     def like_llama_cpp(self) -> bool:
-        """Whether each entry names the id of its token, as only llama.cpp writes them, which leaves tokens out."""
+        """Whether each entry has the id of its token, which only llama.cpp writes. Such a server leaves tokens out."""
         return not self._ids and 0 < len(self._entry_ids) == len(self._texts) == len(self._logprobs)
 
     def whole(self) -> SampledTokens | None:

@@ -43,7 +43,7 @@ class WholeCharacters:
             await self._emit(Delta(delta.kind, whole_characters(text)))
 
     async def close(self) -> None:
-        """Pass on what is left after the last piece."""
+        """Pass on the rest after the last piece."""
         for half in self._halves.values():
             await self._emit(Delta(half.kind, whole_characters(half.text)))
         self._halves = {}

@@ -78,7 +78,8 @@ class MediaSearch:
         self._trials = self._sets([key for key in dict.fromkeys(new) if key not in self._prompts])
 
     def _sets(self, new: Sequence[str]) -> Iterator[Collection[str]]:
-        """What to leave out, one try after the other: the new ones first, because the provider has accepted the others."""
+        """Yield the sets of media to leave out, one per try: the new media first, because the provider has accepted the
+        others."""
         if 1 < len(new) <= _MOST_SINGLE:
             yield from ({key} for key in reversed(new))
         yield new
@@ -87,7 +88,7 @@ class MediaSearch:
         yield [*new, *old]
 
     def next(self, error: CrystalError) -> frozenset[str] | None:
-        """What to leave out now, after the last attempt ended with an error; None if nothing of it helps."""
+        """The media to leave out after the last attempt failed; None if leaving out media does not help."""
         named = self._named_by(error)
         if named is not None:
             if named in self._prompts:
@@ -107,7 +108,7 @@ class MediaSearch:
         return found[0] if len(found) == 1 and found[0] not in self._named else None
 
     def notice(self, refused: Collection[str]) -> str:
-        """What the user is told of the media that were left out."""
+        """The notice for the user about media that were left out."""
         one = len(refused) == 1
         return (
             f"The provider refused {self._names(refused)}, and the model does not see {'it' if one else 'them'} from now on "
@@ -116,7 +117,7 @@ class MediaSearch:
         )
 
     def final_error(self) -> CrystalError:
-        """The provider's first answer. If it is about the prompt's own media, it says what to do."""
+        """The provider's first error. If it is about the prompt's own media, it says what to do."""
         if self._prompts:
             names = self._names(self._prompts)
             advice = f"send the prompt again without {names}, or with a smaller one or one in another format (PNG, JPEG, PDF)"

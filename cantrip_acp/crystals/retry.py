@@ -140,7 +140,7 @@ class _Guard:
             self._wait.cancel()
 
     def close(self) -> None:
-        """Do not look at the time any more."""
+        """Stop watching the time."""
         self._timer.cancel()
 
     async def __call__(self, delta: Delta) -> None:
@@ -240,7 +240,7 @@ async def _attempt(
 
 
 def _without_media(response: Response, search: MediaSearch, left_out: frozenset[str]) -> Response:
-    """The response to a query without what the provider refused."""
+    """Query without the media that the provider refused, and return the response."""
     notices = (search.notice(left_out), *response.notices)
     return msgspec.structs.replace(response, notices=notices, refused_media=tuple(sorted(left_out)))
 

@@ -136,7 +136,7 @@ def _is_tool_call(block: Block) -> bool:
 
 
 def misplaced_call(text: str, tools: Collection[ToolDefinition]) -> str | None:
-    """What to tell a model that wrote a call of one of these tools in another form than it was asked for; None if it did not.
+    """The correction for a model that wrote a call of one of these tools in a wrong form; None if it did not.
 
     Such a call is not executed, because it may be an example.
     """

@@ -15,7 +15,7 @@ __all__ = ["Kind", "dialect", "postgres", "postgres_url", "sqlite"]
 
 
 class Kind(NamedTuple):
-    """What a store says about its tables."""
+    """The properties of one kind of store: its tables, migrations and errors."""
 
     name: str
     """For people, such as ``tuple-space``."""
@@ -31,11 +31,11 @@ class Kind(NamedTuple):
     """The highest version of tables that is opened. A version from 100 on may have changed what exists."""
 
     def failure(self, what: str, place: object, error: object, mend: str = "") -> Exception:
-        """The error for an operation of the database that failed; ``what`` is a verb."""
+        """Make the error for a failed database operation; ``what`` is a verb."""
         return (self.unopened if what == "open" else self.error)(f"cannot {what} {self.name} {place}: {error}{mend}")
 
     def without_driver(self, error: ImportError, instead: str = "name a SQLite file") -> Exception:
-        """The error if the PostgreSQL driver is not installed. ``instead`` is what the user can do without it."""
+        """Make the error for a missing PostgreSQL driver. ``instead`` says what the user can do without it."""
         need = f"a {self.name} in PostgreSQL needs psycopg ({error}): {install_command('postgres')}"
         return self.unopened(f"{need}; or {instead}")
 

@@ -55,8 +55,8 @@ class Sqlite:
 
 
 class Postgres:
-    """How PostgreSQL writes them. ``tables`` has the full names of the store's tables, or selections of their rows that are
-    ``read`` in their place. ``tenant``: whether the keys of rows have a user."""
+    """How PostgreSQL writes a statement and its values. ``tables`` has the full names of the store's tables, or selections of
+    their rows that are ``read`` in their place. ``tenant``: whether the keys of rows include a user."""
 
     def __init__(self, tables: Mapping[str, str], *, read: Mapping[str, str] = {}, tenant: bool = False) -> None:
         self._made: dict[str, bytes] = {}

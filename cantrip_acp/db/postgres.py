@@ -30,7 +30,7 @@ class Server:
         """The address, without a password."""
 
     def failure(self, what: str, error: object, mend: str = "") -> Exception:
-        """The error for an operation that failed, such as of a driver's error."""
+        """Make the error for a failed operation, for example from a driver's error."""
         return self.kind.failure(what, self.location, self.url.clean(error), mend)
 
     def connect(self, *settings: str) -> Connection:
@@ -96,9 +96,9 @@ class Server:
 
 
 def is_lost(base: Connection) -> bool:
-    """Whether an idle connection was closed: by the server, an administrator or a restart.
+    """Whether an idle connection was closed by the server, an administrator or a restart.
 
-    A connection that another thread uses is not idle. To read from it here would take that thread's answer away.
+    A connection that another thread uses is not idle: reading from it here would take away that thread's answer.
     """
     if base.closed:
         return True

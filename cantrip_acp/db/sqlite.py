@@ -26,13 +26,13 @@ def held(path: Path, *suffixes: str) -> guarded.Held:
 
 
 def make(path: Path, mode: int = 0o777) -> None:
-    """Make the file, if it is not there, for the user alone, with its folders of this mode. Raises `OSError`."""
+    """Create the file for the user alone, if it is missing, and its folders with ``mode``. Raises `OSError`."""
     Folder.make_database(path, mode)
 
 
 def connect(address: str, patience_s: float, cached: int = 128) -> sqlite3.Connection:
-    """Open a ``file:`` address, for any thread. A statement waits up to ``patience_s`` for other processes, and ``cached`` of
-    them stay prepared. Raises `sqlite3.Error`."""
+    """Open a ``file:`` address, usable from any thread. A statement waits up to ``patience_s`` seconds for other processes;
+    ``cached`` is the number of prepared statements to keep. Raises `sqlite3.Error`."""
     return sqlite3.connect(
         address, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False, cached_statements=cached
     )

@@ -130,13 +130,13 @@ It may also be an `InterceptorBase`, a `ProgramInterceptor` or an `EditIntercept
 
 
 class InterceptorBase:
-    """What is true of an interceptor that does not say otherwise."""
+    """The defaults for the optional members of an interceptor."""
 
     innermost: bool = False
     """Whether it answers only calls that all others let through."""
 
     def without_checkpoints(self, why: str) -> None:
-        """Told once that no files are kept, so that nothing can be undone."""
+        """Called once if no files are kept, so that nothing can be undone."""
 
 
 @runtime_checkable
@@ -153,7 +153,7 @@ class EditInterceptor(Protocol):
     """An interceptor that also learns which edits of files an utterance will make, before the first call of it runs."""
 
     def coming(self, invocations: Sequence[GateInvocation], entity_id: str, depth: int) -> None:
-        """Take note of them. ``depth`` is 0 for an entity that is nobody's child."""
+        """Note edits that are about to happen. ``depth`` is 0 for an entity that is not a child."""
         ...
 
 
@@ -172,9 +172,7 @@ class ProgramCall(Struct, frozen=True):
 class GateSession(Protocol):
     """The state of a gate for one entity, from its first call to the entity's end."""
 
-    def call(self, args: Mapping[str, Any], context: GateContext) -> Any:
-        """The gate's handler."""
-        ...
+    def call(self, args: Mapping[str, Any], context: GateContext) -> Any: ...
 
     async def close(self) -> None:
         """End everything that the session started. Safe to call twice."""
@@ -305,7 +303,6 @@ class Gate:
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """Maps each argument's name to its schema, in order."""
         found: Mapping[str, Any] = self.parameters.get("properties", FrozenDict())
         return found
 
@@ -400,7 +397,7 @@ class GateRegistrar(Protocol):
 
 
 class OpenedSource(Protocol):
-    """An opened source with its ``gates``, and ``problems`` as messages for the user. `close` may be called twice."""
+    """An opened source: its ``gates``, and ``problems`` as messages for the user. `close` may be called twice."""
 
     @property
     def gates(self) -> Sequence[Gate]: ...
@@ -423,7 +420,7 @@ class GateSource(Protocol):
 
 
 class SourceBase:
-    """What is true of a source of gates that does not say otherwise: what the user is shown as allowed."""
+    """The defaults for the optional members of a gate source: what the user is told it may do."""
 
     servers: Sequence[Any] = ()
     """The MCP servers that it starts or connects to (`gates.mcp.declaration.McpServer`)."""

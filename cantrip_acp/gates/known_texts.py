@@ -24,7 +24,7 @@ _MOST = 10_000
 
 
 class KnownTexts:
-    """What one entity knows of files, by absolute path."""
+    """The file texts that one entity knows, by absolute path."""
 
     __slots__ = ("_allowed", "_seen", "_times")
 
@@ -34,7 +34,7 @@ class KnownTexts:
         self._times: dict[str, float] = {}
 
     def saw(self, path: str, text: str) -> None:
-        """The entity read or wrote this text."""
+        """Note that the entity read or wrote this text."""
         self._seen.pop(path, None)
         self._seen[path] = digest(text)
         self._allowed.pop(path, None)
@@ -43,23 +43,23 @@ class KnownTexts:
             del self._seen[next(iter(self._seen))]
 
     def saw_edit(self, path: str, before: str, after: str) -> None:
-        """The entity replaced a part of a text. It knows the whole only if it knew the whole before."""
+        """Note that the entity replaced a part of a text. It knows the whole text only if it knew all of it before."""
         if self._seen.get(path) == digest(before):
             self.saw(path, after)
 
     def showed(self, path: str, text: str) -> None:
-        """The user allowed a change of this text, and saw it."""
+        """Note that the user saw this text in a change and allowed it."""
         self._allowed[path] = digest(text)
 
     def restore(self, calls: Iterable[GateRecord], timestamp: str) -> None:
-        """Remember what a turn of an earlier process read and wrote, by the time when it was recorded (ISO 8601)."""
+        """Note the texts that a turn of an earlier process read and wrote, as of the time of its record (ISO 8601)."""
         for call in calls:
             if call.gate in _GATES and not call.is_error and call.locations and timestamp:
                 when = datetime.fromisoformat(timestamp).timestamp()
                 self._times.update({each.path: when for each in call.locations})
 
     def check(self, path: str, shown: str, text: str) -> None:
-        """Raise `GateError` if the present text of a file is another one than the entity or the user has seen."""
+        """Raise `GateError` if a file's present text differs from the text that the entity or the user has seen."""
         seen, allowed = self._seen.get(path), self._allowed.pop(path, None)
         if seen is None and path in self._times and allowed is None:
             try:

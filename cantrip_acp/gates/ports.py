@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MediumView(Protocol):
-    """What gates may know of their circle's medium."""
+    """The part of a circle's medium that gates may use."""
 
     @property
     def name(self) -> str: ...
@@ -30,7 +30,7 @@ class MediumView(Protocol):
 
 
 class MediumBase:
-    """What is true of a medium that does not say otherwise."""
+    """The defaults for the optional members of a medium."""
 
     tag: str | None = None
     """With ``arguments(program) -> str``: a crystal in text-call mode may give a program as a code block with that tag;
@@ -46,7 +46,7 @@ class MediumBase:
 
 
 class ProgramReport(Protocol):
-    """What reports a program of the medium to readers."""
+    """Reports a program of the medium to readers."""
 
     async def end(self, output: Output) -> Output:
         """Send the end event. Returns the output as the loom keeps it."""
@@ -54,7 +54,7 @@ class ProgramReport(Protocol):
 
 
 class TurnContext(Protocol):
-    """The turn under way, as a medium or a gate sees it."""
+    """The current turn, as a medium or a gate sees it."""
 
     @property
     def wards(self) -> Wards: ...
@@ -78,7 +78,7 @@ class TurnContext(Protocol):
 
     @property
     def ends_when_cut(self) -> bool:
-        """Whether the entity ends if this turn is cut off now, so that nobody needs its medium's state after it."""
+        """Whether the entity ends if this turn is cut off now. Then nobody needs its medium's state any more."""
         ...
 
     @property

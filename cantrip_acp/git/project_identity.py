@@ -76,12 +76,12 @@ def _of_git(folder: str) -> str | None:
 
 @lru_cache(maxsize=256)
 def _of_git_once(folder: str, state: object) -> str | None:
-    """`_of_git`, asked again when the repository's settings have changed. Without a repository git is not started."""
+    """`_of_git`, cached until the repository's settings change. Without a repository git is not started."""
     return _of_git(folder) if state else None
 
 
 def _git_state(folder: str) -> object:
-    """What changes with the settings of the repository around a folder; None if there is none."""
+    """A value that changes with the settings of the repository around a folder; None if there is none."""
     for above in (Path(folder), *Path(folder).parents):
         found: list[tuple[int, int, int]] = []
         for name in (".git", ".git/config"):
@@ -115,9 +115,10 @@ def _remote(repository: Repository) -> str | None:
 
 
 def normal_address(url: str, base: str = "/") -> str:
-    """The address of a repository without what differs between users: the protocol, names, passwords and ``.git``.
+    """Normalize the address of a repository by removing parts that differ between users: the protocol, names, passwords and
+    ``.git``.
 
-    A path is taken as seen from the folder ``base``.
+    A path is resolved from the folder ``base``.
     """
     split = urllib.parse.urlsplit(url)
     if split.scheme and split.scheme != "file" and split.netloc:
@@ -138,7 +139,7 @@ def normal_address(url: str, base: str = "/") -> str:
 
 
 def _stored(folder: str) -> str:
-    """The id in a folder's file, which is made if it is missing. Raises `OSError`."""
+    """The id in a folder's file, which is created if it is missing. Raises `OSError`."""
     with Folder.top(folder) as top, top.beneath(".cantrip", make=True) as inside:
         with suppress(FileExistsError):
             with os.fdopen(inside.open_file(FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:

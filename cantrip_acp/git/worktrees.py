@@ -187,7 +187,6 @@ def _delete(path: bytes) -> None:
 
 
 def _remove_unfinished(repository: Repository, where: str) -> None:
-    """Remove an unfinished worktree."""
     shutil.rmtree(where, ignore_errors=True)
     try:
         remove(repository, where)

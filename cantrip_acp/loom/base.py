@@ -596,7 +596,7 @@ class BaseLoom:
         return texts
 
     def utterance_turn(self, ids: Sequence[str]) -> Turn:
-        """Return one utterance as one turn, from the ids that `acted` gives for it."""
+        """Return one utterance as one turn. ``ids`` are the ids of its parts, from `utterance_ids`."""
         return joined([self.turn(i) for i in ids])
 
     def _rewarded(self, turn: Turn) -> Turn:

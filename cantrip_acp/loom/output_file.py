@@ -277,7 +277,8 @@ def _same(place: _Place, name: str) -> bool:
 
 
 def _renameat2(folder: int, old: str, new: str, how: int) -> bool:
-    """Rename without replacing, or exchange two names. Returns False if the system cannot. Raises `OSError`."""
+    """Rename a file without replacing another one, or exchange two names. Returns False if the system cannot. Raises
+    `OSError`."""
     import ctypes
 
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

@@ -78,7 +78,7 @@ def complete_interrupted(loom: BaseLoom) -> list[Turn]:
 
 
 def missing(loom: BaseLoom) -> Iterator[Turn | CastRecord]:
-    """Yield what `complete_interrupted` would write, for a reader."""
+    """Yield the records that `complete_interrupted` would write, for a reader."""
     turns: dict[str, Turn] = {}
     ends: dict[str, CastRecord] = {}
     unfinished = _interrupted_utterances(loom)
@@ -172,7 +172,7 @@ def _turn(loom: BaseLoom, record: UtteranceRecord) -> Turn:
 
 
 def _metadata(loom: BaseLoom, record: UtteranceRecord) -> TurnMetadata:
-    """What is known about the turn. Its id holds the time when it began; its duration is unknown."""
+    """The known metadata of an interrupted turn: its id contains the time of its beginning; its duration is unknown."""
     start, _ = loom.cast_of(record.cast_id)
     model = start.attributes.get("model") if start is not None else None
     used = record.usage

@@ -114,10 +114,9 @@ def relative_of(loom: Loom, leaf_id: str, group: str | None = None) -> float | N
 
 
 def implicit(turn: Turn) -> float | None:
-    """The share of what a turn ran that succeeded, 0 to 1; None if it ran nothing.
+    """The share of a turn's gate calls and programs that succeeded, 0 to 1; None if it ran nothing.
 
-    A turn runs gate calls (failed if the record is an error) and programs of the medium (failed with an error or an
-    exit status other than 0).
+    A gate call failed if its record is an error, a program if it has an error or an exit status other than 0.
     """
     seen = turn.observation
     bad = [r.is_error for r in seen.results] + [o.failed for o in seen.programs]

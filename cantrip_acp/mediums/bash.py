@@ -105,10 +105,10 @@ class BashMedium(MediumBase):
 
 
 class BashSession(SessionBase):
-    """One entity's shell: a sandbox, made with the first command, that runs one command after the other."""
+    """The shell of one entity: a sandbox, made with the first command, that runs commands one after the other."""
 
     def __init__(self, circle: CircleView, make: Callable[..., Sandbox] | None = None) -> None:
-        """``make`` builds the sandbox. Only tests of the loop pass one; circles, recipes and settings cannot."""
+        """``make`` builds the sandbox. Only tests of the loop pass it; circles, recipes and settings cannot."""
         from cantrip_acp.files.paths import persistent_home, private_folders
         from cantrip_acp.gates.interaction.read_context import as_text
         from cantrip_acp.gates.sandbox_options import sandbox_options
@@ -197,7 +197,7 @@ class BashSession(SessionBase):
         return output
 
     async def _submit(self, line: str, call: ToolCall, turn: TurnContext) -> None:
-        """``SUBMIT: text`` is a call of done, if the ward allows it."""
+        """Turn the output line ``SUBMIT: text`` into a call of done, if the ward allows it."""
         if not turn.finished:
             await turn.gate("done", {"answer": line.removeprefix(_SUBMIT.rstrip()).strip()}, via=call.id)
 
@@ -207,7 +207,7 @@ class BashSession(SessionBase):
         return {**_trace(turn), "CANTRIP_CONTEXT": f"{self._wire.inside}/context"}
 
     def so_far(self) -> Output | None:
-        """What the running command has printed since the last call; None if none runs."""
+        """The output of the running command since the last call; None if none runs."""
         if not self._running:
             return None
         stdout, stderr, truncated = self._running[0].so_far()
@@ -348,7 +348,7 @@ def _command(args: str) -> str | _Malformed:
 
 
 def _finished(turn: TurnContext) -> bool:
-    """Whether done has succeeded by now. It may become true during an await."""
+    """Whether done has succeeded. This may become true during an await."""
     return turn.finished
 
 
@@ -364,7 +364,7 @@ def _output(outcome: Outcome, error: str | None) -> Output:
 
 
 def _why(outcome: Outcome, turn: TurnContext) -> str | None:
-    """The message to add to the exit status, or None."""
+    """A message to add to the exit status, or None."""
     if turn.finished:
         return None
     if outcome.ended_because is None:

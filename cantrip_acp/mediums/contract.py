@@ -34,7 +34,7 @@ class MediumSession(Protocol):
 
 
 class SessionBase:
-    """What is true of a medium's session that does not say otherwise."""
+    """The defaults for the optional members of a medium's session."""
 
     gained: Mapping[str, Gate] = MappingProxyType({})
     """The gates that were added, by name."""
@@ -47,11 +47,11 @@ class SessionBase:
         """Show the entity a text before the output of its next program."""
 
     def so_far(self) -> Output | None:
-        """What the running program has printed since the last request. None if no program runs."""
+        """The output of the running program since the last request. None if no program runs."""
         return None
 
     async def warm(self) -> None:
-        """Start what the first program needs."""
+        """Start everything that the first program needs."""
 
 
 @runtime_checkable

@@ -38,7 +38,7 @@ class ConversationMedium(MediumBase):
 
 
 class ConversationSession(SessionBase):
-    """It has no state: all state is in the messages and behind the gates."""
+    """A session without state: all state is in the messages and behind the gates."""
 
     async def run(self, call: ToolCall, turn: TurnContext) -> Output:
         raise DefinitionError(f"the conversation medium has no tool of its own, yet {call.gate!r} was sent to it")

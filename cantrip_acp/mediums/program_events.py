@@ -100,8 +100,8 @@ class ProgramEvents:
         return msgspec.structs.replace(output, order=tuple(order))
 
     def interrupted(self, output: Output, rest: Mapping[str, Styled]) -> None:
-        """Report what a cancel stopped. ``rest`` is what was printed and is not sent yet, by stream; `end` sends it, after
-        the turn was written."""
+        """Report a program that a cancel stopped. ``rest`` is the printed output that was not sent yet, by stream; `end`
+        sends it after the turn was written."""
         for stream, text in rest.items():
             whole = join([self._pending[stream], text])
             if whole.text:

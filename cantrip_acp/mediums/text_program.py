@@ -124,7 +124,7 @@ class TextPrograms(Struct, frozen=True):
         )
 
     def _problem(self, text: str, every: list[Block], blocks: list[Block]) -> str | None:
-        """Why it is not clear what to run, and what the crystal can do about it."""
+        """Explain why it is unclear which program to run, and what the crystal can do."""
         from cantrip_acp.crystals.text_tools import enclosing_element, in_comment
 
         if len(blocks) > 1:

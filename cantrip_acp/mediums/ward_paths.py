@@ -17,7 +17,8 @@ _OF_MEDIUM = {"code": (_READ, _CODE), "bash": (_BASH,)}
 
 
 def ward_problems(wards: Wards, workspace: Path, medium: str) -> Iterator[tuple[str, str, bool]]:
-    """The ward, what is wrong with it, and whether something is only missing in this workspace, for each problem."""
+    """Yield each problem with paths and hosts in wards: the ward, what is wrong, and whether something is only missing in
+    this workspace."""
     if isinstance(wards.bash_network, tuple):
         try:
             AllowedHosts.of(wards.bash_network)

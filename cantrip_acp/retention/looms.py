@@ -84,7 +84,6 @@ def _is_loom(folder: Folder, entry: Entry) -> bool:
 
 
 def _first_bytes(folder: Folder, name: str, count: int) -> bytes:
-    """The first bytes of a file; empty if it cannot be read."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder.fd)
     except OSError:
@@ -119,7 +118,7 @@ def choose_by_rules(looms: list[LoomFiles], rules: Rules, now: float, kept: Cont
 
 
 def days(seconds: float) -> str:
-    """A time span for people."""
+    """Format a time span for people."""
     count = int(seconds / DAY)
     return f"{count} day{'' if count == 1 else 's'}" if count else f"{max(0, int(seconds / 3600))} h"
 

@@ -18,9 +18,10 @@ Scopes = frozenset[str]
 
 
 class Boundary(msgspec.Struct, frozen=True):
-    """What a caller may read and write, as sets of scope ids. A chunk is inside if it is inside each of the sets.
+    """The scopes that a caller may read and write, as sets of scope ids. A chunk is inside if it is inside each of the sets.
 
-    No set at all means everything. An empty set means nothing. ``holder`` is who has the boundary; refusals name it.
+    Without any set, everything is inside. With an empty set, nothing is. ``holder`` is the owner of the boundary; refusals
+    name it.
     """
 
     read: tuple[Scopes, ...] = ()
@@ -29,12 +30,12 @@ class Boundary(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, *, read: Iterable[str] = (), write: Iterable[str] = (), holder: str = "") -> Boundary:
-        """Inside these scopes only. What may be written may be read too."""
+        """A boundary that allows only these scopes. Writable scopes can also be read."""
         written = frozenset(write)
         return cls((frozenset(read) | written,), (written,), holder)
 
     def __and__(self, other: Boundary) -> Boundary:
-        """Inside both. Sets that say the same are kept once."""
+        """A boundary that allows only what both allow. Equal sets are kept once."""
         return Boundary(
             tuple(dict.fromkeys((*self.read, *other.read))),
             tuple(dict.fromkeys((*self.write, *other.write))),
@@ -47,7 +48,7 @@ class Boundary(msgspec.Struct, frozen=True):
 
     @property
     def limited(self) -> bool:
-        """Whether anything is outside."""
+        """Whether the boundary excludes anything."""
         return bool(self.read or self.write)
 
     def to_data(self) -> dict[str, Any]:
@@ -56,10 +57,10 @@ class Boundary(msgspec.Struct, frozen=True):
 
 
 class Reach:
-    """Answers which chunks are inside sets of scopes, from the placements of one moment. It remembers its answers.
+    """Answers which chunks are inside sets of scopes, from the placements at one moment. It caches its answers.
 
-    ``above`` gives the placements of some kinds of many chunks: chunk, scope, and whether it makes the chunk an instance of
-    a type.
+    ``above`` gives the placements of some kinds for many chunks: chunk, scope, and whether the placement makes the chunk an
+    instance of a type.
     """
 
     def __init__(self, above: Callable[[Collection[str], Collection[Kind]], Iterable[tuple[str, str, bool]]]) -> None:
@@ -67,7 +68,7 @@ class Reach:
         self._known: dict[tuple[Scopes, tuple[Kind, ...]], dict[str, bool]] = {}
 
     def readable(self, boundary: Boundary, chunks: Iterable[str]) -> set[str]:
-        """Those of the chunks that are inside the read boundary."""
+        """The chunks, out of those given, that are inside the read boundary."""
         inside = set(chunks)
         for scopes in boundary.read:
             # Most are reached by instances; a scope that many sessions read has a reference from each of them.
@@ -80,13 +81,13 @@ class Reach:
         return bool(self.readable(boundary, [chunk]))
 
     def writes(self, boundary: Boundary, chunk: str) -> bool:
-        """Whether the chunk is inside the write boundary, reached by instances only, and can be read."""
+        """Whether the chunk can be read, and reached inside the write boundary by instance placements alone."""
         return all(self._inside(scopes, ("instance",), {chunk}) for scopes in boundary.write) and self.reads(
             boundary, chunk
         )
 
     def _inside(self, scopes: Scopes, kinds: tuple[Kind, ...], chunks: set[str]) -> set[str]:
-        """Those of the chunks from which a way of such placements leads up to one of the scopes."""
+        """The chunks that such placements connect upwards to one of the scopes."""
         known = self._known.setdefault((scopes, kinds), {})
         level = {chunk for chunk in chunks if chunk not in known}
         seen, below = set(level), dict[str, list[str]]()

@@ -62,9 +62,9 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     """The rules of a chunk as a scope.
 
     - ``propagate``: its instances have its ``ordered`` and ``accepts`` too.
-    - ``ordered``: what is placed on it has a place in a sequence.
+    - ``ordered``: chunks on it have a place in a sequence.
     - ``accepts``: the names of the types whose instances may be placed on it; empty: anything.
-    - ``required``: the keys that the body of each of its instances must have.
+    - ``required``: the keys that the body of each instance must have.
     """
 
     propagate: bool = False
@@ -74,12 +74,13 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
     @property
     def archetype(self) -> bool:
-        """Whether the chunk is a type: being its instance is a statement about a chunk, and no way to reach it."""
+        """Whether the chunk is a type. Being an instance of a type describes a chunk, and is no way to reach it."""
         return self.propagate or bool(self.required)
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One version of a chunk. ``source`` says who wrote it; ``commit`` is the number of the commit that made this version."""
+    """One version of a chunk. ``source`` says where it comes from; ``commit`` is the number of the commit that made this
+    version."""
 
     id: str
     name: str
@@ -90,12 +91,13 @@ class Chunk(msgspec.Struct, frozen=True):
 
     @property
     def is_process(self) -> bool:
-        """Whether it is one run of a program: only the engine makes such an id."""
+        """Whether the chunk is one run of a program: only the engine makes such ids."""
         return self.id.startswith(PROCESS) and ":" not in self.id
 
     @property
     def is_record(self) -> bool:
-        """Whether it says what was asked, done or printed in a session or a run. All else is knowledge, or a type."""
+        """Whether the chunk records a question, action or output of a session or run. All other chunks are knowledge, or
+        types."""
         return self.id.startswith(PROCESS) or self.source.startswith(RECORDED)
 
     @property
@@ -164,7 +166,7 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     removals: Sequence[Removal] = ()
 
     def touched(self) -> list[NewPlacement | Removal]:
-        """The placements that it adds, moves or ends."""
+        """The placements that the change adds, moves or ends."""
         return [*self.placements, *self.removals]
 
 
@@ -190,7 +192,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """What changed between two commits: the last version of each chunk, and the placements that began, moved or ended."""
+    """The changes between two commits: the last version of each chunk, and the placements that began, moved or ended."""
 
     chunks: tuple[Chunk, ...]
     placed: tuple[Placement, ...]
@@ -208,7 +210,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def parse_change(data: Any) -> Change:
-    """Make a change of plain data from a program. Raises `CommitRefused`, which names the field."""
+    """Make a change from plain data of a program. Raises `CommitRefused`, which names the field."""
     try:
         return convert(data, Change)
     except (msgspec.ValidationError, UnicodeError) as error:
@@ -218,7 +220,7 @@ def parse_change(data: Any) -> Change:
 
 
 def check_change(change: Change) -> None:
-    """Check what needs no store: ids, names, sizes, secrets. Raises `CommitRefused`."""
+    """Check ids, names, sizes and secrets, for which no store is needed. Raises `CommitRefused`."""
     for what in ("chunks", "placements", "removals"):
         if len(getattr(change, what)) > MOST_CHANGES:
             raise CommitRefused("size", f"a commit has at most {MOST_CHANGES:,} {what}; split it")
@@ -260,7 +262,7 @@ def check_change(change: Change) -> None:
 
 
 def refuse_secrets(change: Change) -> None:
-    """Raise `CommitRefused` if a body holds something that looks like a key or a password, or is wrong otherwise."""
+    """Raise `CommitRefused` if a body seems to contain a key or a password, or cannot be stored."""
     check_change(change)
     for chunk in change.chunks:
         if holds_shape(chunk.body):
@@ -275,7 +277,7 @@ def encode_body(body: Mapping[str, Any]) -> bytes:
 
 
 def why_not_stored(body: Mapping[str, Any]) -> str | None:
-    """What keeps a body from being stored: it is no JSON, or too large. None if it can be."""
+    """Why a body cannot be stored: it is not JSON, or too large. None if it can."""
     wrong = _why_not_json(body)
     if wrong is not None:
         return f"is not JSON: it {wrong}"
@@ -287,13 +289,13 @@ def why_not_stored(body: Mapping[str, Any]) -> str | None:
 
 
 def is_project(chunk_id: str) -> bool:
-    """Whether this is the id of a project itself, not of one of its scopes."""
+    """Whether this is the id of a project itself, not of one of the project's scopes."""
     return chunk_id.startswith("project:") and chunk_id.count(":") == 1
 
 
 def breach(body: Mapping[str, Any], schema: Any) -> str | None:
-    """The first value of a body that does not fit a type's ``body.schema``, a JSON Schema for each key. A schema that is no
-    JSON Schema holds nothing."""
+    """Find the first value of a body that does not fit a type's ``body.schema``, which has a JSON Schema for each key. An
+    invalid schema checks nothing."""
     for key, each in schema.items() if isinstance(schema, Mapping) else ():
         if key in body:
             try:
@@ -306,7 +308,7 @@ def breach(body: Mapping[str, Any], schema: Any) -> str | None:
 
 
 def one_line(text: str, most: int = 200) -> str:
-    """A text as a name: its printable characters in one line, cut after ``most`` of them. Empty if it has none."""
+    """Make a name of a text: its printable characters on one line, at most ``most`` of them. Empty if there are none."""
     line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
@@ -319,7 +321,7 @@ def _check_id(text: str) -> None:
 
 
 def _why_not_json(value: Any, left: int = _DEEPEST) -> str | None:
-    """What no JSON text can say, or would say otherwise: NaN, bytes, keys that are no texts. None if the value is JSON."""
+    """Find a value that JSON cannot express exactly: NaN, bytes, keys that are not text. None if the value is JSON."""
     if value is None or isinstance(value, (str, bool, int)):
         return None
     if isinstance(value, float):

@@ -22,7 +22,7 @@ _NEVER = {"node_modules", "vendor", "venv", "env", "__pycache__", "target", "dis
 
 
 def read_text(root: Root | Path, name: str) -> str | None:
-    """The text of a file, without what is beyond `LARGEST`. None if it is empty, no text, or outside the root."""
+    """The text of a file, up to `LARGEST`. None if it is empty, not text, or outside the root."""
     try:
         if isinstance(root, Path):
             descriptor = os.open(root / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -42,7 +42,7 @@ def read_text(root: Root | Path, name: str) -> str | None:
 
 
 def folder_names(root: Root | Path, folder: str) -> list[str]:
-    """What is in a folder, by name. Empty if it does not exist or is outside the root."""
+    """The names in a folder. Empty if it does not exist or is outside the root."""
     try:
         if isinstance(root, Path):
             return sorted(os.listdir(root / folder))

@@ -53,7 +53,7 @@ _HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One chunk of the layer. ``cut``: only its beginning is in it; ``left_out``: nothing but its name."""
+    """One chunk in the rendered knowledge. ``cut``: only its beginning is shown; ``left_out``: only its name."""
 
     scope: str
     chunk: str
@@ -66,14 +66,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """A rendered layer. ``text`` is empty if there is nothing to know."""
+    """Rendered knowledge. ``text`` is empty if there is none."""
 
     text: str = ""
     parts: tuple[Part, ...] = ()
 
     @property
     def tokens(self) -> int:
-        """An estimate of its size."""
+        """The estimated tokens of the text."""
         return text_tokens(self.text)
 
 
@@ -102,7 +102,7 @@ def render(
     boundary: Boundary = EVERYTHING,
     most_tokens: int = MOST_TOKENS,
 ) -> Knowledge:
-    """Render scopes in their order. A scope that is not there, or outside the boundary, is left out."""
+    """Render scopes in order. A scope that does not exist, or is outside the boundary, is left out."""
     page = _Page(most_tokens - text_tokens(_HEAD))
     for scope_id in scopes:
         try:
@@ -123,7 +123,7 @@ def render(
 
 
 def render_chunk(chunk: Chunk) -> str:
-    """What a model reads of one chunk: its text, else its fields as a list."""
+    """Render one chunk for a model: its text, or its fields as a list."""
     return chunk.text or _fields(chunk)
 
 
@@ -150,12 +150,13 @@ def _scope(
 
 
 def _is_group(chunk: Chunk) -> bool:
-    """Whether a chunk is one of the scopes that every project has: alone, its text says nothing."""
+    """Whether a chunk is one of the scopes that every project has. Alone, its text says nothing."""
     return chunk.id in (USER_CULTURE, USER_SKILLS) or chunk.id.startswith(("project:", "folder:"))
 
 
 def chunk_tokens(chunk: Chunk, kind: str = "instance") -> int:
-    """The size of a chunk in the layer, with its heading: what `Part.tokens` says if it is on a scope that is read."""
+    """The tokens of a chunk with its heading in rendered knowledge, equal to `Part.tokens` of a chunk on a scope that is
+    read."""
     body, _ = _limited(render_chunk(chunk), CHUNK_TOKENS)
     heading = _heading(_one_line(chunk.name), chunk.source, 2, kind)
     return text_tokens(f"{heading}\n{_quoted(body, 2)}" if body else heading) + 1
@@ -205,7 +206,8 @@ def _fields(chunk: Chunk) -> str:
 
 
 def _quoted(text: str, level: int) -> str:
-    """A chunk's text below a heading of ``level``: its own headings are deeper, claim no source, and hide no later one."""
+    """Render a chunk's text below a heading of ``level``. Its own headings become deeper, and it can neither imitate a source
+    line nor hide a later chunk."""
     lines: list[str] = []
     fence, element, unsure = "", False, False
     text = "\n".join(text.splitlines())
@@ -235,7 +237,7 @@ def _quoted(text: str, level: int) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A name or a source for a heading: nothing that could look like a source of its own."""
+    """Put a name or a source on one line for a heading, so that it cannot imitate a source line."""
     if text.isascii() and text.isprintable() and "&" not in text:
         return " ".join(text.split()) or "?"
     return " ".join("".join(each if each.isprintable() else " " for each in _DOTS.sub("-", text)).split()) or "?"

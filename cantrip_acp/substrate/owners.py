@@ -34,7 +34,8 @@ PATTERNS = (f"^({'|'.join(_OF_FOLDER)})", f"^(({USER_CULTURE}|{USER_SKILLS})$|{'
 
 
 def privacy(*ids: str) -> Privacy:
-    """Who reads a chunk with this id, or a placement of these two: everybody, a user, or a user with this state folder."""
+    """Who may read a chunk with this id, or a placement of these two: everybody, one user, or one user with this state
+    folder."""
     if any(each.startswith(_OF_FOLDER) for each in ids):
         return "folder"
     if any(each in (USER_CULTURE, USER_SKILLS) or each.startswith(_OF_USER) for each in ids):
@@ -43,7 +44,7 @@ def privacy(*ids: str) -> Privacy:
 
 
 def named_user() -> str:
-    """``CANTRIP_USER``: who this is, of people who share one role of a database. Empty if it is not set."""
+    """``CANTRIP_USER``: the name of this user, where several people share one database role. Empty if it is not set."""
     name = os.environ.get("CANTRIP_USER", "").strip()
     if name and not re.fullmatch(r"[\w.+@-]{1,60}", name):
         raise SubstrateError(f"CANTRIP_USER is {one_line(name, 60)!r}: write 1 to 60 letters, digits and . _ + @ -")
@@ -51,7 +52,7 @@ def named_user() -> str:
 
 
 def folder_id() -> str:
-    """The id of this state folder. It is made if there is none. Raises `SubstrateError`."""
+    """The id of this state folder, created if it is missing. Raises `SubstrateError`."""
     place = paths.state_dir() / FILE
     try:
         if (found := _read(place)) is None:

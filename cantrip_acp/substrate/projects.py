@@ -67,9 +67,9 @@ _FOLDER_SCOPES = {
 
 
 class Project(Struct, frozen=True):
-    """The ids of a project's scopes, and of those of one folder of it.
+    """The ids of the scopes of a project, and of the scopes of one of its folders.
 
-    ``earlier``: the ids that it had before, in this folder.
+    ``earlier``: earlier ids of the project in this folder.
     """
 
     id: str
@@ -78,9 +78,9 @@ class Project(Struct, frozen=True):
 
     @classmethod
     def of(cls, workspace: Path | str) -> Project:
-        """The project of a folder. It need not be in the substrate yet.
+        """The project of a folder, which need not be in the substrate yet.
 
-        Before something is kept that should stay when the folder is moved (`settle`), it may have the id of its path.
+        Until `settle` is called, its id may be that of the folder's path, which changes when the folder is moved.
         """
         path = short_hash(os.path.realpath(workspace))
         ids = [f"project:{short_hash(each)}" for each in known_ids(workspace)]
@@ -106,7 +106,7 @@ class Project(Struct, frozen=True):
 
     @property
     def pins(self) -> str:
-        """The scope to which relates what the user pinned, in order."""
+        """The scope that refers to the user's pinned scopes, in order."""
         return f"{self.id}:pinned"
 
     @property
@@ -129,23 +129,24 @@ class Project(Struct, frozen=True):
 
     @property
     def pinned(self) -> tuple[str, ...]:
-        """What a session reads from the beginning: the user's culture first, then the project's, then skills by name."""
+        """The scopes that a session reads from the beginning: the user's culture first, then the project's, then skills by
+        name."""
         culture = (USER_CULTURE, self.folder_culture, self.culture, self.documents)
         return (*culture, USER_SKILLS, self.folder_skills, self.skills)
 
     @property
     def near(self) -> tuple[str, ...]:
-        """The scopes that a name means first: this project's and the user's own. Nothing else is found from here."""
+        """The scopes in which a name is looked up first: this project's and the user's. Nothing else is found from here."""
         return (self.id, self.folder, USER_CULTURE, USER_SKILLS)
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Where the programs are that sessions have as gates. What was only run or said here is not among them."""
+        """The scopes whose programs sessions have as gates. Programs that were only run or mentioned here are not included."""
         return (*self.pinned, self.pins)
 
 
 def create(substrate: Substrate, workspace: Path | str) -> Project:
-    """Commit the types and the scopes of a project, if they are not there yet."""
+    """Commit the types and the scopes of a project, if they are missing."""
     if substrate.tables.several_users:
         # In containers of several users, folders of different projects have the same path.
         project_id(workspace)
@@ -200,7 +201,7 @@ def _scopes(above: str, scopes: Mapping[str, tuple[str, str]]) -> _Draft:
 
 
 def _old_files(substrate: Substrate, project: Project) -> list[Removal]:
-    """The files that an earlier version kept in the project: they belong to the folder now."""
+    """The files that an earlier version placed on the project; they now belong to the folder."""
     old = [f"{project.id}:{name}" for name in _FOLDER_SCOPES]
     return [
         Removal(each.id, scope)
@@ -211,7 +212,7 @@ def _old_files(substrate: Substrate, project: Project) -> list[Removal]:
 
 
 def _adopt(substrate: Substrate, project: Project, earlier: str) -> None:
-    """Place what was kept under an earlier id of the project on the project, and what came there since the last time."""
+    """Place the chunks of an earlier project id on the project, including those that were added there since the last time."""
     done = f"{project.id}:{earlier.removeprefix('project:')}"
     if earlier == project.id or not substrate.exists(f"{earlier}:runs"):
         return
@@ -278,9 +279,9 @@ def sync(
 
 
 def earlier_sessions(substrate: Substrate, project: Project, most: int, *, without: str = "") -> list[str]:
-    """What was asked in the latest sessions of a project, and how it ended: a line each, the latest first.
+    """Summarize the latest sessions of a project, a line each, the latest first: the question, and how it ended.
 
-    ``without`` is the entity that asks. Old texts are quoted, so that they are seen as quotations.
+    ``without`` is the asking entity. Old texts are quoted, so that they are seen as quotations.
     """
     lines: list[str] = []
     own = session_id(without)
@@ -308,7 +309,8 @@ def earlier_sessions(substrate: Substrate, project: Project, most: int, *, witho
 
 
 def settle(substrate: Substrate, workspace: Path) -> Project:
-    """The project of a folder, with an id that stays when the folder is moved. Call it before something is kept for it."""
+    """The project of a folder, with an id that stays when the folder is moved. Call it before storing anything for the
+    project."""
     project_id(workspace)
     return create(substrate, workspace)
 
@@ -333,7 +335,8 @@ def _path(substrate: Substrate, chunk_id: str) -> str:
 
 
 def check_own(substrate: Substrate, project: Project, change: Change) -> None:
-    """Raise `CommitRefused` if a change touches a chunk that another project holds or reads: ids are one space for all."""
+    """Raise `CommitRefused` if a change touches a chunk that another project holds or reads, because all projects share one
+    space of ids."""
     touched = [each.id for each in change.chunks if substrate.exists(each.id) and not substrate.holds(each)]
     for each in change.touched():
         if substrate.exists(each.scope) and not substrate.chunk(each.scope).spec.archetype:
@@ -354,10 +357,8 @@ def check_own(substrate: Substrate, project: Project, change: Change) -> None:
 
 
 def named(substrate: Substrate, project: Project, change: Change) -> tuple[Change, list[str]]:
-    """A change of a user with ids in the place of names; and the ids of new chunks that it places nowhere.
-
-    These are placed on the project: nobody would find them. Raises `ChunkNotFound` for an unknown name.
-    """
+    """Replace the names in a user's change by ids. Also returns the ids of new chunks without a placement; these are placed
+    on the project, because nobody could find them otherwise. Raises `ChunkNotFound` for an unknown name."""
     new = {each.id for each in change.chunks}
     ids: dict[str, str] = {}
 

@@ -50,7 +50,7 @@ Observed = CastRecord | ContextRecord | Turn | UtteranceRecord
 
 
 class Observation(Struct, frozen=True):
-    """A record with what the loom knows beside it: the cantrip and the parent's entity, at the start of a cast."""
+    """A record with facts that the loom knows: the cantrip, and the parent's entity, at the start of a cast."""
 
     record: Observed
     location: str = ""
@@ -68,7 +68,8 @@ class Observation(Struct, frozen=True):
 
 
 class _Reader(Protocol):
-    """What reads the substrate for the same sessions (`view.SessionView`). ``missing``: why it could not be opened, or nothing."""
+    """The view that reads the substrate for the same sessions (`view.SessionView`). ``missing``: why it could not be opened,
+    or empty."""
 
     missing: str
 
@@ -79,24 +80,23 @@ class SessionRecorder:
     def __init__(
         self, address: Path | str, workspace: Path | None, view: _Reader | None = None, *, batches: bool = False
     ) -> None:
-        """``view``: what the same sessions read. If it could not open the substrate, nothing can be recorded either.
-        ``batches``: casts of batches are recorded, too.
-        """
+        """``view`` is the view of the same sessions. If it could not open the substrate, nothing is recorded. ``batches``:
+        casts of batches are recorded, too."""
         self._batches = batches
         self._address = address
         self._workspace = workspace
         self._view = view
 
     def for_batch(self) -> SessionRecorder | None:
-        """The recorder for casts that have nothing to do with each other."""
+        """The recorder for casts of a batch, which share nothing."""
         return self if self._batches else None
 
     async def __call__(self, info: CastInfo) -> Sequence[ContextBlock]:
-        """It records, and adds nothing to what the crystal sees."""
+        """Add nothing to the crystal's context: the recorder only records."""
         return ()
 
     def recorded(self, loom: Loom, record: object) -> None:
-        """Take a record that was just written. It returns at once."""
+        """Queue a record that was just written, and return at once."""
         if isinstance(record, Observed) and not (self._view is not None and self._view.missing):
             _writer_of(self._address).take(loom, record, self._workspace)
 
@@ -171,7 +171,7 @@ class _Writer:
 
     @property
     def _due(self) -> bool:
-        """Whether what waits is committed now."""
+        """Whether the queued records must be committed now."""
         return self._wanted > self._done or self._taken - self._done >= _BATCH
 
     def _run(self) -> None:
@@ -215,7 +215,7 @@ class Sessions:
         install(substrate)
 
     def record(self, batch: Iterable[Observation]) -> None:
-        """Commit what the records say: one commit for each session, which is its source."""
+        """Commit the content of the records: one commit for each session, which is its source."""
         sessions: dict[str, tuple[dict[str, NewChunk], dict[tuple[str, str, str], NewPlacement]]] = {}
         for seen in batch:
             chunks, placements = sessions.setdefault(f"session:{seen.record.entity_id}", ({}, {}))
@@ -375,7 +375,7 @@ def catch_up(substrate: Substrate, loom: Loom, workspace: Path | None = None) ->
 
 
 def differences(substrate: Substrate, loom: Loom) -> list[str]:
-    """What the sessions of the substrate say otherwise than the loom: a line for each difference, none if they agree."""
+    """Compare the sessions of the substrate with the loom: a line for each difference, none if they agree."""
     sessions, expected = Sessions(substrate), dict[str, NewChunk]()
     for seen in _observations(loom, None):
         for each in sessions.chunks_of(seen):
@@ -415,14 +415,14 @@ def _folder(made: CantripRecord | None) -> Path | None:
 def _placed(
     entity_id: str, kind: str, chunk_id: str, body: dict[str, Any], *, name: str = ""
 ) -> Iterator[NewChunk | NewPlacement]:
-    """A chunk of a session: an instance of its type, and of the session."""
+    """Make a chunk of a session: an instance of its type and of the session."""
     yield NewChunk(chunk_id, one_line(name) or kind, body=body)
     yield of_type(kind, chunk_id)
     yield NewPlacement(chunk_id, session_id(entity_id))
 
 
 def _arguments(text: str) -> Any:
-    """The arguments of a call as data; as a text if they are not JSON, or more or other than a chunk can hold."""
+    """The arguments of a call as data; as a text if they are not JSON, or too large for a chunk."""
     try:
         data = json.loads(text) if text else {}
     except (ValueError, RecursionError):
@@ -431,6 +431,6 @@ def _arguments(text: str) -> Any:
 
 
 def _cut(text: str, most: int = _LONGEST_TEXT) -> str:
-    """The text as it is recorded. Halves of characters, as from input that is not UTF-8, are replaced: JSON has none."""
+    """Shorten a text for the record. Lone surrogates, as from input that is not UTF-8, are replaced, because JSON has none."""
     text = text if text.isascii() else text.encode("utf-8", "replace").decode()
     return text if len(text) <= most else f"{text[:most]}\n[cut here: the loom has all {len(text):,} characters]"

@@ -29,7 +29,7 @@ _FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTAL
 def sync_skills(
     substrate: Substrate, scope: str, root: Root | Path, folders: tuple[str, ...], source: str
 ) -> list[str]:
-    """Bring the skills of some folders into a scope: only what changed. Returns the ids of all skills that are there.
+    """Bring the skills of some folders into a scope, as far as they changed. Returns the ids of all present skills.
 
     ``source`` is the label: ``repository`` gets the path of ``SKILL.md``.
     """
@@ -58,7 +58,7 @@ def sync_skills(
 
 
 def _skill(skill: str, folder_name: str, path: str, text: str, root: Root | Path) -> list[NewChunk]:
-    """The chunk of a skill, then what is on it."""
+    """Make the chunk of a skill, followed by the chunks that are placed on it."""
     front = _front_matter(text)
     name = file_name(front.get("name") or folder_name)
     description = front.get("description") or "A skill without a description."
@@ -99,7 +99,7 @@ def _program(root: Root | Path, path: str, skill: str) -> dict[str, object] | No
 
 
 def _change(substrate: Substrate, skill: str, scope: str, chunks: list[NewChunk]) -> Change | None:
-    """What differs from the substrate; None if nothing does."""
+    """The change that brings a skill up to date in the substrate; None if there is nothing to do."""
     new = [each for each in chunks if not substrate.holds(each)]
     inside = {each.id for each in chunks[1:]}
     before = {each.chunk.id for each in substrate.scope(skill).placed} if substrate.exists(skill) else set[str]()
@@ -116,7 +116,7 @@ def _change(substrate: Substrate, skill: str, scope: str, chunks: list[NewChunk]
 
 
 def _front_matter(text: str) -> dict[str, str]:
-    """The texts at the beginning of ``SKILL.md``. Empty if there are none, or if they are no YAML."""
+    """The text fields at the beginning of ``SKILL.md``. Empty if there are none, or if they are not YAML."""
     found = _FRONT.match(text)
     if found is None or len(found[1]) > _LONGEST_FRONT:
         return {}

@@ -68,18 +68,19 @@ _sharing = threading.Lock()
 
 @atexit.register
 def _close_at_exit() -> None:
-    """Close them when the process ends, after all that was registered later.
+    """Close the shared substrates when the process ends, after all handlers that were registered later.
 
-    Without that, SQLite's log of changes stays. Each later process would read it when it opens the file, and make it longer.
+    Otherwise SQLite's write-ahead log stays, and each later process would read it on opening and make it longer.
     """
     for each in list(_shared.values()):
         each.close()
 
 
 def shared_substrate(address: Path | str) -> Substrate:
-    """The substrate of an address, opened once for all who use it in this process.
+    """The substrate at an address, opened once per process.
 
-    Do not close it: it is closed when the process ends, or by `close_shared`."""
+    Do not close it: it is closed when the process ends, or by `close_shared`.
+    """
     with _sharing:
         found = _shared.get(str(address))
         if found is None:
@@ -88,7 +89,7 @@ def shared_substrate(address: Path | str) -> Substrate:
 
 
 def close_shared(folder: Path) -> None:
-    """Close the shared substrates that are in a folder. Call it before the folder is deleted."""
+    """Close the shared substrates in a folder. Call it before the folder is deleted."""
     with _sharing:
         for address, each in list(_shared.items()):
             if "://" not in address and Path(address).is_relative_to(folder):
@@ -98,7 +99,7 @@ def close_shared(folder: Path) -> None:
 
 @contextmanager
 def at_most_once() -> Iterator[None]:
-    """Around a commit that removes placements: it is left out if another process has removed one of them meanwhile."""
+    """Surround a commit that removes placements: it is skipped if another process has removed one of them meanwhile."""
     try:
         yield
     except CommitRefused as refused:
@@ -112,7 +113,7 @@ def new_id(prefix: str) -> str:
 
 
 class Substrate:
-    """Chunks and scopes with their history. It can be used by several threads. Every method raises `SubstrateError`.
+    """Chunks and scopes with their history. Safe for several threads. Every method raises `SubstrateError`.
 
     ``at`` is the number of a commit: the answer is as of that commit. A caller with a limited boundary must reach a chunk
     both now and at that commit.
@@ -155,7 +156,7 @@ class Substrate:
         raise self._unreadable(chunk_id, at, boundary)
 
     def find(self, name: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> list[Chunk]:
-        """The chunks with this id or name inside the boundary: that with the id, then the latest first."""
+        """The chunks with this id or name inside the boundary: the one with the id first, then the latest."""
         until, name = _until(at), storable(name)
         with self.tables.reading() as view:
             by_id = view.chunk(name, until)
@@ -202,7 +203,7 @@ class Substrate:
         raise ChunkNotFound(f"no chunk has the id or name {name!r}{hint}")
 
     def scope(self, scope_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> Scope:
-        """A chunk with what is placed on it inside the boundary: instances first, each by sequence, then by name."""
+        """A chunk with the chunks placed on it inside the boundary: instances first, each by sequence, then by name."""
         until, scope_id = _until(at), storable(scope_id)
         with self.tables.reading() as view:
             chunk = view.chunk(scope_id, until)
@@ -221,7 +222,7 @@ class Substrate:
             return view.newest(storable(scope_id), _limit(limit), _until(at))
 
     def instances(self, scopes: Iterable[str], ids: str = "") -> dict[str, list[Chunk]]:
-        """The instances on each of the scopes, in their order; with ``ids``, those whose id begins so."""
+        """The instances on each of the scopes, in order; with ``ids``, those whose id begins with it."""
         found: dict[str, list[Placed]] = {scope: [] for scope in map(storable, scopes)}
         with self.tables.reading() as view:
             for chunk, placement in view.placed(found, ids=storable(ids)):
@@ -230,7 +231,7 @@ class Substrate:
         return {scope: [each.chunk for each in sorted(placed, key=_order)] for scope, placed in found.items()}
 
     def placements(self, chunk_id: str, *, at: int | None = None, boundary: Boundary = EVERYTHING) -> list[Placement]:
-        """Where a chunk is placed, of what the boundary shows."""
+        """The placements of a chunk that the boundary shows."""
         until, chunk_id = _until(at), storable(chunk_id)
         with self.tables.reading() as view:
             found = view.parents(chunk_id, until)
@@ -238,7 +239,7 @@ class Substrate:
             return [each for each in found if chunk_id in inside and each.scope in inside]
 
     def above(self, chunk_id: str, kinds: Collection[Kind] = ("instance", "relates")) -> set[str]:
-        """The scopes from which a way leads down to a chunk, and the chunk itself. No way leads through a type to its instances."""
+        """The scopes above a chunk, and the chunk itself. Paths through a type to its instances do not count."""
         level = {storable(chunk_id)}
         seen = set(level)
         with self.tables.reading() as view:
@@ -249,7 +250,6 @@ class Substrate:
         return seen
 
     def exists(self, chunk_id: str) -> bool:
-        """Whether a chunk has this id."""
         with self.tables.reading() as view:
             return view.chunk(storable(chunk_id)) is not None
 
@@ -311,17 +311,17 @@ class Substrate:
         return [Hit(chunks[each], _snippet(chunks[each], words)) for each in [*found][:limit]]
 
     def log(self, scope: str | None = None, *, limit: int = 50, before: int | None = None) -> list[Commit]:
-        """Commits, the latest first; with a scope, those that changed it, what is placed on it, or where it belongs."""
+        """Commits, the latest first; with a scope, those that changed it, the chunks on it, or its placements."""
         with self.tables.reading() as view:
             return view.commits(None if scope is None else storable(scope), _limit(limit), _until(before))
 
     def changed(self, chunks: Iterable[str], after: int) -> bool:
-        """Whether a commit after this one changed any of these chunks, or what is placed on them."""
+        """Whether a later commit changed any of these chunks, or the chunks placed on them."""
         with self.tables.reading() as view:
             return view.changed([*map(storable, chunks)], _until(after))
 
     def changes(self, number: int, since: int | None = None) -> Difference:
-        """What the commits after ``since`` (by default the one before) up to ``number`` changed."""
+        """The changes of the commits after ``since`` (by default the commit before) up to ``number``."""
         number, after = _until(number), _until(number - 1 if since is None else since)
         with self.tables.reading() as view:
             chunks = {each.id: each for each in view.versions(after, number)}
@@ -399,7 +399,7 @@ class Substrate:
         )
 
     def refuse(self, boundary: Boundary, operation: str, chunk_id: str, text: str) -> OutsideBoundary:
-        """Record that something outside the boundary was asked for; the error is for the caller to raise."""
+        """Record a request outside the boundary, and return the error for the caller to raise."""
         told = (boundary.holder, operation, chunk_id[:200], text[:1_000])
         refusal = Refusal(time.time(), *map(storable, told))
         with self.tables.writing(durable=False) as view:
@@ -407,7 +407,7 @@ class Substrate:
         return OutsideBoundary(text)
 
     def holds(self, chunk: NewChunk) -> bool:
-        """Whether a chunk is there with this name, spec and body."""
+        """Whether the substrate has a chunk with this name, spec and body."""
         with self.tables.reading() as view:
             stored = view.chunk(storable(chunk.id))
         return stored is not None and (stored.name, stored.spec, stored.body) == (chunk.name, chunk.spec, chunk.body)
@@ -435,12 +435,12 @@ class _NothingNew(Exception):
 
 
 def storable(text: str) -> str:
-    """A text that every database can hold: NUL, and halves of characters as from names that are not UTF-8, are replaced."""
+    """Replace NUL, and lone surrogates as from names that are not UTF-8, so that every database can hold the text."""
     return (text if text.isascii() else text.encode("utf-8", "replace").decode()).replace("\0", "?")
 
 
 def _label(text: str) -> str:
-    """Who wrote something, or where it is from, in one line: a file's name may have line breaks and control characters."""
+    """Put an author or a source on one line: a file's name may have line breaks and control characters."""
     return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
 
 
@@ -453,7 +453,7 @@ def _limit(limit: int) -> int:
 
 
 def _readable(view: View, boundary: Boundary, chunks: Iterable[str], at: int) -> set[str]:
-    """Those of the chunks that can be read: inside the boundary now, and as of the commit that is asked for."""
+    """The chunks that can be read: inside the boundary now, and as of the requested commit."""
     return _inside([reach_at(view, moment) for moment in dict.fromkeys((NOW, at))], boundary, chunks)
 
 
@@ -470,7 +470,7 @@ def _order(placed: Placed) -> tuple[bool, float, str, str]:
 
 
 def _snippet(chunk: Chunk, words: Sequence[str]) -> str:
-    """A piece of the text around the first word that it has, in one line."""
+    """An excerpt around the first matching word, on one line."""
     text = " ".join((chunk.text or searched_text(dict(chunk.body))).split())
     lower = text.casefold()
     places = [at for at in (lower.find(word) for word in words) if at >= 0]

@@ -49,7 +49,7 @@ def of_type(name: str, chunk: str) -> NewPlacement:
 
 
 def install(substrate: Substrate) -> Commit:
-    """Commit the types, if they are not there yet."""
+    """Commit the types, if they are missing."""
     schema = {
         "intent": {"type": "string", "description": "What it is to do. It sees nothing else."},
         "crystal": {"type": "string", "description": "The model, as PROVIDER:MODEL. Default: yours."},

@@ -48,7 +48,7 @@ _MOST_ENTITIES = 10_000
 
 
 class Limits(Struct, frozen=True):
-    """What a sub-agent may read, what it reads from the beginning, and the process whose run it is."""
+    """The scopes that a sub-agent may read and those that it reads from the beginning, and the process of its run."""
 
     boundary: Boundary
     scopes: tuple[str, ...] | None
@@ -57,7 +57,8 @@ class Limits(Struct, frozen=True):
 
 
 class _Reading(Struct):
-    """What one entity reads. ``pinned`` is fixed for the cast ``cast_id``. ``knowledge``: of ``scopes``, at the commit ``seen``.
+    """The reading state of one entity. ``pinned`` is fixed for the cast ``cast_id``. ``knowledge`` is that of ``scopes`` at
+    the commit ``seen``.
 
     ``told_earlier``: whether its earlier sessions were summed up already. ``cast_id`` is None before the first cast.
     """
@@ -74,7 +75,7 @@ class _Reading(Struct):
 
 
 class SessionView:
-    """What the sessions of one workspace read. One object serves all entities of a cantrip."""
+    """The knowledge that the sessions of one workspace read. One object serves all entities of a cantrip."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class SessionView:
         """Why there is no substrate that stays. Nothing is recorded then, and nothing remembered."""
 
     def for_batch(self) -> SessionView:
-        """The view for casts that have nothing to do with each other."""
+        """The view for casts of a batch, which share nothing."""
         if self._alone or self._batches:
             return self
         with self._lock:
@@ -140,7 +141,7 @@ class SessionView:
 
     @property
     def address(self) -> Path | str | None:
-        """Where the substrate is; None if it is off."""
+        """The address of the substrate; None if it is off."""
         return self._address
 
     @property
@@ -174,31 +175,31 @@ class SessionView:
 
     @property
     def boundary(self) -> Boundary:
-        """What an entity of this workspace may read; it may write nothing by itself."""
+        """The boundary of an entity in this workspace: it limits reading, and allows no writing."""
         project = self.project
         read = (*project.pinned, project.nested, project.pins) if self._alone else project.near
         return Boundary.of(read=[*read, TYPES], holder=project.id)
 
     def limit(self, entity_id: str, limits: Limits | None) -> None:
-        """Limit what one entity reads, before its first cast; None after its last one."""
+        """Limit what one entity reads, before its first cast; None removes the limits after its last cast."""
         if limits is not None:
             self._limits[entity_id] = limits
         else:
             self._limits.pop(entity_id, None)
 
     def limits_of(self, entity_id: str) -> Limits | None:
-        """The limits of a sub-agent that runs; None for every other entity."""
+        """The limits of a running sub-agent; None for every other entity."""
         return self._limits.get(entity_id)
 
     def boundary_of(self, entity_id: str) -> Boundary:
-        """What one entity may read and write."""
+        """The boundary of one entity."""
         limits = self.limits_of(entity_id)
         return self.boundary if limits is None else limits.boundary
 
     # As a contributor
 
     async def __call__(self, info: CastInfo) -> Sequence[ContextBlock]:
-        """Earlier sessions, once for each entity: they would only grow old in the knowledge layer."""
+        """Add a summary of earlier sessions, once for each entity."""
         # Before the cast is recorded it is known whether it can be.
         await anyio.to_thread.run_sync(lambda: self.substrate)
         if self._sessions <= 0 or any(block.source == EARLIER for block in info.pinned()):
@@ -218,12 +219,12 @@ class SessionView:
         return (ContextBlock(head + "\n".join(lines), "earlier sessions here", EARLIER),)
 
     async def refresh(self, info: CastInfo) -> ContextBlock | None:
-        """The knowledge layer before a query."""
+        """The block of knowledge before a query."""
         knowledge = await anyio.to_thread.run_sync(self._refresh, info.entity_id, info.cast_id)
         return self.block(info.entity_id, knowledge)
 
     def block(self, entity_id: str, knowledge: Knowledge) -> ContextBlock:
-        """The layer as a block. Its address names the scopes that were read."""
+        """Make a context block of the knowledge. Its address names the scopes that were read."""
         scopes = ",".join(self.scopes(entity_id)) if knowledge.text else ""
         return ContextBlock(
             knowledge.text, "what this session knows", KNOWLEDGE, f"substrate:{scopes}", placement=self._placement
@@ -283,7 +284,7 @@ class SessionView:
             self._synced = True
 
     def bring_files(self) -> None:
-        """Bring documents and skills into the substrate, as they are now."""
+        """Bring the present documents and skills into the substrate."""
         if self._documents or not self._synced:
             self._sync(nested=True)
 
@@ -311,15 +312,15 @@ class SessionView:
             return (*reading.pinned, *(each for each in reading.added if each not in reading.pinned))
 
     def knowledge(self, entity_id: str) -> Knowledge:
-        """What the next query of an entity will contain of the substrate, also before its first cast."""
+        """The knowledge that the next query of an entity will contain, also before its first cast."""
         with self._lock:
             cast_id = self._reading(entity_id).cast_id or ""
         return self._refresh(entity_id, cast_id)
 
     def add(self, entity_id: str, name: str, boundary: Boundary | None = None) -> tuple[str, int]:
-        """Add a scope, by id or name, to what an entity reads. Returns its id and its size in tokens.
+        """Add a scope, by id or name, to an entity's reading. Returns its id and its size in tokens.
 
-        The size is what the next query grows by: nothing if it was read already. Raises `SubstrateError` if it is not inside
+        The size is the growth of the next query: 0 if the scope was already read. Raises `SubstrateError` if it is not inside
         the boundary, or if the entity has added too many.
         """
         boundary = boundary or self.boundary_of(entity_id)
@@ -335,7 +336,7 @@ class SessionView:
     # As a source of gates
 
     async def open(self, circle: CircleView) -> OpenedGates:
-        """Nothing is read before the first call. What the user should know about the substrate is a problem of the first."""
+        """Make the gates without reading anything. The first call reports problems with the substrate to the user."""
         import cantrip_acp.substrate.knowledge  # noqa: F401 - the first cast needs it
 
         if self._always:
@@ -345,7 +346,6 @@ class SessionView:
 
     @property
     def gates(self) -> list[Gate]:
-        """The gates `recall` and `add_scope`."""
         return [
             Gate(
                 "recall",
@@ -418,17 +418,17 @@ class SessionView:
 
 
 class OpenedGates(Struct):
-    """Gates of one entity, and what the user should know about them."""
+    """Gates of one entity, with problems to report to the user."""
 
     gates: list[Gate] = []
     problems: list[str] = []
 
     async def close(self) -> None:
-        """There is nothing to close: the process closes the substrate, and each run ends with its call."""
+        """Do nothing: the process closes the substrate, and each run ends with its call."""
 
 
 def _fingerprint(workspace: Path, config_dir: Path | None) -> object:
-    """Changes when a document changes, appears or goes."""
+    """A value that changes when a document changes, appears or disappears."""
     places = [*(workspace / name for name in DOCUMENTS), workspace / CULTURE]
     if config_dir is not None:
         places.append(config_dir / "culture")

@@ -57,7 +57,7 @@ they exist; or for the runs of programs."""
 
 
 class Outside(Exception):
-    """A chunk that the caller may not write, and why."""
+    """A chunk that the caller may not write, and the reason."""
 
     def __init__(self, chunk: str, text: str) -> None:
         self.chunk, self.text = chunk, text
@@ -90,7 +90,7 @@ class Writer:
         return self._chunks[chunk_id]
 
     def check_boundary(self, change: Change) -> None:
-        """Raise `Outside` for what the caller may not write, by the state before this commit."""
+        """Raise `Outside` for parts of the change that the caller may not write, judged before this commit."""
         boundary = self._boundary
         if not boundary.limited:
             return
@@ -150,7 +150,7 @@ class Writer:
                 )
 
     def _is_type(self, archetype: str) -> bool:
-        """Whether an archetype defines a type, and is no scope with contents of its own."""
+        """Whether an archetype defines a type, and is not a scope with contents of its own."""
         name = chunk.name if (chunk := self._chunk(archetype)) is not None else ""
         above = [each.scope for each in self._view.parents(archetype, NOW) if each.kind == "relates"]
         return any(
@@ -159,7 +159,7 @@ class Writer:
         )
 
     def write(self, change: Change, number: int) -> int:
-        """Add the versions and records that are new, then check the rules. Returns how many there are."""
+        """Add new versions and placement records, then check the rules. Returns the number added."""
         view, changed = self._view, 0
         versions: list[str] = []
         for chunk in change.chunks:
@@ -209,10 +209,10 @@ class Writer:
         return changed
 
     def check_private(self, change: Change) -> None:
-        """Find the new chunks that are the user's own, because all their scopes are.
+        """Find the new chunks that belong to the user alone, because all their scopes do.
 
-        Raise `CommitRefused` for one on a scope that everybody knows by name: its id has to say it. What a program makes on
-        its own run may have any id.
+        Raise `CommitRefused` for one on a scope that everybody knows by name, because its id has to show the owner. A program
+        may use any id on its own run.
         """
         places: dict[str, list[str]] = {}
         for each in change.placements:
@@ -294,22 +294,23 @@ class Writer:
         return self._archetypes[chunk_id]
 
     def _shown(self, chunk_id: str) -> bool:
-        """Whether an error may name the chunk. Rules hold for who cannot read where they are from."""
+        """Whether an error may name the chunk. Rules also apply to callers that cannot read where the rules are."""
         return not self._boundary.limited or reach_at(self._view).reads(self._boundary, chunk_id)
 
     def _stored_kinds(self, chunk_id: str) -> list[str]:
-        """The scopes of which the chunk is an instance by what is in the database."""
+        """The scopes of which the stored chunk is an instance."""
         parents = self._view.parents(chunk_id) if chunk_id not in self._made else ()
         return [each.scope for each in parents if each.kind == "instance"]
 
     def _rules(self, scope_id: str) -> list[Chunk]:
-        """The chunks whose specs hold for what is placed on a scope: itself, unless it hands it on, and its archetypes."""
+        """The chunks whose specs apply to the chunks on a scope: the scope itself, unless it propagates its rules, and its
+        archetypes."""
         scope = self._chunk(scope_id)
         own = [scope] if scope is not None and not scope.spec.propagate else []
         return own + [each for each in self._kinds(scope_id) if each.spec.propagate]
 
     def _accepted(self, scope_id: str) -> set[str]:
-        """The types that a scope accepts, of those that are there."""
+        """The existing types that a scope accepts."""
         names = {name for each in self._rules(scope_id) for name in each.spec.accepts}
         return set[str]().union(*(self._type_ids(scope_id, name) for name in names))
 
@@ -376,5 +377,5 @@ def _not_writable(chunk_id: str) -> str:
 
 
 def reach_at(view: View, at: int = NOW) -> Reach:
-    """What is inside boundaries by the placements of one moment."""
+    """A `Reach` for the placements at one moment."""
     return Reach(lambda chunks, kinds: view.above(chunks, kinds, at))

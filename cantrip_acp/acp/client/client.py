@@ -378,7 +378,7 @@ class AgentClient:
         ask: Callable[[], Awaitable[Mapping[str, Any]]],
         reply: Callable[[Mapping[str, Any] | None], Mapping[str, Any]],
     ) -> Mapping[str, Any]:
-        """Ask the observer when it has handled what came before. No answer if the turn is cancelled meanwhile."""
+        """Ask the observer, once it has handled all earlier updates. There is no answer if the turn is cancelled meanwhile."""
         scope, settled = anyio.CancelScope(), anyio.Event()
         answers: list[Mapping[str, Any]] = []
         questions = self._questions.setdefault(session_id, set())
@@ -520,19 +520,20 @@ class ClientObserver(Protocol):
     """Gets the agent's actions. Each method is awaited before the next one is called."""
 
     async def on_update(self, session_id: str, update: Mapping[str, Any]) -> None:
-        """A `session/update` came."""
+        """Called for each `session/update`."""
 
     async def request_permission(
         self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]
     ) -> tuple[str, Mapping[str, str]] | None:
-        """A `session/request_permission` came. Returns the `optionId` of the answer and what the user wrote next to it (a
-        `reason`, an edited `plan`), or None for no answer ("cancelled").
+        """Called for `session/request_permission`. Returns the `optionId` of the answer and the user's additions (a `reason`,
+        an edited `plan`), or None for no answer ("cancelled").
 
         This call is cancelled if the turn is cancelled or if the agent withdraws the question.
         """
 
     async def request_form(self, message: str, schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """A form came (`elicitation/create`). Returns the fields, or None for no answer. It is cancelled as a question is."""
+        """Called for a form (`elicitation/create`). Returns the fields, or None for no answer. It is cancelled in the same
+        way as `request_permission`."""
 
     async def on_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         """The agent read (`action` "read") or wrote ("write") a file through the client.
@@ -621,7 +622,6 @@ class OrderedQueue:
         self._arrived.set()
 
     async def run(self) -> None:
-        """Run the queued calls until cancelled."""
         while True:
             while self._work:
                 await self._work[0]()

@@ -38,7 +38,7 @@ class MemoryPipe:
 
 
 class InProcessAgent:
-    """An agent that runs in this process. It has what a client needs of an `AgentProcess`."""
+    """An agent that runs in this process, with the members of an `AgentProcess` that a client needs."""
 
     argv = ("cantrip-acp",)
     exit_seconds = 0.0

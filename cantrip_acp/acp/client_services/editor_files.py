@@ -84,7 +84,7 @@ class ClientRefused(GateError):
 
 
 class EditorFiles:
-    """Sends file requests of one session to its client. ``reads`` and ``writes`` say which methods the client offers."""
+    """Sends file requests of one session to its client. ``reads`` and ``writes``: whether the client offers these methods."""
 
     def __init__(self, connection: Connection, session_id: str, *, reads: bool, writes: bool) -> None:
         self.reads, self.writes = reads, writes
@@ -149,7 +149,7 @@ _OTHER_CODECS = ("gb18030", "shift_jis", "euc-jp", "euc-kr", "big5", "koi8-r", "
 @dataclass(frozen=True, slots=True)
 class _Present:
     """The present text of a file. ``disk``: it must be read and written on the disk. ``encoding`` is that of the file; None
-    if it is not on the disk. ``stale``: the editor shows an older text."""
+    if the file is not on the disk. ``stale``: the editor shows an older text."""
 
     text: str
     disk: bool = False
@@ -357,7 +357,6 @@ class EditorFileGates:
         return None if text is None else await self._judge(file, text, largest)
 
     async def _judge(self, file: PathHandle, text: str, largest: int) -> _Present:
-        """Compare the client's text of a file with the disk."""
         data = write_file.read_whole(file, largest) if file.status is not None else None
         decoded = file_content.decode_file(file, data) if data is not None else None
         if decoded is None or data is None:
@@ -460,9 +459,9 @@ class EditorFileGates:
         return False
 
     def _note_if_unsaved(self, file: PathHandle, text: str, old: str | None = None) -> str:
-        """Remember whether the text in the client is saved on the disk. Returns a note if it is not.
+        """Note whether the client's text is saved on the disk. Returns a note for the entity if it is not.
 
-        ``old`` is what was on the disk before the text was written: if something else is there now, the client saved the text in
+        ``old`` is the content of the disk before the write: if the disk has something else now, the client saved the text in
         another form.
         """
         path = file.absolute
@@ -485,7 +484,7 @@ class EditorFileGates:
 
 
 def _put_bytes_right(content: str, encoding: Encoding, context: GateContext, file: PathHandle) -> None:
-    """Where a client saved this text with another encoding, mark or line ends, write it as the file had it."""
+    """If the client saved this text with a different encoding, mark or line ends, write it again in the file's original form."""
     try:
         wanted = encoding.encode(content)
     except UnicodeEncodeError:

@@ -114,7 +114,8 @@ class SessionQuestions:
 
 
 async def after_earlier_events(context: GateContext) -> bool:
-    """Wait until all earlier events of a call were shown. Returns whether the client knows the call: not that of a child."""
+    """Wait until all earlier events of a call were shown. Returns whether the client knows the call; it does not know calls
+    of children."""
     if context.turn is None or context.turn.depth or not context.turn.listening:
         return False
     checkpoint = Checkpoint(entity_id=context.entity_id, cast_id=context.cast_id, reached=anyio.Event())

@@ -76,8 +76,6 @@ class UntrustedSession:
 
 
 class _BeingOpened:
-    """A session that is being opened."""
-
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
         self.finished = anyio.Event()
@@ -179,7 +177,7 @@ class OpenSessions:
 
 
 class Agent:
-    """The sessions of one connection: opens, loads, forks, lists and closes them. What concerns one session is a method of
+    """The sessions of one connection: opens, loads, forks, lists and closes them. Methods of a single session are in
     `Session`."""
 
     client = acp.ClientAbilities()
@@ -194,15 +192,15 @@ class Agent:
         """What the user was told of MCP servers of the client's settings, which are the same in each session."""
 
     def of_session(self, method: Callable[[Session, Any, Request], Any]) -> Callable[[Any, Request], Any]:
-        """A handler that finds the open session which the parameters name, and calls ``method`` with it."""
+        """Make a handler that finds the open session that the parameters name, and calls ``method`` with it."""
         return lambda params, request: method(self.sessions.session(params.session_id), params, request)
 
     def running(self) -> list[Session]:
-        """The sessions that work on a prompt."""
+        """The sessions with a running prompt."""
         return [session for session in self.sessions.open.values() if session.running]
 
     async def renew_crystals(self) -> None:
-        """Use keys that were saved meanwhile in the open sessions too, from their next prompt on."""
+        """Use newly saved keys in the open sessions too, from their next prompt on."""
         for session in tuple(self.sessions.open.values()):
             await session.options.renew_crystal()
 
@@ -333,7 +331,7 @@ class Agent:
         return state
 
     async def _files_of_fork(self, source: Session, turn_id: str | None, *, restore: bool) -> dict[str, Any] | None:
-        """Restore the files of the turn that a fork starts from, or say which differ from it. None if none are kept."""
+        """Restore the files of the turn that a fork starts from, or list those that differ. None if no files are kept."""
         if turn_id is None or source.entity.checkpoints is None or source.running:
             if restore:
                 raise (
@@ -553,8 +551,8 @@ class Agent:
     def prompt(
         self, params: acp.Prompt, request: Request, prompt: OpenPrompt | None = None
     ) -> Awaitable[acp.PromptResult]:
-        """``session/prompt``: marks the session as busy at once, and returns the work of the prompt. A version of the protocol
-        that tells its client more of it gives its own ``prompt``."""
+        """``session/prompt``: marks the session as busy at once, and returns the work of the prompt. Version 2 passes its own
+        kind of ``prompt``, which reports more to the client."""
         waiting = self.sessions.untrusted.get(params.session_id)
         if waiting is not None:
             return self._ask_for_trust(waiting, prompt or OpenPrompt(params, request))
@@ -610,8 +608,8 @@ class Agent:
         """``_session/steering``: gives the entity a message before its next query.
 
         If no prompt runs, the message starts one. With ``_meta.steering.idleBehavior: "promptRequired"`` nothing happens
-        then, and the client sends it as a prompt. That request is the one to wait for and to cancel. ``start`` starts a
-        prompt in another version of the protocol.
+        instead: the client sends the message as a prompt, and can wait for that request or cancel it. Version 2 passes
+        ``start``, its own way to start a prompt.
         """
         session = self.sessions.session(params.session_id)
         idle_behavior = meta_of(params.meta, acp.SteeringMeta, "steering").idle_behavior

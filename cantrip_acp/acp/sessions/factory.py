@@ -407,7 +407,7 @@ class SessionFactory:
         return made, recipe
 
     def _asking(self, source: GateSource) -> GateSource:
-        """The source, whose MCP servers may ask the user if the client can show questions."""
+        """The source with MCP servers that can ask the user, if the client can show questions."""
         if not self.asks_user:
             return source
         from cantrip_acp.gates.mcp.servers import McpServers
@@ -418,7 +418,7 @@ class SessionFactory:
         return McpServers(asking, client_told=source.client_told)
 
     def with_cache(self, cantrip: Cantrip, metadata: SessionMetadata | None = None) -> Cantrip:
-        """The cantrip, whose gates reuse results as long as the session's boolean option says so."""
+        """The cantrip with gates that reuse results, as long as the session's boolean option is on."""
         from cantrip_acp.tuplespace.reuse.gate_results import with_gate_cache
 
         enabled = metadata is None or metadata.reuse_results

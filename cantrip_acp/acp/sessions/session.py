@@ -64,29 +64,29 @@ ENDS_WITHIN, ENDS_WITHIN_KILLED = 1.0, 5.0
 
 
 class OpenPrompt:
-    """A prompt and its request. Its session says here what becomes of it. In version 1 the reply says all of it; in version 2
-    the client is told (`acp.v2.client`). ``params`` change if the user edits it while it waits.
-    """
+    """A prompt and its request. The session reports its progress here. In version 1 the reply says everything; in version 2
+    the client gets updates (`acp.v2.client`). ``params`` change if the user edits the prompt while it waits."""
 
     def __init__(self, params: acp.Prompt, request: Request) -> None:
         self.params = params
         self.request = request
 
     def begin(self) -> None:
-        """The session works on it from now on."""
+        """Called when the session begins to work on the prompt."""
 
     def cast_started(self, cast_id: str) -> None:
-        """A cast with its text has started."""
+        """Called when a cast with the text of the prompt has started."""
 
     def delivered(self, message_id: str) -> None:
-        """The entity got it while another prompt runs. The update with its text follows (`types.events.Steered`)."""
+        """Called when the entity received the prompt while another one runs. The update with its text follows
+        (`types.events.Steered`)."""
 
     def answered_beside(self) -> None:
-        """It is a command that is answered while another prompt runs."""
+        """Called if the prompt is a command that is answered while another prompt runs."""
 
 
 class Agent(Protocol):
-    """What a session needs of the agent of its connection (`acp.sessions.agent`)."""
+    """The part of the connection's agent that a session uses (`acp.sessions.agent`)."""
 
     connection: Connection
     client: acp.ClientAbilities
@@ -174,7 +174,7 @@ class Session:
             )
 
     def use_entity(self, entity: Entity, recipe: Recipe | None) -> None:
-        """Go on with another entity, which continues from the turns of the one before."""
+        """Continue with another entity, which continues from the turns of the previous one."""
         self.translator.turns_before += self.entity.sequence - entity.sequence
         self.entity = self.opened.entity = entity
         self.opened.recipe = recipe
@@ -289,7 +289,7 @@ class Session:
         request.on_cancel = self.cancel
 
     async def run(self, work: Awaitable[acp.PromptResult], trace: tracing.Trace) -> acp.PromptResult:
-        """Await the work of a prompt after `begin`, and then of the messages for it that came too late for its last query.
+        """Await the work of a prompt after `begin`, and then the casts of messages that came too late for its last query.
         Returns the last result. A failure becomes an `RpcError`."""
         result: acp.PromptResult | None = None
         error: RpcError | None = None
@@ -388,7 +388,6 @@ class Session:
         return decision.intent
 
     def cancel(self) -> None:
-        """Cancel the running prompt, if there is one."""
         if not self.running:
             return
         self.cancelled = True
@@ -533,8 +532,8 @@ class Session:
         return acp.PromptResult(reason, about)
 
     async def unfinished_reason(self) -> str | None:
-        """Why the last answer can go on with an empty prompt (`core.history.continuation.unfinished_reason`); None if it
-        is complete, and for a refusal, which would only be repeated."""
+        """Why an empty prompt can continue the last answer (`core.history.continuation.unfinished_reason`). None if the
+        answer is complete, and for a refusal, which would only be repeated."""
         from cantrip_acp.core.history.continuation import unfinished_reason
 
         async with self.loom_read:
@@ -557,7 +556,8 @@ class Session:
         return await self.until_cancelled(read) or ()
 
     def _tell_unread(self, link: Link, why: str) -> None:
-        """Tell the user of a link that the entity does not get. Not as a message, in which it would be noise."""
+        """Tell the user about a link that the entity cannot read. This is not a message of the conversation, where it would
+        be noise."""
         if self.client.notices:
             self.send_now(acp.Notice("warning", "Not attached", f"{link.name}: {why}"))
 
@@ -582,7 +582,7 @@ class Session:
             self.cancel()
 
     async def until_cancelled(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """Await what the running prompt waits for. Returns None if the prompt is cancelled meanwhile."""
+        """Await work for the running prompt. Returns None if the prompt is cancelled meanwhile."""
         with anyio.CancelScope() as scope:
             self._cancellable_waits.add(scope)
             try:
@@ -604,7 +604,7 @@ class Session:
         self._agent.factory.save_metadata(self.opened)
 
     def _change_mode(self, mode: str) -> None:
-        """Set the mode when the client has not asked for it, and tell the client: as the mode, and as an option."""
+        """Set the mode without a request of the client, and tell the client: as the mode, and as an option."""
         try:
             self.options.set_mode(mode)
         finally:
@@ -612,7 +612,7 @@ class Session:
             self.send_now(acp.ConfigOptionsChanged(self.options.listed()))
 
     def _without_checkpoints(self, why: str) -> None:
-        """No files can be kept, so nothing could be undone: ask again before each change, and tell the user."""
+        """React to missing checkpoints: as nothing can be undone, ask again before each change, and tell the user."""
         note = f"Changes of files cannot be undone in this session: {why}."
         if self.metadata.mode == modes.SANDBOXED and not self.mode_chosen:
             with suppress(RpcError):

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class OpenSession(Protocol):
-    """A session, as its parts see it."""
+    """A session, as commands, options and client services use it."""
 
     id: str
     client: acp.ClientAbilities

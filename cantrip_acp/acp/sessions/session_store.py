@@ -127,7 +127,7 @@ class ListedSession(msgspec.Struct):
 
 
 class BadCursor(ValueError):
-    """A cursor that did not come from this agent's list."""
+    """A list cursor that this agent did not make."""
 
 
 class NoSession(CantripError):

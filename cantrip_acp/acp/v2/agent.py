@@ -36,8 +36,6 @@ class Resume(acp.LoadSession, kw_only=True):
 
 
 class AgentV2:
-    """The agent of a connection that speaks version 2."""
-
     def __init__(self, agent: Agent, client: Client) -> None:
         self._agent = agent
         self._client = client

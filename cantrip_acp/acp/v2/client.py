@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ToldPrompt(OpenPrompt):
-    """A prompt that waits or runs, and of which the client is told. ``message_id`` is set when its message was inserted."""
+    """A prompt that waits or runs, and whose progress the client sees. ``message_id`` is set when its message was inserted."""
 
     def __init__(self, params: acp.Prompt, request: Request, client: Client) -> None:
         super().__init__(params, request)
@@ -55,10 +55,10 @@ class ToldPrompt(OpenPrompt):
 
 
 class Client:
-    """What sessions use of a connection, for a client of version 2."""
+    """Sends the updates of sessions to a client of version 2."""
 
     def __init__(self, connection: Connection, *, shows_queue: bool) -> None:
-        """``shows_queue``: the client asks for the prompts that wait (``_cantrip/queue_changed``)."""
+        """``shows_queue``: the client wants to see the prompts that wait (``_cantrip/queue_changed``)."""
         self._connection = connection
         self._shows_queue = shows_queue
         self._prompts: dict[str, list[ToldPrompt]] = {}
@@ -115,7 +115,7 @@ class Client:
     # --- prompts -----------------------------------------------------------------------------------------------------
 
     def running(self, session_id: str) -> ToldPrompt | None:
-        """The prompt that runs in a session: the first one of those that have begun."""
+        """The running prompt of a session: the first one that has begun."""
         return next((each for each in self._prompts.get(session_id, ()) if each.begun), None)
 
     def add(self, params: acp.Prompt, request: Request) -> ToldPrompt:
@@ -132,7 +132,7 @@ class Client:
             del self._prompts[prompt.params.session_id]
 
     def sort(self, begun: ToldPrompt) -> None:
-        """A prompt runs as soon as the one before it has ended. "Send now" changes the order in which prompts begin."""
+        """Order the prompts by their start. "Send now" changes the order in which prompts begin."""
         self._prompts.get(begun.params.session_id, []).sort(key=lambda each: (not each.begun, each is begun))
 
     async def all_ended(self, session_id: str) -> None:
@@ -141,7 +141,7 @@ class Client:
             await prompt.ended.wait()
 
     def insert(self, prompt: ToldPrompt, message_id: str = "") -> None:
-        """The message of a prompt is part of the conversation now, with this id or a new one."""
+        """Make the message of a prompt part of the conversation, with this id or a new one."""
         if prompt.message_id is not None:
             return
         session_id = prompt.params.session_id
@@ -177,7 +177,7 @@ class Client:
             prompt.answerable.set()
 
     def idle(self, session_id: str) -> None:
-        """Tell that a session that was opened does nothing."""
+        """Report that a session that was opened is idle."""
         self._state(session_id, "idle")
 
     def _state(self, session_id: str, state: str, **more: Any) -> None:

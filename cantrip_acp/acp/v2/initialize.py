@@ -10,10 +10,10 @@ VERSION = 2
 
 
 def v1_capabilities(params: dict[str, Any]) -> dict[str, Any]:
-    """The capabilities of a client of version 2, in the words of version 1.
+    """Convert the capabilities of a client of version 2 to those of version 1.
 
-    Such a client has no files and terminals of its own, and takes every update of version 2: notices, compactions, plans
-    with ids, boolean options and children as sessions (ACP v2, Initialization).
+    Such a client has no files and terminals of its own, and takes every update of version 2: notices, compactions, plans with
+    ids, boolean options and children as sessions (ACP v2, Initialization).
     """
     given = params.get("capabilities")
     known = given if isinstance(given, dict) else {}
@@ -36,7 +36,7 @@ def v1_capabilities(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def result_of_v1(v1: dict[str, Any]) -> dict[str, Any]:
-    """The result of ``initialize`` that says what that of version 1 says."""
+    """Convert the result of ``initialize`` from version 1 to version 2."""
     session = v1["agentCapabilities"]["sessionCapabilities"]
     return {
         "protocolVersion": VERSION,

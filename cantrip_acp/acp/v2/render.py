@@ -22,8 +22,8 @@ _TERMINAL_KEYS = ("terminal_info", "terminal_output", "terminal_exit")
 
 
 def render(session_id: str, update: acp.Update, *, of_child: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The updates of version 2 for one of version 1, each with the id of its session. ``of_child``: the session is a child's,
-    whose calls are stopped with the call that started it."""
+    """Convert one update of version 1 to updates of version 2, each with the id of its session. ``of_child``: the session is
+    a child's, whose calls are stopped with the call that started it."""
     match update:
         case acp.CurrentMode():
             return
@@ -50,14 +50,14 @@ def render(session_id: str, update: acp.Update, *, of_child: bool = False) -> It
 
 
 def option(given: acp.AnyOption) -> dict[str, Any]:
-    """A config option of version 2."""
+    """Convert a config option to version 2."""
     plain = _plain(given)
     plain["configId"] = plain.pop("id")
     return plain
 
 
 def content_blocks(prompt: list[acp.ContentBlock]) -> list[dict[str, Any]]:
-    """The blocks of a prompt as they came, without what was not set."""
+    """The blocks of a prompt as they were sent, without unset fields."""
     return [_set(msgspec.to_builtins(block)) for block in prompt]
 
 
@@ -102,7 +102,7 @@ def _tool_call(update: acp.ToolCall | acp.ToolCallUpdate) -> Iterator[dict[str, 
 
 
 def _offer_cancel(update: dict[str, Any], *, known: bool) -> None:
-    """A client can stop a call with ``tool_call/cancel`` while it runs (ACP v2, Cancelling Tool Calls)."""
+    """Offer ``tool_call/cancel`` for a call while it runs (ACP v2, Cancelling Tool Calls)."""
     if update.get("status") == "in_progress":
         update["capabilities"] = {"cancel": {}}
     elif known and update.get("status") in ("completed", "failed", "cancelled"):
@@ -140,7 +140,7 @@ def _patch(diff: acp.Diff) -> str | None:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a text as git sees them: only a line feed ends one."""
+    """Split a text into lines as git does: only a line feed ends one."""
     *whole, rest = text.split("\n")
     return [*(f"{line}\n" for line in whole), *([rest] if rest else [])]
 
@@ -156,7 +156,7 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def _set(value: Any) -> Any:
-    """The value without members that are None."""
+    """Remove members that are None."""
     if isinstance(value, dict):
         return {name: _set(each) for name, each in value.items() if each is not None}
     return value

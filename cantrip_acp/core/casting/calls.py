@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Calls:
-    """The calls of one cast."""
+    """Runs the gate calls and programs of one cast."""
 
     def __init__(self, cast: CastState, executor: GateExecutor, session: SessionKeeper) -> None:
         self.cast = cast

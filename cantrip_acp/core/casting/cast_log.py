@@ -34,7 +34,7 @@ _ENDED = {
 
 
 class CastLog:
-    """Writes the records of one cast, and what follows from them to the context."""
+    """Writes the records of one cast and updates the context to match."""
 
     def __init__(self, cast: CastState, resumed: Point | None, reference: Any) -> None:
         self._resumed = resumed
@@ -48,7 +48,8 @@ class CastLog:
         self._last_text: str | None = None
 
     def start(self) -> None:
-        """Write the start. An entity that continues another cast takes its context and its place first."""
+        """Write the start of the cast. If it continues another cast, first take over that cast's context and place in the
+        loom."""
         entity, parent, resumed = self.entity, self.entity.parent, self._resumed
         if resumed is not None and resumed.taken:
             entity.context = rebuild_context(entity, resumed)
@@ -79,9 +80,9 @@ class CastLog:
         self.cast.intent = start.intent or ""
 
     def utterance(self, turn: TurnBuilder) -> None:
-        """Write the utterance before acting on it: if the process ends, nothing must be done twice.
+        """Write the utterance before acting on it, so that a crash cannot make anything run twice.
 
-        Not needed for a loom in memory, which ends with the process.
+        Skipped for a loom in memory, which ends with the process.
         """
         entity = self.entity
         if entity.loom.location is not None and turn.has_effects:
@@ -114,11 +115,10 @@ class CastLog:
         return record
 
     def partial(self, stream: QueryStream | None, reason: str) -> None:
-        """Write what was streamed of an answer that will not be finished.
+        """Write the part of an answer that was streamed before the cast stopped.
 
-        It is not a turn; the next query continues from it.
-
-        It is written without text too, so that the crystal sees that its user's last message had no answer.
+        It is not a turn; the next query continues from it. It is also written without text, so that the crystal sees that the
+        last message of its user had no answer.
         """
         if self.ended:
             return
@@ -153,7 +153,7 @@ class CastLog:
         faults: Sequence[str],
         withdrawn: bool,
     ) -> CastResult:
-        """Write the end. ``unenforced`` are wards that were not enforced, ``faults`` errors in the code of gates."""
+        """Write the end of the cast. ``unenforced``: wards that were not enforced; ``faults``: errors in the code of gates."""
         entity = self.entity
         terminated = reason in TERMINATIONS
         warnings = (*unenforced, *entity.source_problems, *faults)

@@ -42,7 +42,7 @@ class CastStream(Generic[Value]):
         return self._result
 
     def _cancel_for_reader(self, cancel: Callable[[], object]) -> None:
-        """The reader left: cancel the cast if it runs; if it has not begun, it never will."""
+        """Cancel the cast because its reader left. A cast that has not begun never will."""
         self._left = True
         if self._running:
             cancel()

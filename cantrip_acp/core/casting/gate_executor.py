@@ -115,9 +115,9 @@ class GateExecutor:
         turn: TurnContext | None = None,
         cut: Callable[[GateRecord], None] = lambda record: None,
     ) -> GateRecord:
-        """Make one call. ``call_id`` is the id in events, ``tool_call_id`` is the crystal's id, ``via`` is the id of the
-        command that makes the call, and ``program`` its index (`GateRecord.via`). ``cut`` takes the record of a call that
-        a cancel interrupts, still without a result."""
+        """Make one gate call. ``call_id`` is its id in events, ``tool_call_id`` the crystal's id for it, ``via`` the id of
+        the command that makes it and ``program`` the index of that command (`GateRecord.via`). If a cancel interrupts the
+        call, ``cut`` receives its record without a result."""
         gate = self._gates.get(name) or self._added(name) or registry.child_function(self._circle, name)
         parsed, problem = _parse(args)
         if type(parsed) is list and gate is not None and gate.json_input:
@@ -281,7 +281,7 @@ class GateExecutor:
             interceptor.coming(found, entity_id, self._depth)
 
     async def _start(self, invocation: GateInvocation) -> GateReply:
-        """The last step of the chain: the call is allowed, so run the handler."""
+        """Run the handler, after every interceptor has allowed the call."""
         if self._hub.active:
             context = invocation.context
             started = events.GateStarted(
@@ -300,7 +300,7 @@ class GateExecutor:
         return reply
 
     def _with_session(self, gate: Gate, opens: Callable[[GateRegistrar, CircleView], GateSession]) -> Gate:
-        """Return the gate with the handler of its session for this entity."""
+        """The gate with the handler of the session that it has for this entity."""
         session = self._sessions.get(gate.name)
         if session is None:
             session = self._sessions[gate.name] = opens(self.dynamic_gates, self._circle)
@@ -357,12 +357,10 @@ class GateExecutor:
                 warnings.warn_explicit(f"gate {gate.name} failed: {type(error).__name__}", GateFault, file, line)
 
     def _log_failure(self, what: str) -> None:
-        """Write the traceback of the current exception to the debug log."""
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("%s\n%s", what, traceback.format_exc())
 
     def _recorded_args(self, gate: Gate | None, args: Any) -> Any:
-        """Return the arguments for loom and events, as JSON data."""
         try:
             if gate is not None and gate.recorded is not None and isinstance(args, dict):
                 args = gate.recorded(args)
@@ -374,11 +372,11 @@ class GateExecutor:
             return f"[arguments that cannot be recorded: {type(error).__name__}]"
 
     def _added(self, name: str) -> Gate | None:
-        """Find a gate that the entity added and that no ward removes."""
+        """Find a gate that the entity added and no ward removes."""
         return None if name in self._circle.wards.remove_gate else self.dynamic_gates.gates.get(name)
 
     def _unavailable_message(self, name: str) -> tuple[str, str]:
-        """What the crystal reads, and in short what people read."""
+        """Why a gate cannot be called: a text for the crystal, and a shorter one for people."""
         short = f"there is no gate {name!r} here."
         if name in registry.DELEGATION | registry.CHILD_FUNCTIONS and self._circle.wards.max_depth == 0:
             why = "max_depth is 0 here, so no child can be spawned."
@@ -397,7 +395,8 @@ class GateExecutor:
         return f"gate not available: {name!r}. This circle has: {available}.{hint}{why}", f"{short}{lost}"
 
     def _fitted(self, gate: Gate, args: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
-        """The arguments in the form that the gate's schema asks for, and why they do not fit it; None if they fit."""
+        """Convert the arguments to the types in the gate's schema. The second value says why they still do not fit; None if
+        they do."""
         with contextlib.suppress(RecursionError):
             if has_float(args):
                 # For JSON Schema 3.0 is an integer, and for the gate's code it is not.
@@ -467,7 +466,7 @@ class GateExecutor:
 def _running_record(
     called: events.GateCalled, tool_call_id: str | None, program: int | msgspec.UnsetType
 ) -> GateRecord:
-    """The record of a call that has no result yet, as it is if a cancel interrupts the call."""
+    """The record of a running call, as the loom keeps it if a cancel interrupts the call."""
     unset = msgspec.UNSET
     return GateRecord(
         called.gate,
@@ -493,7 +492,6 @@ class _Failed(Exception):
 
 
 async def _run(invocation: GateInvocation) -> GateReply:
-    """Run the handler."""
     gate = invocation.gate
     try:
         if gate.blocking:
@@ -599,13 +597,13 @@ _MARKS = re.compile(r"<\|.*|[\s\"'`(:].*", re.DOTALL)
 
 
 def _bare_name(name: str) -> str:
-    """A tool's name without what a model's format puts around it."""
+    """The name of a tool without the decoration that a model's call format adds."""
     bare = _PREFIXES.sub("", name.strip(" \t\n\"'`"), count=1)
     return _MARKS.sub("", bare) or name
 
 
 def _decode_texts(args: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The arguments with each text that is a JSON object or list replaced by its data. None if there is no such text."""
+    """Parse each text argument that holds a JSON object or list. None if there is no such text."""
     decoded = {name: _decode_text(value) for name, value in args.items()}
     return decoded if any(decoded[name] is not value for name, value in args.items()) else None
 

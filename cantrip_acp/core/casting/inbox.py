@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Inbox:
-    """Adds to the context of one cast, when it begins and before each of its queries."""
+    """Adds new information to the context of one cast: at its start, and before each query."""
 
     def __init__(self, cast: CastState, resumed: Point | None) -> None:
         self._cast = cast
@@ -47,8 +47,8 @@ class Inbox:
                 ) from problem
 
     def deliver_start(self) -> str | None:
-        """Write the blocks, and put them and the intent into the messages. Returns what the user is told of attachments that
-        the model cannot read."""
+        """Write the blocks, and put them and the intent into the messages. Returns a notice for the user about attachments
+        that the model cannot read."""
         context, cast, resumed = self._entity.context, self._cast, self._resumed
         records = [self._write(block) for block in cast.blocks]
         # What the model reads is what the records say.
@@ -61,7 +61,7 @@ class Inbox:
         return unread_notice(records)
 
     async def warn(self, text: str) -> None:
-        """Tell the user of a problem, once."""
+        """Show the user a problem, once."""
         if text not in self._warned:
             self._warned.add(text)
             await self._cast.report(events.Noticed, text=text)
@@ -71,7 +71,7 @@ class Inbox:
         return CastInfo(entity.id, cast.id, cast.intent, cast.trace.trace_id, entity.context.pinned)
 
     async def before_query(self) -> None:
-        """Add what is due before the next query."""
+        """Add knowledge, notes on wards and steering messages that have arrived since the last query."""
         await self._refresh_knowledge()
         self._tell_of_wards()
         await self._deliver_steering()
@@ -83,7 +83,7 @@ class Inbox:
         return entity.loom.append(record_of(block, entity.id, self._cast.id, crystal.model if unread else None))
 
     async def _refresh_knowledge(self) -> None:
-        """Ask the contributors what the session knows now."""
+        """Ask the contributors for new knowledge of the session, and update the context."""
         entity = self._entity
         entity.context.settle()
         for contributor in entity.cantrip.contributors:
@@ -109,13 +109,13 @@ class Inbox:
             entity.context.set_knowledge(block)
 
     def _tell_of_wards(self) -> None:
-        """Tell the entity why it can do more or less than before, if the wards changed since it was told last (§4.6)."""
+        """Tell the entity why it can do more or less than before, if the wards changed since its last note (§4.6)."""
         note = self._entity.due_note
         if note is not None:
             self._add(replace(note, source=NOTE))
 
     async def _deliver_steering(self) -> None:
-        """Give the crystal what the user sent since the last query."""
+        """Add the messages that the user sent since the last query."""
         cast = self._cast
         waiting, cast.steering = cast.steering, []
         sent: list[ContextRecord] = []
@@ -138,7 +138,7 @@ class Inbox:
         return record
 
     def _place(self) -> str | None:
-        """The turn after which something is added to the context now; None if this cast has none yet."""
+        """The turn after which new context is recorded; None if this cast has no turn yet."""
         last, resumed = self._entity.last_turn, self._resumed
         # A cast that was cut before its first turn continues at the call, too.
         begins = resumed is None or resumed.begins or self._entity.loom.places[last].role == "call"

@@ -66,9 +66,8 @@ class CastRun:
         resumed: Point | None = None,
         reference: Any = None,
     ) -> None:
-        """``take_notices`` returns problems that were not reported yet, for the user. ``resumed`` is the place where another
-        cast is continued; the other arguments are then of that cast.
-        """
+        """``take_notices`` returns problems that the user has not been told yet. ``resumed`` is the place from which another
+        cast continues; the other arguments are then those of that cast."""
         self.entity = entity
         self.cast = CastState(new_id("c"), entity, intent, trace, tuple(blocks))
         self.limit = TimeLimit(self.cast)
@@ -153,7 +152,7 @@ class CastRun:
         return result
 
     async def _begin(self) -> str | None:
-        """Write the start. Returns what the user is told of attachments that the model cannot read."""
+        """Write the start of the cast. Returns a notice for the user about attachments that the model cannot read."""
         entity = self.entity
         if entity.parent is not None:
             entity.requests.called(entity.parent.cast.entity.requests)
@@ -236,7 +235,7 @@ class CastRun:
     # Endings
 
     def _stopped_by(self, otherwise: str) -> str:
-        """Why the cast ends that something has stopped."""
+        """Why something stopped this cast; ``otherwise`` if no reason is known."""
         return self._end[0] if self._end is not None else self.cast.stop_reason or otherwise
 
     async def _close_cut_turn(self, reason: str) -> None:

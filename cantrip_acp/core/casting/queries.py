@@ -30,7 +30,7 @@ class Queries:
     """The queries of one cast."""
 
     def __init__(self, cast: CastState, inbox: Inbox, dynamic_gates: DynamicGates) -> None:
-        """``dynamic_gates`` are those that the entity added."""
+        """``dynamic_gates`` are the gates that the entity added during its life."""
         self.cast = cast
         self.entity = cast.entity
         self._inbox = inbox
@@ -107,20 +107,18 @@ class Queries:
             return response
 
     def _counted(self, response: Response) -> Response:
-        """The response.
-
-        If prose may end the cast, a program that stays unclear counts as prose after `MOST_PROBLEMS` tries.
-        """
+        """Count the response, and return it as prose if its program stays unclear after `MOST_PROBLEMS` tries and prose may
+        end the cast."""
         self._unclear = self._unclear + 1 if response.problem is not None else 0
         if self._unclear > MOST_PROBLEMS and not self.entity.require_done:
             return msgspec.structs.replace(response, problem=None)
         return response
 
     def _tools(self) -> tuple[ToolDefinition, ...]:
-        """The tools for the next query: the circle's tools.
+        """The tools for the next query.
 
-        If the medium has no tool of its own, gates that were added later are included, because the entity could not
-        call them otherwise.
+        If the medium has no tool of its own, they include gates that were added later, because the entity could not call
+        these otherwise.
         """
         circle = self.entity.circle
         if circle.medium.tool is not None:

@@ -50,7 +50,7 @@ class QueryStream:
         return Utterance(said.get("text"), said.get("thought"))
 
     async def finish(self) -> None:
-        """Send the rest: no more pieces of this response, or of this kind, will follow."""
+        """Send the text that was held back for masking: no more pieces of this kind will follow."""
         await self._send(self._masked.end())
 
     async def _send(self, text: str) -> None:
@@ -80,7 +80,7 @@ class QueryStream:
         return message
 
     def _rejected(self, error: CrystalError, answer: Response, message: str) -> VoidedAttempt:
-        """The record of a whole answer that is not used."""
+        """The record of a complete answer that was rejected."""
         entity = self._entity
         sampled = answer.sampled
         if sampled is not None:

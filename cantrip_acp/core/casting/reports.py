@@ -22,7 +22,7 @@ class Reports:
     """Sends the events of one cast. Nothing is sent without a reader (`CastState.report`)."""
 
     def __init__(self, cast: CastState, take_notices: Callable[[], Sequence[str]]) -> None:
-        """``take_notices`` returns problems that were not reported yet, for the user."""
+        """``take_notices`` returns problems that the user has not been told yet."""
         self.cast = cast
         self._take_notices = take_notices
         self.entity = cast.entity
@@ -34,7 +34,7 @@ class Reports:
                 await self.cast.report(events.Noticed, text=problem)
 
     async def cut_calls(self, turn: TurnBuilder) -> None:
-        """Send the end events of calls and of the program that were cancelled, as their records have them."""
+        """Send the end events of the calls and the program that were cancelled, as their records have them."""
         for call in turn.cut:
             await self.cast.report(events.GateFinished, call_id=call.call_id or "", record=call)
         if turn.cut_output is not None:

@@ -29,7 +29,7 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 class RequestGraph:
-    """The requests of one entity. Only answered requests count: of others nothing is recorded."""
+    """The requests of one entity. Only answered requests are recorded."""
 
     __slots__ = ("_causes", "_edges", "_last", "_type")
 
@@ -65,7 +65,7 @@ class RequestGraph:
             self._causes.append((parent._last, "subagent_call"))
 
     def returned(self, parent: RequestGraph) -> None:
-        """Record the end of that cast. The parent's next request contains its answer."""
+        """Record the end of the cast that `called` recorded. The parent's next request contains its answer."""
         cause: tuple[str, EdgeType] = (self._last, "subagent_return")
         if self._last and cause not in parent._causes:
             parent._causes.append(cause)

@@ -33,7 +33,7 @@ class TokenLog:
     def reduce_rejected(
         self, sampled: SampledTokens, messages: Sequence[Message], folded: int, *, said: Any
     ) -> SampledTokens | None:
-        """The tokens to store of an answer that was rejected. They are reduced like those of the turn that follows."""
+        """Reduce the tokens of a rejected answer for storage, in the same way as those of the turn that follows."""
         masked = _hold_secret(sampled, said)
         secret = self._holds_secret(messages, folded) or self._hidden
         self._hidden = self._hidden or masked
@@ -47,11 +47,11 @@ class TokenLog:
     def reduce(
         self, sampled: SampledTokens, messages: Sequence[Message], folded: int, *, said: Any
     ) -> SampledTokens | None:
-        """The tokens to store in the turn's record.
+        """Reduce a response's tokens for storage in its turn's record.
 
-        ``messages`` are those of its query; ``folded`` is the number of turns that a summary replaced. Tokens can be
-        decoded to text. So if what was ``said`` or the tokens themselves hold a secret, the response's tokens are not
-        stored, and if a message holds a secret, the prompt's tokens are not stored.
+        ``messages`` are those of its query; ``folded`` is the number of turns that a summary replaced; ``said`` is the text
+        of the answer. Tokens can be decoded to text. So the response's tokens are not stored if they or ``said`` hold a
+        secret, and the prompt's are not if a message holds one.
         """
         masked = _hold_secret(sampled, said)
         whole = sampled.prompt_ids + sampled.ids
@@ -68,7 +68,6 @@ class TokenLog:
         return msgspec.structs.replace(sampled, prompt_ids=sampled.prompt_ids[shared:], prompt_from=shared)
 
     def _holds_secret(self, messages: Sequence[Message], folded: int) -> bool:
-        """Whether any message has a secret. Only new messages are checked."""
         if folded != self._folded or len(messages) < self._checked:
             self._checked, self._folded, self._secret = 0, folded, False
         if not self._secret:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def spend(cast: CastState, usage: Usage, *, response_chars: int = 0, model: str | None = None) -> None:
-    """Add a query's usage (tokens, and dollars if they are known) to a cast and to every cast above it,
-    because parents pay for their children.
+    """Add a query's usage (tokens, and dollars if they are known) to a cast and to every cast above it, because parents pay
+    for their children.
 
-    ``response_chars`` is the number of characters of its response, for an estimate if its usage is unknown.
-    ``model`` is the model that was queried, if it is not the entity's.
+    ``response_chars`` is the length of its response, for an estimate if the usage is unknown. ``model`` is the queried model,
+    if it is not the entity's.
     """
     estimated = 0
     if usage.queries_without_usage:

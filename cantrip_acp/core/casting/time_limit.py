@@ -24,7 +24,6 @@ class TimeLimit:
         self._latest = math.inf
 
     def start(self) -> None:
-        """Count from now on."""
         self._running, self._latest, self._started_at = True, self._cast.scope.deadline, anyio.current_time()
         self._cast.entity.hub.waits = self.wait
         self.set_wards(self._cast.entity.circle.wards)
@@ -36,7 +35,7 @@ class TimeLimit:
             self._cast.scope.deadline = min(self._latest, limit)
 
     def wait(self, waiting: bool) -> None:
-        """A reader keeps the cast waiting, or does so no more."""
+        """Note that a reader of events begins or stops to keep the cast waiting."""
         self._waiting += 1 if waiting else -1
         if waiting and self._waiting == 1:
             self._waiting_since = anyio.current_time()
@@ -46,6 +45,6 @@ class TimeLimit:
             self.set_wards(self._cast.entity.circle.wards)
 
     def lift(self) -> None:
-        """The cast has its end: nothing changes that any more (LOOP-3)."""
+        """Remove the limit, because the end of the cast is decided and nothing may change it (LOOP-3)."""
         self._running = False
         self._cast.scope.deadline = self._latest

@@ -295,7 +295,7 @@ class TurnBuilder:
         )
 
     def _number(self, name: str) -> str:
-        """Count a call. Returns its id in events."""
+        """Count a call of this gate, and return the id of the call in events."""
         call_id = f"{self.id}.g{len(self.gate_calls)}"
         self.gate_calls.append(name)
         return call_id
@@ -429,7 +429,7 @@ class TurnBuilder:
         )
 
     def _query(self) -> SentQuery | msgspec.UnsetType:
-        """What was sent. Later turns with the same tools name this one."""
+        """The record of the query. Later turns with the same tools refer to this turn."""
         sent, entity = self.cast.sent, self.entity
         if sent is not None and isinstance(sent.tools, tuple):
             entity.tools_in_turns[entity.query_digest.tools_hash(sent.tools)] = self.id

@@ -39,8 +39,8 @@ def end_reason(cast: CastState, turn: TurnBuilder) -> str | None:
 
 
 def carry_over(cast: CastState, point: Point) -> None:
-    """Let the limits of a cast count what the casts that it continues have spent. A limit that they had reached begins anew:
-    the user continues in spite of it."""
+    """Let the limits of a resumed cast include what the casts before it have spent. A limit that was reached starts again
+    from zero, because the user continues in spite of it."""
     wards, used = cast.entity.circle.wards, point.used
     if point.spent < (wards.max_turns or 1):
         cast.queries = point.spent

@@ -140,7 +140,7 @@ class Circle(Definition):
         }
 
     def _data_gate(self, names: set[str]) -> tuple[Gate, ...]:
-        """The gate that returns the data, for a medium that has no variable to hold them."""
+        """The gate that returns the circle's data, for a medium without variables."""
         if isinstance(self.data, str) and len(self.data) > LARGEST_DATA:
             raise DefinitionError(
                 f"an entity can be given {LARGEST_DATA:,} characters of data, not {len(self.data):,}: give a part of it, or a "
@@ -152,7 +152,7 @@ class Circle(Definition):
 
     @derived
     def gates(self) -> Mapping[str, Gate]:
-        """The gates that the wards leave, by name."""
+        """The gates that the wards do not remove, by name."""
         removed = {registry.ALIASES.get(name, name) for name in self.wards.remove_gate}
         if self.wards.max_depth == 0:
             removed |= registry.DELEGATION

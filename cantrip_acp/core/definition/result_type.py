@@ -58,7 +58,8 @@ def with_result_type(circle: Circle, kind: PythonType[Any] | None) -> Circle:
 
 
 def _typed(gate: Gate, kind: PythonType[Any], *, shown: bool) -> Gate:
-    """``shown``: the medium describes gates in words, so the schema must be in the description."""
+    """Give a done gate the schema of a result type. ``shown``: the medium describes gates in words, so the schema goes into
+    the description."""
     if "answer" not in gate.properties:
         raise DefinitionError("result_type needs a done gate with the argument 'answer'", where="result_type")
     schema, parts = kind.schema()

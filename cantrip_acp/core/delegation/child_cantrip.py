@@ -29,12 +29,10 @@ class CheckedChild:
 
 
 def check_request(parent: EntityState, request: Request, alike: dict[str, Circle]) -> CheckedChild:
-    """Check a request.
+    """Check a request for a child. Raises `ChildRefused` for something that the parent's circle does not allow, and for an
+    unknown crystal name.
 
-    Raises `ChildRefused` for what the parent's circle does not allow, or for an unknown crystal name.
-
-    ``alike`` caches the circles of a batch by what was asked of them, because most children of a batch differ only in
-    their data.
+    ``alike`` caches the circles of a batch by their request, because most children of a batch differ only in their data.
     """
     of = parent.cantrip
     call = _child_call(of.call, request)

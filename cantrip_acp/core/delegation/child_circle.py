@@ -86,7 +86,7 @@ def _grant_gates(parent: Circle, request: Request) -> list[Gate]:
 
 
 def _narrow_gate(gate: Gate, spec: Mapping[str, Any], parent: Circle) -> Gate:
-    """The parent's gate with what the request changes: a folder below its own root, or results that do not stay."""
+    """The parent's gate, changed as the request says: limited to a folder below its root, or with results that do not stay."""
     for key, value in spec.items():
         if key == "root":
             gate = _bind_root_below(gate, value, parent)

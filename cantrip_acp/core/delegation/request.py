@@ -105,7 +105,7 @@ class Request(Struct, frozen=True):
 
 
 def recorded_data(data: Any) -> Any:
-    """The data as the loom's record of the delegation has them."""
+    """The form in which the loom records the data of a delegation."""
     if isinstance(data, str):
         text, size = data, len(data)
     elif isinstance(data, list | Mapping):

@@ -38,7 +38,7 @@ _CHECKS_PER_STEP = 16
 
 
 class ChildFailed(GateError):
-    """A child that was cut off. ``account`` has the data on its cast, for a parent that wants more than the answer."""
+    """A child was cut off. ``account`` has the data on its cast, for a parent that wants more than the answer."""
 
     def __init__(self, message: str, account: Mapping[str, Any]) -> None:
         self.account = account

@@ -54,7 +54,7 @@ async def make_room(entity: EntityState, cast: CastState) -> None:
 
 
 def _compact(entity: EntityState, most: int) -> None:
-    """Cut, and record the cut in the loom, so that what the crystal saw can be rebuilt later."""
+    """Cut the context, and record the cut in the loom, so that the crystal's view can be rebuilt later."""
     if entity.context.compact(most):
         cut = {"tokens": most, "after": entity.last_turn}
         entity.loom.append(ConfigRecord(new_id("g"), entity.id, {"compacted": cut}, now()))
@@ -157,7 +157,7 @@ async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_par
 
 
 def _sample(entity: EntityState, answered: Response | None, messages: Sequence[Message]) -> dict[str, Any]:
-    """What a fold's record says about the query of its summary: its tokens, if the summarizer reports them, and its text."""
+    """The part of a fold's record about the query of its summary: its text, and its tokens if the summarizer reports them."""
     if answered is None or answered.sampled is None:
         return {}
     answer = answered.content or ""
@@ -238,7 +238,7 @@ class _SummaryStream:
             await self._send(self._masked.feed(delta.text))
 
     async def finish(self) -> None:
-        """Send the rest."""
+        """Send the text that was held back for masking."""
         await self._send(self._masked.end())
 
     async def _send(self, text: str) -> None:

@@ -84,7 +84,7 @@ class Digest:
 
 
 def _summarize_turn(turn: Turn) -> str:
-    """A turn in one line: what was said, what was done, what the result was."""
+    """Describe a turn in one line: its text, its actions and their results."""
     said, observation = turn.utterance, turn.observation
     parts = []
     if said.content:

@@ -99,7 +99,7 @@ def _narrowed(cantrip: CantripDefinition, loom: Loom, entity_id: str, record: Ca
 
 
 def _recorded_wards(circle: Mapping[str, Any], workspace: Path | None) -> Wards:
-    """The recorded wards, with paths of the recorded workspace as paths of the present one."""
+    """The recorded wards, with paths inside the recorded workspace moved to the present one."""
     was, now = circle.get("workspace"), str(workspace) if workspace is not None else None
 
     def moved(value: Any) -> Any:
@@ -145,7 +145,7 @@ def _request(loom: Loom, start: CastRecord) -> Mapping[str, Any] | None:
 
 
 def _folder(requests: Sequence[Mapping[str, Any] | None], name: str) -> dict[str, str]:
-    """The folder that the innermost request named for a gate, as a change of that gate; empty if none did."""
+    """The folder that the innermost request sets for a gate, as a change of that gate; empty if no request sets one."""
     for request in requests:
         if request is None:
             if registry.reaches_files(name):
@@ -169,7 +169,7 @@ def _data(requests: Sequence[Mapping[str, Any] | None]) -> Any:
 
 
 class _SomeGates:
-    """A source of which an entity gets only the gates of some names."""
+    """A gate source reduced to gates with certain names."""
 
     def __init__(self, source: GateSource, names: frozenset[str]) -> None:
         self._source = source

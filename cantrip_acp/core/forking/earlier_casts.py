@@ -71,9 +71,9 @@ def _children(end: CastRecord) -> Usage:
 
 
 class BatchInputs:
-    """What each cast of a batch is recorded with: the digest of the files on which results depend, and the project.
+    """The values recorded with each cast of a batch: the digest of the files on which results depend, and the project.
 
-    It is read once, when the batch begins.
+    They are read once, when the batch begins.
     """
 
     def __init__(self, cantrip: CantripDefinition) -> None:
@@ -114,7 +114,7 @@ class BatchInputs:
         return f"blake2b:{found}"
 
     async def record(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options of a cast that is recorded with them."""
+        """Add the digest and the project to the options of a cast, so that its record has them."""
         digest, projects = await self.read()
         more = {**({"inputs": digest} if digest else {}), **({"project": projects[0]} if projects else {})}
         if not more:
@@ -177,7 +177,7 @@ class EarlierCasts:
         return sum(below, NO_USAGE) if below else None
 
     def _search(self, inputs: str, projects: tuple[str, ...]) -> list[list[CastRecord]]:
-        """For each cast of the batch the starts of its earlier casts: one, and those that continued it. Blocks."""
+        """Find, for each cast of the batch, the starts of an earlier cast and of those that continued it. Blocks."""
         loom, crystal = self._cantrip.loom, self._cantrip.crystal
         forks = {each.entity_id for each in loom.forks()}
         same = {each for each in loom.cantrip_ids if self._is_same(each)}

@@ -146,9 +146,7 @@ def _remove_worktree(place: forkplace.ForkWorktree) -> None:
 
 
 def _notes_on_files(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
-    """Notes that files may differ from those of the turn, for a fork without a worktree: if the history may have
-    changed any.
-    """
+    """Notes for a fork without a worktree that files may differ from those of its turn; none if the history changed no files."""
     circle = entity.circle
     programs = circle.wards.bash_writable_paths if circle.medium.name == "bash" else circle.wards.code_writable_paths
     writers = {
@@ -224,7 +222,7 @@ async def restore(
 
 
 async def _from_snapshot(entity: Entity, turn_id: str, last: str, live: Entity | None) -> list[str] | None:
-    """Restore a snapshot, the live entity's or the loom's. Returns what it lacks, or None if there is no snapshot.
+    """Restore a snapshot from the live entity or the loom. Returns what the snapshot lacks, or None if there is no snapshot.
 
     ``last`` is the last turn up to ``turn_id`` that ran code: the state of both turns is the same.
     """
@@ -361,10 +359,10 @@ class RecordedTurn:
         return len(path), [msgspec.to_builtins(loom.utterance_turn(ids)) for ids in path[start : start + count]]
 
     async def emit(self, event: Event) -> None:
-        """Ignored: the events of a rerun are not reported."""
+        """Ignore the event: a rerun reports none."""
 
     def interrupted(self, output: Output, report: object) -> None:
-        """Ignored: a rerun leaves no record."""
+        """Ignore the output: a rerun leaves no record."""
 
     async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:
         for place, record in enumerate(self._results):

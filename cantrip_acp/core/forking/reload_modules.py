@@ -22,14 +22,14 @@ LOADING_GATE = "compile_and_load"
 
 @dataclass(frozen=True, slots=True)
 class ReloadedModules:
-    """What was loaded again, and what could not be, in words."""
+    """Which modules were loaded again, and in words which could not be."""
 
     loaded: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
     @property
     def notes(self) -> list[str]:
-        """Everything that differs from before."""
+        """All differences from the earlier modules, in words."""
         return [*self.loaded, *self.failed]
 
 
@@ -50,7 +50,6 @@ def loaded_modules(parts: Sequence[CastPart]) -> dict[str, GateRecord]:
 
 
 async def reload_modules(entity: Entity, parts: Sequence[CastPart]) -> ReloadedModules:
-    """Load the modules into ``entity``."""
     again = ReloadedModules()
     for name, record in loaded_modules(parts).items():
         if LOADING_GATE not in entity.circle.gates:

@@ -99,7 +99,8 @@ class RecordedCrystal(CrystalBase):
 
 
 class _RecordedSteering:
-    """A contributor that sends what the user sent and the entity was told while a cast ran, before the query that saw it."""
+    """A contributor that repeats recorded messages of the user and notes to the entity, each before the query that first saw
+    it."""
 
     def __init__(self, parts: Sequence[CastPart], crystal: RecordedCrystal) -> None:
         self._crystal = crystal
@@ -133,9 +134,8 @@ _IN_COPIES = ("write_file", "edit_file")
 
 
 class _RecordedGates:
-    """An interceptor that answers gate calls from the record: with ``every`` all but ``done`` and the loading of
-    modules, without which their gates would not exist; otherwise children and gates that write outside of copies.
-    """
+    """An interceptor that answers gate calls from the record. With ``every`` it answers all but ``done`` and the loading of
+    modules, without which their gates would not exist; otherwise only children and gates that write outside of the copies."""
 
     def __init__(self, turns: Sequence[Turn], *, every: bool) -> None:
         self._left = [r for t in turns for r in t.observation.results if r.gate != "done"]
@@ -159,7 +159,7 @@ class _RecordedGates:
 
 
 def _is_own(gate: Gate) -> bool:
-    """Whether a gate is the product's own of its name. One with a session has the handler of that session."""
+    """Whether a gate is the built-in one with its name. A gate with a session has the handler of that session."""
     known = registry.find(gate.name)
     return gate.handler is known.handler if known.opens is None else gate.opens is known.opens
 
@@ -189,7 +189,7 @@ class _RecordedSource:
         return self
 
     async def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: no source was opened."""
 
 
 def _no_recorded_answer(args: Any, context: Any) -> Any:

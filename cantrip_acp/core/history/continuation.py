@@ -141,10 +141,9 @@ def find_own_point(entity: EntityState) -> Point:
 
 
 def unfinished_reason(entity: EntityState) -> str | None:
-    """Why an entity's own last cast can continue, or that which a fork continues without a message: the reason of its end
-    (`cancelled`, `max_turns`, …), or ``interrupted`` if the process ended before it. None if it ended by itself, or if there
-    is none.
-    """
+    """Why the last cast of an entity can continue, or, for a fork, the cast that the fork continues: the reason of its end
+    (`cancelled`, `max_turns`, …), or ``interrupted`` if the process ended first. None if it ended by itself, or if there is
+    no cast."""
     loom = entity.loom
     cast_id = unfinished_cast(loom, entity.id)
     end = loom.cast_end(cast_id) if cast_id is not None else None
@@ -154,7 +153,7 @@ def unfinished_reason(entity: EntityState) -> str | None:
 
 
 def unfinished_cast(loom: Loom, entity_id: str) -> str | None:
-    """The id of that cast; None if there is none."""
+    """The id of the last cast of an entity if it can continue; None otherwise."""
     mine = [start.id for start in loom.cast_starts().values() if start.entity_id == entity_id]
     fork = None if mine else loom.fork_of(entity_id)
     if fork is not None and isinstance(fork.resumes, str):
@@ -200,7 +199,7 @@ def rebuild_context(entity: EntityState, where: Point) -> Context:
 
 
 def _last_of_utterance(outline: Outline, turn_id: str) -> str:
-    """The last turn that belongs with a turn: the rest of its utterance, and a fold of the same cast."""
+    """The last turn that belongs to a turn: the last part of its utterance, or a fold in the same cast."""
     at = turn_id
     while True:
         here = outline.places[at]

@@ -70,7 +70,7 @@ def _without(gate: Mapping[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON data: a recorded list equals a tuple."""
+    """Convert a value to JSON data, so that a tuple equals a recorded list."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

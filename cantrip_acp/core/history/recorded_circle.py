@@ -67,7 +67,7 @@ class RecordedCircles:
         self._ephemeral: dict[str, Mapping[str, bool | str] | None] = {}
 
     def medium_of(self, cantrip_id: str) -> Medium | None:
-        """None if the loom does not name it, or if it belongs to a package that is not installed."""
+        """The medium of a cantrip; None if the loom does not name it, or if it belongs to a package that is not installed."""
         if cantrip_id not in self._mediums:
             record = self._loom.cantrip(cantrip_id)
             name = record.circle.get("medium") if record is not None else None

@@ -124,7 +124,7 @@ class ReplayedContext:
         return self._differs[leaf_id]
 
     def _compared(self, window: Window) -> Window:
-        """The window, whose turns are compared with what was recorded of their queries."""
+        """Compare the turns of a window with the recorded digests of their queries, and return the window."""
         hashed, call = QueryDigest(), recorded_call(self.loom.cantrip(window.cantrip_id))
         for uttered in window.uttered:
             sent = uttered.turn.metadata.query
@@ -350,8 +350,8 @@ class _Walk:
             )
 
     def _enter(self, turn: Turn) -> Iterator[Window]:
-        """Change to another entity or cantrip. The first one begins; a fork, and an entity that was opened again with an
-        edited recipe, load what was said and folded before."""
+        """Continue with another entity or cantrip. The first one starts from nothing; a fork, and an entity with an edited
+        recipe, load the earlier messages and folds."""
         self._changes -= 1
         before = self._window
         # An entity that resumes a cast loads the context unchanged, even if it was cut or has casts without a turn.

@@ -77,8 +77,8 @@ class Checkpoints:
             await self._run(self._watch)
 
     async def before_calls(self, calls: tuple[ToolCall, ...], circle: Circle) -> None:
-        """Keep what is there before the first call that may change files. If that fails, it must be known before anybody
-        decides whether the call may run."""
+        """Store the present files before the first call that may change some. If that fails, the user must know it before
+        deciding whether the call may run."""
         if not self._begun and any(_may_change(call.gate, circle) for call in calls):
             self._append_first(await self._run(self._open))
 
@@ -124,7 +124,8 @@ class Checkpoints:
 
     @asynccontextmanager
     async def _writing(self, writer: Writer | None) -> AsyncIterator[None]:
-        """While something runs that may change files. What changed before it began is known then, and so whose it is."""
+        """Surround anything that may change files: changes from before are attributed first, so that the owner of each change
+        is known."""
         if writer is None or not writer.writes or self._off() or self._entity.loom.header is None:
             # Without a cast there is no record to keep files for.
             yield
@@ -144,7 +145,8 @@ class Checkpoints:
             await self._look()
 
     async def _look(self) -> None:
-        """Find out whose the changes until now are. Where a look at all files is slow, only a turn's end does that."""
+        """Attribute all changes until now to their owners. Where reading all files is slow, this happens only at the end of a
+        turn."""
         if self._recent and self._watcher is not None and not self._watcher.cheap:
             return
         if self._unchanged():
@@ -175,7 +177,7 @@ class Checkpoints:
                 await anyio.to_thread.run_sync(self._close)
 
     async def _run(self, work: Callable[[], Checkpoint | None]) -> Checkpoint | None:
-        """Run work in a thread, one at a time. A failure turns checkpoints off, and is told once."""
+        """Run blocking work in a thread, one piece at a time. A failure turns checkpoints off and is reported once."""
         if self._off():
             return None
         with anyio.CancelScope(shield=True):
@@ -267,8 +269,8 @@ class Checkpoints:
         return last
 
     def _open(self) -> Checkpoint | None:
-        """Keep what is there before the entity changes anything. Does nothing if that was done. Returns the first
-        checkpoint of a chain."""
+        """Store the present files before the entity changes any, unless that was done. Returns the first checkpoint of a
+        chain."""
         self._watch()
         if self._begun:
             return None
@@ -324,8 +326,8 @@ class Checkpoints:
         return first
 
     def _save_turn(self, turn_id: str) -> Checkpoint | None:
-        """Store what changed since the last checkpoint, by owner. Returns what the loom records of the turn; None if neither
-        it nor perhaps it changed a file."""
+        """Store the changes since the last checkpoint, by owner. Returns the record of the turn; None if the entity certainly
+        changed no file."""
         self._open()
         self._attribute()
         store, attribution = self._store, self._attribution
@@ -343,12 +345,12 @@ class Checkpoints:
         return made
 
     def _follow(self, paths: Iterable[str]) -> None:
-        """Keep files that are about to be written, also if they are ignored."""
+        """Watch files that a call is about to write, also ignored ones."""
         if self._watcher is not None and self._watcher.follow(paths):
             self._attribute()
 
     def _attribute(self) -> None:
-        """Note whose the changes since the last look are."""
+        """Attribute the changes since the last look to their owners."""
         from cantrip_acp.checkpoints.ownership import Attribution
         from cantrip_acp.checkpoints.store import IGNORED
 
@@ -387,7 +389,7 @@ class Checkpoints:
         return os.path.relpath(path, workspace) if path.startswith(workspace.rstrip("/") + "/") else path
 
     def _folders(self, found: Iterable[str]) -> list[str]:
-        """Folders of a ward as the store names them."""
+        """The folders of a ward, named as in the store."""
         workspace = os.path.realpath(str(self._entity.circle.workspace))
         real = [os.path.realpath(os.path.join(workspace, "" if each == "workspace" else each)) for each in found]
         return ["" if each == workspace else self._name_of(each) for each in real]
@@ -438,7 +440,7 @@ class Checkpoints:
             )
 
     def _lost(self, store: Store) -> str | None:
-        """What the user is told if the loom records checkpoints of this entity that are not in the store any more."""
+        """A warning for the user if the loom records checkpoints of this entity that the store no longer has."""
         from cantrip_acp.git import file_snapshots
 
         loom = self._entity.loom
@@ -490,7 +492,7 @@ class Checkpoints:
         return any(entry is not None and entry.hash == wanted for entry in states)
 
     async def contents(self, step: Step) -> tuple[bytes, bytes]:
-        """What is in a file of a plan now, and what its step makes of it; empty if it is absent."""
+        """The present content of a file in a plan, and the content after its step; empty if the file is absent."""
         store = self._opened_store()
         async with self._lock:
             return await anyio.to_thread.run_sync(

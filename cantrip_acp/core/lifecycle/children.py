@@ -23,7 +23,8 @@ def limiter(entity: EntityState) -> anyio.CapacityLimiter:
 
 
 def set_wards(entity: EntityState, wards: Wards, note: ContextBlock | None) -> None:
-    """Apply new wards to running children at once: what restricts an entity restricts all below it. ``note`` tells them."""
+    """Note the new wards in running children at once, because restrictions of an entity apply to everything below it.
+    ``note`` tells the children."""
     children = entity.children
     if children.limiter is not None:
         children.limiter.total_tokens = wards.max_concurrent_children

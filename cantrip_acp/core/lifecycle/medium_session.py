@@ -87,9 +87,8 @@ class SessionKeeper:
             await self.open()
 
     def take_notes(self, *, also_loaded: bool) -> str:
-        """What the entity is told of modules that could not be loaded again, and with ``also_loaded`` of those that
-        were. Empty if there is nothing to say.
-        """
+        """Notes for the entity about modules that could not be loaded again, and with ``also_loaded`` about those that could.
+        Empty if there are none."""
         notes = [*(self.loaded_again if also_loaded else ()), *self.not_loaded]
         if self.not_loaded:
             self.notices.append(f"not loaded again: {'; '.join(self.not_loaded)}")
@@ -196,7 +195,7 @@ class SessionKeeper:
             await self.remark(text, aloud=True)
 
     async def remark(self, text: str, *, aloud: bool) -> None:
-        """Show the entity a text before the output of its next program; with ``aloud``, show it to the user too."""
+        """Add a text in front of the output of the entity's next program; with ``aloud``, show it to the user too."""
         complete(self._session, SessionBase).remark(text)
         entity = self._entity
         if aloud and entity.hub.active:

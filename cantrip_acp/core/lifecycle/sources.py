@@ -58,7 +58,7 @@ class SourceConnections:
             return larger
 
     def _is_done(self) -> bool:
-        """Read the flag again: it may have changed while we waited for the lock."""
+        """Read the flag again, because it may have changed while we waited for the lock."""
         return self._done
 
     def take_problems(self) -> list[str]:
@@ -67,7 +67,6 @@ class SourceConnections:
         return problems
 
     async def close(self) -> None:
-        """Close all sources. Safe to call twice."""
         self._done = True
         while self.opened:
             await self.opened.pop().close()

@@ -271,7 +271,6 @@ class ResponseReader:
             self._counts["thinking_tokens"] = thought
 
     def used(self) -> Usage:
-        """The usage that the current stream has reported so far."""
         count = self._counts.get
         cached, written = count("cache_read_input_tokens", 0), count("cache_creation_input_tokens", 0)
         fresh = count("input_tokens")

@@ -40,7 +40,8 @@ _REPEATS = ((400, 50), (1600, 400))
 
 
 def repeated_unit(pieces: Sequence[str]) -> str | None:
-    """What the end of a text repeats again and again; None if it does not. ``pieces`` are the text's last ones."""
+    """The text that the end of an answer repeats again and again; None if it does not repeat. ``pieces`` are the last ones of
+    the text."""
     text = "".join(pieces)
     for length, most in _REPEATS:
         if len(text) >= length:
@@ -102,7 +103,7 @@ class EmbeddedCrystal(LocalCrystal):
         return error
 
     def _ready(self) -> ModelServer:
-        """The server, with its settings. Raises `CrystalError` if weights or llama.cpp are missing."""
+        """The running server with its settings. Raises `CrystalError` if weights or llama.cpp are missing."""
         with self._lock:
             if self._server is None:
                 if sys.platform != "linux":
@@ -127,7 +128,6 @@ def _not_installed() -> str:
 
 
 def xllamacpp_installed() -> bool:
-    """Whether this Python has llama.cpp."""
     from importlib.util import find_spec
 
     return find_spec("xllamacpp") is not None

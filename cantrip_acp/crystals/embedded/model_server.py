@@ -8,7 +8,7 @@ from typing import Any
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Serve until the process is ended. Tells ``ready`` when it answers."""
+    """Serve until the process is ended. Prints ``ready`` when it can answer."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()

@@ -42,7 +42,7 @@ def _sandbox(weights: str, gpu_layers: int, folder: str) -> Sandbox:
 
 
 async def serve(settings: dict[str, Any]) -> str:
-    """Run the model until it is idle for ``idle_s``. Tells ``ready`` when it answers. Returns why it ended."""
+    """Run the model until it is idle for ``idle_s`` seconds. Prints ``ready`` when it can answer. Returns why it ended."""
     await ensure_checked()
     folder = os.path.dirname(settings["socket"])
     sandbox = await anyio.to_thread.run_sync(_sandbox, settings["weights"], settings["gpu_layers"], folder)
@@ -88,7 +88,7 @@ async def _until_idle(service: Service, folder: str, idle_s: float) -> str:
 
 
 def main() -> None:
-    """Serve the model of the settings in the first argument, as JSON. Tells ``ready``, or why it cannot start."""
+    """Serve the model that the first argument describes, as JSON. Prints ``ready``, or why it cannot start."""
     try:
         why = anyio.run(serve, json.loads(sys.argv[1]))
     except CantripError as error:
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def _tell(line: str) -> None:
-    """Tell the session that waits for the start."""
+    """Print a line for the session that waits for the start."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

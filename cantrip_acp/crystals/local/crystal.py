@@ -63,7 +63,7 @@ class LocalCrystal(ChatCrystal):
         return await super().query(query, emit)
 
     async def _find_whether_tools(self) -> None:
-        """llama.cpp leaves tool definitions out without an error if the template of the model has no place for them."""
+        """Find out whether the model's template has a place for tool definitions: without one llama.cpp drops them silently."""
         try:
             found = await self.sdk.ask(f"{self.base_url.removesuffix('/v1')}/props")
         except CrystalError:
@@ -86,7 +86,7 @@ class LocalCrystal(ChatCrystal):
 
     @property
     def llama_cpp(self) -> bool:
-        """Whether the server is llama.cpp, by its provider or its answers."""
+        """Whether the server is llama.cpp, judged by the provider's name or the server's answers."""
         return self.endpoint.provider == "llamacpp" or self._like_llama_cpp
 
     async def request(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -111,7 +111,7 @@ class LocalCrystal(ChatCrystal):
             self._token_prompts.remember(body["messages"], sent["prompt"], "".join(chat.text), sampled)
 
     async def _find_tokens(self, chat: ChatAnswer) -> None:
-        """Find what llama.cpp does not report: the label of its template, and tokens of the prompt and of the answer."""
+        """Find data that llama.cpp does not report: the label of its template, and the tokens of prompt and answer."""
         try:
             if self._template is None:
                 found = await self.sdk.ask(f"{self.base_url.removesuffix('/v1')}/props")

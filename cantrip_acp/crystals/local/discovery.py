@@ -133,8 +133,8 @@ def last_found() -> tuple[LocalServer, ...]:
 
 @functools.cache
 def _opener(here: bool) -> urllib.request.OpenerDirector:
-    """For servers of this machine (``here``) it uses no proxy, because a proxy cannot reach this machine's own ports. It
-    follows no redirects, because they could lead to another machine."""
+    """Make an opener. For servers of this machine (``here``) it uses no proxy, because a proxy cannot reach this machine's
+    own ports. It never follows redirects, because they could lead to another machine."""
     # Imported late: with all that it imports, it is a tenth of the agent's start.
     import urllib.request
 
@@ -173,7 +173,7 @@ class _Getter:
             raise NoServer(words or str(reason) or type(reason).__name__) from None
 
     def maybe(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Get JSON as above, but return None if there is no answer."""
+        """Get JSON as `_Getter` does, but return None if there is no answer."""
         try:
             return self(url, body)
         except NoServer:

@@ -26,8 +26,8 @@ Ask = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 
 async def complete(ask: Ask, sampled: SampledTokens, counted: int | None) -> SampledTokens:
-    """Return all tokens of an answer of llama.cpp. ``ask`` sends a request to its server. ``counted`` is the number of
-    tokens that it counted, None if it is not known, or if the answer ended with a stop sequence, which is counted too.
+    """Return all tokens of an answer of llama.cpp. ``ask`` sends a request to its server. ``counted`` is the number of tokens
+    that the server counted; None if it is unknown, or if the answer ended with a stop sequence, which is counted too.
 
     Raises `CrystalError` if they cannot be found.
     """

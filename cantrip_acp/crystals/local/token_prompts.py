@@ -30,7 +30,7 @@ Ask = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The tokens of a query and its answer. ``text`` is their text, where the server tells it."""
+    """The tokens of a query and its answer, and their text where the server reports it."""
 
     ids: tuple[int, ...]
     text: str
@@ -41,8 +41,8 @@ class _Known:
 
 
 class TokenPrompts:
-    """Makes the prompts of one crystal. ``who`` names it in errors; ``model`` is the server's name of its model. ``window``
-    is that of the crystal, in tokens, if it is known."""
+    """Makes the token prompts of one crystal. ``who`` names the crystal in errors; ``model`` is the server's name of its
+    model. ``window`` is the crystal's window in tokens, if known."""
 
     def __init__(self, ask: Ask, who: str, model: str, *, llama_cpp: bool, window: int | None = None) -> None:
         self._ask = ask

@@ -135,7 +135,7 @@ class ChatCrystal(EndpointCrystal):
                     raise self.explained(error) from None
 
     def explained(self, error: CrystalError) -> CrystalError:
-        """Add to an error what this provider knows about its cause."""
+        """Add this provider's explanation of the cause to an error."""
         return error
 
     def body(self, query: Query, *, by_text: bool = False) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class ChatCrystal(EndpointCrystal):
             )
 
     def endless(self, chat: ChatAnswer) -> str | None:
-        """Why an answer is not read to its end, for the user; None to read on. It counts as cut off."""
+        """Why the rest of an answer is not read, for the user; None to read on. Such an answer counts as cut off."""
         return None
 
     async def request(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -299,7 +299,7 @@ class ChatCrystal(EndpointCrystal):
         return PATH, body
 
     async def ended(self, chat: ChatAnswer, body: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
-        """Ask the server what it did not say with its answer. ``sent`` is what `request` made of ``body``."""
+        """Ask the server for data that was missing in its answer. ``sent`` is the result of `request` for ``body``."""
 
     def kept(self, chat: ChatAnswer) -> Any:
         """The data that must be sent back to the server with this answer in later queries."""

@@ -95,7 +95,7 @@ class OpenAISdk:
                 await stream.close()
 
     async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a request about the server itself, not a query, and return its JSON: a GET if there is no ``body``.
+        """Send a request that is not a query, and return its JSON: a GET if there is no ``body``.
 
         Raises `CrystalError`.
         """
@@ -305,7 +305,7 @@ def address(endpoint: Endpoint) -> str:
 
 
 def is_own(url: str) -> bool:
-    """Whether an address is one of OpenAI's own, including the regional addresses."""
+    """Whether an address is one of OpenAI's, including the regional ones."""
     host = urlsplit(url).hostname or ""
     return host == "api.openai.com" or host.endswith(".api.openai.com")
 

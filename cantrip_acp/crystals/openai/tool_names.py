@@ -67,7 +67,6 @@ class CallIds:
         self._open: dict[str, str] = {}
 
     def of_calls(self, calls: Iterable[ToolCall]) -> list[str]:
-        """The ids of the calls of one message."""
         self._open = {}
         made = []
         for call in calls:
@@ -76,7 +75,7 @@ class CallIds:
         return made
 
     def of_answer(self, call_id: str) -> str:
-        """The id that the provider gets for ``call_id``, in the answer to a call of the last message with calls."""
+        """The provider's id for ``call_id``, in the answer to a call of the last message with calls."""
         return self._open.get(call_id) or (_nine(call_id) if self._style else wire_id(call_id))
 
     def _made(self, call: ToolCall) -> str:

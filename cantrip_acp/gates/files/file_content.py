@@ -127,9 +127,10 @@ def has_byte_order_mark(head: bytes) -> bool:
 
 
 def decode(data: bytes, declared: Encoding | None = None) -> tuple[str, Encoding] | None:
-    """Decode a file. Returns its text and encoding; None if it is not text. ``encoding.encode(text)`` returns ``data``.
+    """Decode a file. Returns its text and encoding, so that ``encoding.encode(text)`` gives ``data`` back; None if it is not
+    text.
 
-    ``declared`` is what `declared_encoding` says of it.
+    ``declared`` is the result of `declared_encoding`.
     """
     for mark, codec, label in _MARKS:
         if data.startswith(mark):
@@ -165,7 +166,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _exactly(data: bytes, encoding: Encoding) -> str | None:
-    """The text in this encoding, if encoding it again gives the same bytes."""
+    """Decode the data, if encoding the text again gives the same bytes."""
     try:
         text = data.decode(encoding.codec)
         return text if text.encode(encoding.codec) == data else None
@@ -208,9 +209,9 @@ def _detect(data: bytes) -> Encoding | None:
 
 
 def declared_encoding(path: str, root: str) -> Encoding | None:
-    """The encoding that the project says a file has; None if it says nothing, or nothing that Python knows.
+    """The encoding that the project declares for a file; None if it declares none, or one that Python does not know.
 
-    Read are ``charset`` in ``.editorconfig`` (editorconfig.org) and ``working-tree-encoding`` in ``.gitattributes``
+    The sources are ``charset`` in ``.editorconfig`` (editorconfig.org) and ``working-tree-encoding`` in ``.gitattributes``
     (gitattributes(5)), which counts more. ``path`` and its folder ``root`` are absolute.
     """
     return _from_gitattributes(path, root) or _from_editorconfig(path)
@@ -266,8 +267,8 @@ def _named(name: str) -> Encoding | None:
 
 
 def check_letters(encoding: Encoding, old: str, new: str, shown: str) -> None:
-    """Raise `GateError` if a new text has letters that cannot be written with certainty in a file with a guessed encoding:
-    others than ASCII and than the file has."""
+    """Raise `GateError` if the encoding of a file is a guess and the new text has a letter outside ASCII that the file does
+    not contain: writing it could be wrong."""
     if not encoding.guess or new.isascii():
         return
     strange = next((each for each in new if each > "\x7f" and each not in old), None)

@@ -106,7 +106,7 @@ class _FileRead:
             self.encoding = decoded[1]
 
     def _remember(self, head: bytes) -> None:
-        """The entity knows the text as it is now, also if it reads only some lines."""
+        """Note that the entity now knows this text, even if it reads only some of its lines."""
         assert self.known is not None
         data = head
         if len(head) < self.size:

@@ -76,7 +76,7 @@ def _prepared(
 
 
 def check_known(place: PathHandle, before: str | None, context: GateContext) -> None:
-    """Raise `GateError` if the text to be replaced is not what the entity knows, or the user allowed to replace."""
+    """Raise `GateError` if a write would replace a text that neither the entity has read nor the user has seen."""
     if context.known is not None and before is not None:
         context.known.check(place.absolute, place.shown, before)
 
@@ -129,8 +129,8 @@ def diff_for_editor(place: PathHandle, before: str | None, after: str) -> tuple[
 
 
 def _encode(before: str, content: str, encoding: text.Encoding, shown: str) -> tuple[bytes, str]:
-    """Encode in the file's encoding. A whole new text of a file whose encoding is a guess becomes UTF-8, if it has other
-    letters. Returns bytes and a note."""
+    """Encode in the file's encoding. If that is a guess and a whole new text has other letters, use UTF-8. Returns the bytes
+    and a note."""
     if any("\ud800" <= c <= "\udfff" for c in content):
         raise GateError("content has half of a surrogate pair, which a text file cannot store", "send whole characters")
     if encoding.mark and content.startswith("\ufeff"):

@@ -193,6 +193,5 @@ class FileCopies:
         self.close()
 
     def close(self) -> None:
-        """Remove the copies."""
         self.plain.close()
         self._folder.cleanup()

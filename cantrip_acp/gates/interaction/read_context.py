@@ -43,7 +43,7 @@ def _read(args: Mapping[str, Any], context: GateContext) -> Any:
 
 
 class _Held:
-    """Holds the data, and renders them as text only once, not for every page."""
+    """Holds the data, and renders it as text only once for all pages."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

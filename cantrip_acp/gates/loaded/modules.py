@@ -218,7 +218,7 @@ def _depth(schema: messages.Schema) -> int:
 
 
 def _failure(said: WorkerAnswer, circle: CircleView) -> str:
-    """Format the error, a time-out, and the text that was printed before."""
+    """Format an error or a time-out, with the text that was printed before it."""
     parts = [clean(said.answer.error or "it answered another call")]
     if said.timed_out:
         parts.append(f"timed out after {circle.wards.code_timeout_ms} ms (code_timeout_ms)")

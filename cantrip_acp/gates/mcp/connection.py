@@ -105,7 +105,7 @@ class Connection:
         return self._service.stderr_tail if self._service is not None else ""
 
     async def stderr_since(self, before: str) -> str:
-        """What the program has written to its standard error since its end was ``before``, at most 2,000 characters."""
+        """The text that the program has added to its standard error since it ended with ``before``, at most 2,000 characters."""
         # The answer to a call can arrive before what the server wrote earlier, because that has a pipe of its own.
         last, quiet = self.stderr_tail, 0
         for _ in range(_STDERR_LOOKS):
@@ -119,7 +119,7 @@ class Connection:
         return _without_boxes(new).strip()[-2000:]
 
     async def restart(self) -> None:
-        """End the server, if it runs, and start it again. Then it may end a few times again. Raises `McpError`."""
+        """Restart the server, and forget its earlier failures. Raises `McpError`."""
         async with self._opening:
             self._starts = 0
             await self._open()
@@ -270,7 +270,7 @@ class Connection:
             self._complete(message.params.elicitation_id)
 
     def _complete(self, known: str) -> None:
-        """A page is done. Tell the client so when the user has accepted it."""
+        """Tell the client that a page is done, once the user has accepted it."""
         page = self._pages.get(known)
         if page is None:
             return
@@ -351,7 +351,7 @@ class Connection:
             self._pages.clear()
 
     async def _is_gone(self, error: BaseException) -> bool:
-        """Whether a call failed because the server ended. If so, the connection counts as closed, and a later call starts
+        """Whether a call failed because the server ended. Then mark the connection as closed, so that the next call starts
         the server again."""
         service = self._service
         if service is not None:
@@ -448,7 +448,7 @@ async def install_server(
 
 
 def _without_boxes(words: str) -> str:
-    """Without the boxes that rich draws around the source of a traceback: what is left names the error."""
+    """Remove the boxes that rich draws around the source in a traceback, and keep the error."""
     kept = [line for line in words.splitlines() if line.strip()[:1] not in ("│", "╭", "╰", "┃", "|")]
     return "\n".join(line.rstrip() for line in kept if line.strip()) or words
 
@@ -507,7 +507,6 @@ def _first_error(error: BaseException | None) -> BaseException | None:
 
 
 def _one_line_error(error: BaseException) -> str:
-    """Format the first real error on one line."""
     error = _first_error(error) or error
     if isinstance(error, SandboxError | MCPError):
         text = str(error)

@@ -40,7 +40,7 @@ class ServerQuestions(Protocol):
         """The user's action (accept, decline or cancel), and the content of a form."""
 
     def complete(self, question_id: str) -> None:
-        """The page of an accepted question is done."""
+        """Note that the page of an accepted question is done."""
 
 
 QUESTIONS: ContextVar[ServerQuestions | None] = ContextVar("QUESTIONS", default=None)

@@ -65,7 +65,7 @@ def needs_install(server: McpServer, wards: Wards) -> bool:
 
 
 def describe(server: McpServer) -> str:
-    """What installing this server means, for a question to the user."""
+    """Describe the installation of this server, for a question to the user."""
     command = " ".join([server.command, *server.args])
     return (
         f"MCP server {server.name!r} is not installed yet. `{command}` downloads it. The download may reach "
@@ -74,7 +74,7 @@ def describe(server: McpServer) -> str:
 
 
 def download(server: McpServer) -> list[str]:
-    """The command that downloads what a server's command would, and does not start the server."""
+    """The command that downloads the packages of a server's command without starting the server."""
     program = os.path.basename(server.command)
     option, valued = _PACKAGE_OPTIONS[program]
     packages: list[str] = []

@@ -23,14 +23,14 @@ class McpServers(SourceBase):
     """The servers to open for an entity. It is an immutable value; `open` connects to them."""
 
     def __init__(self, servers: Iterable[McpServer], *, client_told: set[str] | None = None) -> None:
-        """``client_told``: the servers are from the settings of a client, in each of its sessions. Their failures are told in
-        one short text, and only if it is not in this set of texts, to which it is added."""
+        """``client_told``: set this if the servers come from the settings of a client. Their failures are then reported in
+        one short text, and only if that text is not yet in this set, to which it is added."""
         self.servers = tuple(servers)
         self.client_told = client_told
 
     @property
     def from_client(self) -> bool:
-        """Whether they are from the settings of a client, not from a recipe."""
+        """Whether the servers come from the settings of a client, not from a recipe."""
         return self.client_told is not None
 
     def __eq__(self, other: object) -> bool:
@@ -86,7 +86,7 @@ class McpServers(SourceBase):
 
 
 def _summary(servers: Sequence[McpServer], failures: Mapping[int, McpError], problems: Sequence[str]) -> list[str]:
-    """The failures as one short text; the list of servers (`OpenServers.status`) has all of it. Other problems stay."""
+    """Join the failures to one short text; `OpenServers.status` has the details. Other problems stay."""
     if not failures:
         return list(problems)
     reasons = [f"{servers[index].name} {failure.brief}" for index, failure in sorted(failures.items())]
@@ -120,11 +120,11 @@ class OpenServers:
 
     @property
     def connections(self) -> Sequence[Connection]:
-        """The connections, in the order of the servers, also those that failed. Empty if the SDK is not installed."""
+        """The connections in the order of the servers, including failed ones. Empty if the SDK is not installed."""
         return self._connections
 
     def status(self, index: int) -> dict[str, Any]:
-        """What is known of one server: ``state`` (running, failed, stopped), ``error``, ``output`` (the end of its standard
+        """The state of one server: ``state`` (running, failed, stopped), ``error``, ``output`` (the end of its standard
         error) and ``tools`` with the names of their gates."""
         if not self._connections:
             return {"state": "failed", "error": "; ".join(self.problems), "output": "", "tools": []}
@@ -181,6 +181,6 @@ def to_install(sources: Iterable[object], circle: CircleView) -> list[McpServer]
 
 
 def import_sdk() -> None:
-    """Import what uses the SDK. It takes a second, so call this in a thread."""
+    """Import the modules that use the SDK. It takes a second, so call this in a thread."""
     import cantrip_acp.gates.mcp.connection
     import cantrip_acp.gates.mcp.tools  # noqa: F401

@@ -111,8 +111,6 @@ def hits(search: Search) -> Iterator[Hit]:
 
 
 class _Matcher:
-    """Talks to the matching process."""
-
     def __init__(self, process: subprocess.Popen[bytes], search: Search) -> None:
         self._process, self._search = process, search
         self._rest = b""

@@ -45,10 +45,10 @@ class EngineRefused(Exception):
 
 
 class Search(Struct, frozen=True):
-    """One search request. ``parts`` are the names of the searched path below ``root``. It is a folder, or one ``file``.
+    """One search request. ``parts`` are the names of the searched folder or single ``file`` below ``root``.
 
-    ``own`` are the real paths of the folders in which the entity can write; no program there is run. ``deadline`` is a time
-    of the monotonic clock. At most ``limit`` hits are wanted, and one more, which shows that there are more.
+    ``own`` are the real paths of folders in which the entity can write; no program there is run. ``deadline`` is a time of
+    the monotonic clock. At most ``limit`` hits are wanted, plus one that shows that there are more.
     """
 
     root: Root
@@ -118,7 +118,7 @@ class SearchProcess:
         self._stopped = False
 
     def stop(self) -> None:
-        """Kill the running process, and prevent that another one starts."""
+        """Kill the running process, and let no other one start."""
         with self._lock:
             self._stopped = True
             if self._process is not None:

@@ -31,8 +31,8 @@ class CastPart:
     withdrawn: bool = False
 
     def goes_on(self, before: str | None) -> bool:
-        """Whether it continues the cast ``before``, whose turns are directly above it. Then the intent is already
-        there."""
+        """Whether this cast continues the cast ``before``, whose turns are directly above it. Its intent is then already in
+        the context."""
         return before is not None and self.start is not None and self.start.resumes == before
 
     @property
@@ -116,7 +116,7 @@ def withdrawn_casts(loom: Loom) -> set[str]:
 
 
 def crystal_turns(parts: list[CastPart]) -> Iterator[tuple[CastPart, Turn]]:
-    """Yield each turn in which the crystal spoke, with its cast."""
+    """Yield each turn in which the crystal spoke, with its cast part."""
     for part in parts:
         for turn in part.turns:
             if turn.role == "crystal":

@@ -128,7 +128,7 @@ class Listing:
         return self._line(leaf)
 
     def spent(self, turn_id: str) -> Spent:
-        """What the whole path to a turn used, that turn included. Raises `TurnNotFound`."""
+        """The tokens, cost and time of the whole path to a turn, that turn included. Raises `TurnNotFound`."""
         if turn_id not in self.outline.places:
             raise TurnNotFound(f"no turn {turn_id!r} in this loom")
         if not self._sums:
@@ -268,7 +268,7 @@ class Listing:
         return cast_id is not None and self._cast_turns.get(cast_id, 0) == sums.length
 
     def _spent_until(self, leaf_id: str) -> Spent:
-        """What the whole path to a turn used, cast by cast. A complete cast is taken from its end record."""
+        """Sum the tokens, cost and time of the path to a turn, cast by cast. A complete cast is taken from its end record."""
         chain: list[str] = []
         at: str | None = leaf_id
         while at is not None and at not in self._usage:

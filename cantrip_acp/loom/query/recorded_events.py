@@ -196,7 +196,7 @@ class RecordedEvents:
 
 
 def _steered(ids: dict[str, Any], records: Sequence[ContextRecord]) -> Iterator[events.Event]:
-    """What the user sent while the cast ran, and what the model could not read of it."""
+    """The user's messages from while the cast ran, as events, and notices about parts that the model could not read."""
     yield from (events.Steered(**ids, record=record) for record in records)
     yield from _unread(ids, records)
 
@@ -208,7 +208,7 @@ def _unread(ids: dict[str, Any], records: Iterable[ContextRecord]) -> Iterator[e
 
 
 def _steering(part: CastPart) -> dict[str | None, list[ContextRecord]]:
-    """What the user sent while a cast ran, by the turn that it follows; None is the start of the cast."""
+    """The user's messages from while a cast ran, by the turn that they follow; None is the start of the cast."""
     known = {turn.id for turn in part.turns}
     found: dict[str | None, list[ContextRecord]] = {}
     for record in part.context:
@@ -238,7 +238,7 @@ def _ended_by(last: Turn, turns: int, trace_id: str) -> CastRecord:
 
 
 def _voided(ids: dict[str, Any], turn_id: str, attempts: Sequence[VoidedAttempt]) -> Iterator[events.Event]:
-    """What attempts streamed before they broke off. The records hold the start of a long text."""
+    """Events for text that attempts streamed before they broke off. The records hold only the start of a long text."""
     for each in attempts:
         if not each.content and not each.thinking:
             continue  # an empty answer, of which nothing was shown

@@ -39,7 +39,7 @@ class Ending(Struct, frozen=True):
 
     @property
     def outcome(self) -> str:
-        """The reason, or ``active``."""
+        """The reason of the end, or ``active``."""
         return self.reason or self.state
 
 
@@ -122,7 +122,6 @@ class Thread(Sequence[Turn]):
 
     @property
     def leaf(self) -> Turn:
-        """The last turn."""
         return self.turns[-1]
 
     @property
@@ -137,7 +136,7 @@ class Thread(Sequence[Turn]):
 
     @property
     def reason(self) -> str | None:
-        """Why it ended; None while it is active."""
+        """Why the thread ended; None while it is active."""
         return self.ending.reason
 
     @property

@@ -134,13 +134,11 @@ Head = (
 # Making a decoder takes milliseconds, and who only writes needs none.
 @cache
 def head_decoder() -> msgspec.json.Decoder[Head]:
-    """The decoder of heads."""
     return codecs.json_decoder(Head)
 
 
 @cache
 def record_decoder() -> msgspec.json.Decoder[Record]:
-    """The decoder of whole records."""
     return codecs.json_decoder(Record)
 
 
@@ -192,5 +190,4 @@ def pieces_of(record: Any) -> Any:
 
 
 def kind(record: Record | Head | LaterHead | LaterRecord) -> str:
-    """The record's ``type``."""
     return str(record.__struct_config__.tag)

@@ -194,7 +194,7 @@ class Tree(msgspec.Struct, array_like=True):
 
     @classmethod
     def load(cls, data: bytes | memoryview) -> Tree:
-        """Decode a tree from the bytes of `dump`. Raises `msgspec.DecodeError` for other bytes."""
+        """Decode a tree from the bytes of `dump`. Raises `msgspec.DecodeError` for invalid bytes."""
         tree: Tree = codecs.msgpack_decoder(Tree).decode(data)
         return tree
 

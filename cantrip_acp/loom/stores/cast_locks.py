@@ -27,7 +27,7 @@ _LAYOUT = "hhqqi0q"
 
 
 class Forking(Protocol):
-    """An object that a forked child must not share."""
+    """An object that holds locks or connections which a forked child must not share."""
 
     def after_fork(self) -> None:
         """Called in the child, which runs no cast and writes to no loom of its parent."""

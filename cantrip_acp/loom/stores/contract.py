@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def readable(store: Store, positions: Iterable[int]) -> list[Record | LaterRecord | None]:
-    """The records at these positions, None for each damaged one. Damage is added to the store's ``problems``."""
+    """Read the records at these positions, with None for each damaged one. Damage is added to the store's ``problems``."""
     wanted = list(positions)
     try:
         return list(store.read_all(wanted))

@@ -44,8 +44,8 @@ _SHARED = tuple(name for name in Place.__struct_fields__ if name not in ("parent
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True):
-    """Columns. Each of ``parents`` is an index into ``ids`` + None + ``lost``. Each of ``shared`` has its distinct
-    values and, for every turn, the index of its value."""
+    """Turns as columns. ``parents`` are indices into ``ids`` + None + ``lost``. ``shared`` has, for each field, its distinct
+    values and for every turn the index of its value."""
 
     ids: list[str]
     lost: list[str]

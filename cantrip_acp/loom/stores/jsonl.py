@@ -235,7 +235,7 @@ class JsonlStore:
 
     @property
     def given(self) -> tuple[int, int]:
-        """The line (from 1) and the length in bytes of the record that `heads` or `news` gave last."""
+        """The line number (from 1) and the length in bytes of the last record from `heads` or `news`."""
         return self._line_number, self._line_length
 
     def line_at(self, position: int) -> bytes:
@@ -332,7 +332,7 @@ class JsonlStore:
         return status.st_size
 
     def _remember(self) -> None:
-        """Remember the last bytes that were read."""
+        """Keep the last bytes that were read, to recognize the file later."""
         end = self._end - self._unended
         begin = max(0, end - _MARK)
         self._mark = os.pread(self._fd, end - begin, begin)
@@ -540,7 +540,7 @@ _REPLACED = "is not the line that stood here when the file was last closed: this
 
 
 def _unread(error: Exception, line: bytes, number: int, start: int) -> Problem:
-    """The problem for a line that holds no record."""
+    """The problem with a line that holds no record."""
     if not line.strip():
         return Problem("empty line passed over", number, start, len(line), rule="empty-line")
     return Problem(f"not a loom record: {error}", number, start, len(line), rule="damaged-line")

@@ -176,7 +176,7 @@ class PostgresStore(SqlStore):
         return {keys[key] for (key,) in self._ask(RUNNING, ()) if key in keys} if keys else set()
 
     def _ended(self, base: Connection, cast_ids: set[str]) -> set[str]:
-        """Which of these casts have an end in the database."""
+        """Which of these casts have an end record in the database."""
         query = "SELECT head FROM cantrip_records WHERE loom = %s AND kind = 'cast'"
         found = (heads.decode(head) for (head,) in base.execute(query, (self._loom,), binary=True))
         return {each.id for each in found if isinstance(each, heads.CastHead) and each.event == "end"} & cast_ids

@@ -134,7 +134,7 @@ def head_of(head: bytes | memoryview) -> record_heads.Head | record_heads.LaterH
 
 
 def head_from(body: bytes | memoryview) -> record_heads.Head | record_heads.LaterHead | None:
-    """The head that a record's body says, where the stored one cannot be used. None if the body is damaged too."""
+    """Make a head from a record's body, where the stored head cannot be used. None if the body is damaged too."""
     try:
         return record_heads.decode(row_of(record_of(body), checksum.strip(body)).head)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -213,7 +213,7 @@ def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None)
 
 
 def _differs(row: Stored, record: Record | LaterRecord, made: Row) -> str | None:
-    """What in a row differs from what was written; None if nothing does."""
+    """The name of a column of a row that differs from the written record; None if none differs."""
     if checksum.is_valid(row.body) is False:
         return f"was {checksum.CHANGED}"
     place = checksum.place_of(row.body)
@@ -243,7 +243,7 @@ def missing(first: int, last: int) -> Problem:
 
 
 def too_new(head: Any) -> str | None:
-    """What is wrong with a header of a later version; None for everything that this version reads."""
+    """What is wrong with the header of a loom of a later version; None for a version that this one reads."""
     written = getattr(head, "format", FORMAT) if record_heads.kind(head) == "loom" else FORMAT
     return f"format {written}; this version reads up to {FORMAT}" if written > FORMAT else None
 

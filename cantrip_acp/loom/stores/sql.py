@@ -84,11 +84,11 @@ class SqlStore(ABC):
 
     @abstractmethod
     def _head_from_body(self, position: int) -> Head | LaterHead | None:
-        """The head that a record's body says; None if that is damaged too."""
+        """Make a head from the body of a record; None if that is damaged too."""
 
     @abstractmethod
     def _reader(self) -> Self:
-        """A connection of its own, for reading."""
+        """A separate connection for reading."""
 
     @abstractmethod
     def _damage(self) -> list[Problem]: ...
@@ -126,7 +126,7 @@ class SqlStore(ABC):
         return own
 
     def _refused(self, why: str, row: rows.Row) -> LoomError:
-        """The error for what a guard of the database refused."""
+        """The error for a record that a trigger of the database refused."""
         if rows.ORPHAN in why:
             return LoomError(f"turn {row.turn_id!r} names a parent that is not in this loom: {row.parent_id!r}")
         if rows.TAKEN in why:
@@ -174,7 +174,7 @@ class SqlStore(ABC):
         self.problems.append(Problem(f"record {position}: {message}", offset=position, rule=rule))
 
     def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
-        """Yield the heads of records written, by any process, since the last one that the tree has."""
+        """Yield the heads of records, of any process, that are newer than the last one in the tree."""
         self.behind = False
         return self.heads()
 

@@ -398,7 +398,7 @@ class SqliteStore(SqlStore):
 
 
 def _bytes(value: Any) -> bytes:
-    """The text of a column; empty where damage made it NULL or a number."""
+    """The bytes of a text column; empty if damage made it NULL or a number."""
     return value if isinstance(value, bytes) else b""
 
 

@@ -39,7 +39,7 @@ Listener = Callable[[str, Styled], Awaitable[None]]
 
 
 class Cell:
-    """One cell of a worker. ``listener`` receives output as it comes, if there is a reader."""
+    """One cell of a worker. ``listener`` receives its output while it runs; None if nobody reads."""
 
     def __init__(
         self, number: int, worker: Worker, call: ToolCall, turn: TurnContext, listener: Listener | None
@@ -68,7 +68,7 @@ class Cell:
         self._queue: list[tuple[Callable[..., Coroutine[Any, Any, object]], tuple[Any, ...]]] = []
 
     def owns(self, token: str) -> bool:
-        """Whether a call with this token was made by this cell or by what it started."""
+        """Whether this cell, or a process that it started, made a call with this token."""
         return secrets.compare_digest(token.encode(), self.token.encode())
 
     # Time limit
@@ -79,7 +79,7 @@ class Cell:
 
     @property
     def asks(self) -> bool:
-        """Whether requests wait for a task group to serve them."""
+        """Whether requests of the cell wait for a task group."""
         return bool(self._queue)
 
     def attend(self, group: anyio.abc.TaskGroup) -> None:
@@ -131,9 +131,7 @@ class Cell:
         self._later("watch", self._worker.check_interval, self._watch)
 
     def stop(self, steps: tuple[float, float, float], because: str) -> None:
-        """Interrupt the cell, interrupt again, and kill its worker, each after its number of seconds, unless it has
-        ended.
-        """
+        """Stop the cell in ``steps`` of seconds: interrupt it, interrupt it again, then kill its worker, unless it has ended."""
         self._stopping = True
         self._drop("stop")
         for seconds in steps[:2]:
@@ -152,7 +150,7 @@ class Cell:
             self._worker.end(because)
 
     def finished(self, steps: tuple[float, float, float]) -> None:
-        """Stop the cell, because ``done`` has succeeded: nothing more of it may happen."""
+        """Stop the cell, because ``done`` has succeeded and nothing more of it may happen."""
         if not self._over and self.ended is None:
             self.stop(steps, "done")
 
@@ -222,7 +220,7 @@ class Cell:
         return record.result, record.is_error
 
     def serve(self, work: Callable[..., Coroutine[Any, Any, object]], *args: Any) -> None:
-        """Run a task for the cell as long as the cell runs."""
+        """Run a task that ends with the cell."""
         if self._over:
             return
         if self._group is None:
@@ -250,7 +248,7 @@ class Cell:
                 await self.report()
 
     async def report(self, *, last: bool = False) -> None:
-        """Send on what was printed."""
+        """Send output that was printed since the last report."""
         for stream, name in ((1, "stdout"), (2, "stderr")):
             collector = self._streams[stream]
             if self._listener is None:
@@ -264,7 +262,7 @@ class Cell:
             self._worker.tree.pause(False)
 
     def rest(self) -> dict[str, Styled]:
-        """What was printed and not sent on yet, by stream. Call it when the cell has ended."""
+        """Output that was printed and not sent yet, by stream. Call it after the end of the cell."""
         return {"stdout": self._streams[1].finish(), "stderr": self._streams[2].finish()}
 
     def over(self) -> None:
@@ -274,16 +272,16 @@ class Cell:
             self._drop(name)
 
     def so_far(self) -> tuple[Styled, Styled, bool]:
-        """What was printed since the last call, within the ward's limit; `shown` then gives the rest."""
+        """Output since the last call, within the ward's limit; `shown` then gives the rest."""
         self._worker.tree.read_now()
         stdout, stderr, truncated, self._limit = self._streams[1].part(self._streams[2], self._limit)
         return stdout, stderr, truncated
 
     def shown(self) -> tuple[Styled, Styled, bool]:
-        """Standard output and error within the ward's limit, and whether something was left out."""
+        """Standard output and error within the ward's limit, and whether some was left out."""
         return self._streams[1].share(self._streams[2], self._limit)
 
 
 def _is_finished(turn: TurnContext) -> bool:
-    """Read it again: it may have become true during an await."""
+    """Whether done has succeeded. Read it again after each await."""
     return turn.finished

@@ -47,7 +47,6 @@ class Malformed:
 
 
 def program(args: str) -> str | Malformed:
-    """The code in a call's arguments."""
     try:
         value = msgspec.json.decode(args) if args.strip() else {}
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
@@ -127,13 +126,13 @@ def present(circle: CircleView, *, loom: bool) -> str:
 
 
 def answer_words(circle: CircleView) -> str:
-    """What ``done`` takes."""
+    """Describe the answer that ``done`` takes."""
     free = circle.gates["done"].properties.get("answer", {}).keys() <= {"description"}
     return "any JSON value" if free else "a value that fits its schema"
 
 
 def construction_lines(circle: CircleView) -> list[str]:
-    """How to make children from values, if the circle allows it."""
+    """Explain how to make children from values, if the circle allows it."""
     functions = child_functions(circle)
     if not functions:
         return []
@@ -156,7 +155,7 @@ def construction_lines(circle: CircleView) -> list[str]:
 
 
 def context_line(circle: CircleView) -> str:
-    """The line on the variable ``context``."""
+    """Describe the variable ``context``."""
     if circle.data is NOTHING:
         return "`context` is a list of what was given with the task: dicts with title, text, source and uri."
     return (
@@ -177,7 +176,7 @@ def functions_of(circle: CircleView) -> list[str]:
 
 
 def _closed(wards: Wards) -> str:
-    """A note that `bash_network` does not apply here, for models that have read of it elsewhere."""
+    """A note that `bash_network` does not apply here, because models may know it from other mediums."""
     return " (bash_network is for shell commands alone)" if wards.bash_network else ""
 
 

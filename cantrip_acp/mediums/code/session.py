@@ -281,7 +281,7 @@ class CodeSession(SessionBase):
         return None
 
     def _lose(self, worker: Worker) -> str:
-        """Give up a worker. Returns what was lost with it, in words for the entity."""
+        """Give up a worker. Returns the lost state in words for the entity."""
         status = worker.tree.finish()
         self._end_worker(worker)
         self._context_cast = None
@@ -338,14 +338,14 @@ class CodeSession(SessionBase):
         )
 
     def so_far(self) -> Output | None:
-        """What the running cell has printed since the last call; None if none runs."""
+        """The output of the running cell since the last call; None if none runs."""
         if self._cell is None:
             return None
         stdout, stderr, truncated = self._cell.so_far()
         return Output.of(stdout, stderr, truncated=truncated, unfinished=True)
 
     def _worker_context(self, turn: TurnContext) -> dict[str, Any]:
-        """What the worker does not know yet: the cast's context, and how many turns are folded."""
+        """Data that the worker lacks: the cast's context, and the number of folded turns."""
         folded = {"folded": turn.folded} if turn.folded != self._folded else {}
         self._folded = turn.folded
         if self._context_cast == turn.cast_id:
@@ -552,7 +552,7 @@ class CodeSession(SessionBase):
         return state
 
     async def _watched(self, worker: Worker) -> str | None:
-        """Wait for the state from the forked process. Returns why it must be given up, None if it came."""
+        """Wait for the state from the forked process. Returns why it must be given up; None if the state came."""
         # Two more processes have the state now, but most of its pages are shared with the worker.
         loop, judge = asyncio.get_running_loop(), partial(worker.judge, times=2)
         verdict: str | None = None

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class MontySession(CodeSession):
-    """One entity's Monty.
+    """The Monty interpreter of one entity.
 
-    Its state is in the worker and outlives turns and casts (CIRCLE-9). A cell that was stopped is undone.
+    Its state is in the worker and outlives turns and casts (CIRCLE-9). A stopped cell is undone.
     """
 
     worker_type = MontyWorker

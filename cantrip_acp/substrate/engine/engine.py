@@ -60,11 +60,12 @@ _LOOK_S = 0.2
 
 
 class RunRefused(SubstrateError):
-    """A program cannot be run: it is none, has no such input, or its run would be too deep or one too many."""
+    """A program cannot be run: the chunk is no program, does not accept the input, or the run would be too deep or one too
+    many."""
 
 
 class Depth(NamedTuple):
-    """How many runs are around a run, and how many of them are agents."""
+    """The number of runs around a run, and how many of these are agents."""
 
     runs: int = 0
     agents: int = 0
@@ -72,10 +73,10 @@ class Depth(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AgentTask:
-    """What a run of the agent program is to do.
+    """The task of a run of the agent program.
 
-    ``crystal`` is as on the command line; empty: the caller's. ``scopes`` are what it reads from the beginning, in order.
-    None: what every session reads. ``depth`` is for the runs inside this one.
+    ``crystal`` is as on the command line; empty: the caller's. ``scopes`` are the scopes that it reads from the beginning, in
+    order; None: those of every session. ``depth`` is for the runs inside this one.
     """
 
     intent: str
@@ -215,7 +216,7 @@ class Engine:
         return process_id, chunk, inside
 
     def _check_folder(self, program: Chunk, words: list[str]) -> None:
-        """Raise `RunRefused` if a file of the program is relative to the folder of another project than this."""
+        """Raise `RunRefused` if a file of the program is relative to the folder of another project."""
         here = self.workspace
         if here is None or not any("/" in each and not os.path.isabs(each) for each in words):
             return
@@ -323,7 +324,7 @@ class Engine:
         return await self.run(program, given, process.boundary & boundary, caller=caller, depth=process.depth)
 
     def admit(self, holder: str, boundary: Boundary) -> None:
-        """Let a holder that is no process run programs, such as a user at a socket."""
+        """Let a holder that is not a process run programs, such as a user at a socket."""
         self._processes[holder] = _Process(boundary, Depth(), ended=_ended())
 
 
@@ -334,7 +335,7 @@ def _ended() -> anyio.Event:
 
 
 def input_types(substrate: Substrate, program: Chunk) -> list[Chunk]:
-    """The types that a program accepts, of those that are there."""
+    """The existing types that a program accepts."""
     placed = substrate.scope(program.id).placed
     return [each.chunk for name in program.spec.accepts for each in placed if _defines(each, name)]
 
@@ -362,7 +363,8 @@ def programs(substrate: Substrate, boundary: Boundary) -> list[Chunk]:
 
 
 def mark_lost(substrate: Substrate) -> int:
-    """End the processes whose engine on this machine ended without ending them, as after kill -9. Returns how many."""
+    """End the processes whose engine on this machine stopped without ending them, for example after kill -9. Returns their
+    number."""
     if not substrate.exists(RUNNING):
         substrate.put(NewChunk(RUNNING, "running", Spec(), {"text": "Processes that run now."}), author="engine")
     lost, here = 0, socket.gethostname()
@@ -397,7 +399,7 @@ def _is_program(substrate: Substrate, chunk: Chunk) -> bool:
 
 
 def _inside(caller: Boundary, program: Chunk, process_id: str) -> Boundary:
-    """The boundary of a run: the caller's and the program's, and always its own process."""
+    """The boundary of a run: the intersection of the caller's and the program's, plus its own process."""
     read, write = program.body.get("read"), _texts(program.body.get("write"))
     own = Boundary((frozenset(_texts(read)) | frozenset(write),) if "read" in program.body else (), (frozenset(write),))
     joined = caller & own

@@ -47,7 +47,7 @@ MakeCrystal = Callable[[str], Crystal]
 
 
 class ProgramGates(SourceBase):
-    """A source of gates: the programs that a session of this view may run, as they are when an entity begins."""
+    """A source of gates: the programs that a session of this view may run, as of the start of an entity."""
 
     runs_programs = True
 
@@ -58,12 +58,12 @@ class ProgramGates(SourceBase):
         self._folders = folders
 
     def for_batch(self) -> ProgramGates:
-        """The same for casts that have nothing to do with each other."""
+        """The source for casts of a batch, which share nothing."""
         view = self._view.for_batch()
         return self if view is self._view else ProgramGates(view, self._make_crystal, self._folders)
 
     async def open(self, circle: CircleView) -> OpenedGates:
-        """Make the gates. A program that cannot be one is a problem for the user to see."""
+        """Make the gates. A program that cannot become a gate is reported as a problem for the user."""
         try:
             return await anyio.to_thread.run_sync(self._make)
         except SubstrateError as problem:
@@ -132,7 +132,7 @@ class ProgramGates(SourceBase):
         return GateReply(result, is_error=body.get("state") != "ended")
 
     async def _cast(self, context: GateContext, task: AgentTask) -> str:
-        """Cast a child of the entity that called, with what the task says. Returns its answer."""
+        """Cast a child of the calling entity on the task. Returns its answer."""
         from cantrip_acp.core.delegation import run_child
         from cantrip_acp.core.delegation.call_agent import turn_of
         from cantrip_acp.core.delegation.request import Request
@@ -156,14 +156,14 @@ class ProgramGates(SourceBase):
 
 
 class LimitedView:
-    """The view as the contributor of one agent: it reads what its limits allow."""
+    """The view as the contributor of one agent, which reads only what its limits allow."""
 
     def __init__(self, view: SessionView, limits: Limits) -> None:
         self._view, self._limits = view, limits
         self._entity = ""
 
     async def __call__(self, info: CastInfo) -> Sequence[ContextBlock]:
-        """Set the limits. It adds nothing: earlier sessions are for the entity that the user talks to."""
+        """Set the limits. Adds no block: earlier sessions are only for the entity that the user talks to."""
         self._entity = info.entity_id
         self._view.limit(info.entity_id, self._limits)
         return ()
@@ -173,12 +173,12 @@ class LimitedView:
         self._view.limit(self._entity, None)
 
     async def refresh(self, info: CastInfo) -> ContextBlock | None:
-        """The knowledge layer before a query."""
+        """The block of knowledge before a query."""
         return await self._view.refresh(info)
 
 
 def limits_of(view: SessionView, task: AgentTask) -> Limits:
-    """What a run of the agent program may read: what its run may, and with ``scopes`` only these."""
+    """The limits of an agent run: the boundary of its run, and with ``scopes`` only these."""
     boundary, scopes = task.boundary, task.scopes
     if scopes is not None:
         scopes = tuple(view.substrate.one(name, boundary=boundary, prefer=view.project.near).id for name in scopes)
@@ -188,7 +188,7 @@ def limits_of(view: SessionView, task: AgentTask) -> Limits:
 
 
 def show_session(view: SessionView, entity_id: str, process: str) -> None:
-    """Place the session of an agent on its process, so that who may read the process may read it."""
+    """Place the session of an agent on its process, so that readers of the process can read it."""
     from cantrip_acp.substrate.recorder import flush
 
     if view.missing or view.address is None:
@@ -201,13 +201,14 @@ def show_session(view: SessionView, entity_id: str, process: str) -> None:
 
 
 def gate_name(name: str) -> str:
-    """A program's name as the name of a gate: letters, digits and ``_``, with ``.`` or ``-`` inside."""
+    """Convert a program's name to the name of a gate: letters, digits and ``_``, with ``.`` or ``-`` inside."""
     plain = re.sub(r"[.\-]*[^A-Za-z0-9_.\-]+[.\-]*|[.\-]{2,}", "_", name).strip(".-")[:64].rstrip(".-")
     return plain if re.match(r"[A-Za-z_]", plain) else f"_{plain}"
 
 
 def parameters_of(types: list[Chunk]) -> dict[str, Any]:
-    """The schema of a program's input from the types that it accepts. Raises `DefinitionError` if it is no JSON Schema."""
+    """Make the schema of a program's input from the types that it accepts. Raises `DefinitionError` if it is not a JSON
+    Schema."""
     if not types:
         return _ARGUMENTS
     properties: dict[str, Any] = {}

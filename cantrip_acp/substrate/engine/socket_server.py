@@ -67,12 +67,12 @@ _REFUSED, _OUTSIDE = -32000, -32001
 
 
 class Runs(Protocol):
-    """What a peer needs of the engine."""
+    """The part of the engine that a peer uses."""
 
     substrate: Substrate
 
     async def run_inside(self, process_id: str, program: str, given: Mapping[str, Any], boundary: Boundary) -> str:
-        """Start a program for a process that runs or is served; the new process's id."""
+        """Start a program for a process that runs or is served. Returns the new process's id."""
         ...
 
     async def wait(self, process_id: str, timeout_s: float | None = None) -> Chunk:
@@ -87,7 +87,7 @@ class _Wrong(Exception):
 
 @asynccontextmanager
 async def serve_process(engine: Runs, process_id: str, boundary: Boundary) -> AsyncIterator[tuple[int, str]]:
-    """Serve one process. Gives the descriptor of its end, which the caller closes, and the folder of the shell's client."""
+    """Serve one process. Yields the descriptor of its end, which the caller closes, and the folder of the shell's client."""
     folder = await anyio.to_thread.run_sync(_make_folder)
     ours, theirs = socket.socketpair()
     descriptor = theirs.detach()
@@ -106,7 +106,7 @@ async def serve_process(engine: Runs, process_id: str, boundary: Boundary) -> As
 
 
 async def listen(engine: Runs, path: str, process_id: str, boundary: Boundary) -> None:
-    """Serve a socket file for this user until cancelled. Raises `OSError` if it cannot be made, or if it is served."""
+    """Serve a socket file for this user until cancelled. Raises `OSError` if it cannot be made, or is already served."""
     peer = Peer(engine, process_id, boundary)
     connections = 0
 
@@ -131,7 +131,7 @@ async def listen(engine: Runs, path: str, process_id: str, boundary: Boundary) -
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket that nobody serves any more. Raises `OSError` if somebody does, or if it is no socket."""
+    """Remove a socket that nobody serves any more. Raises `OSError` if it is served, or is not a socket."""
     if not os.path.lexists(path):
         return
     if not stat.S_ISSOCK(os.lstat(path).st_mode):
@@ -158,7 +158,7 @@ def _make_folder() -> str:
 
 
 class Peer:
-    """Answers what one process asks."""
+    """Answers the requests of one process."""
 
     def __init__(self, engine: Runs, process_id: str, boundary: Boundary) -> None:
         self._engine, self._process_id, self._boundary = engine, process_id, boundary
@@ -283,7 +283,7 @@ class Peer:
         raise _Wrong(_NO_METHOD, f"there is no method {method[:80]!r}: scope, search, commit, run, await")
 
     def _keep_records(self, change: Change) -> None:
-        """Refuse a change to the record of a run, which is the engine's: its process, its input, and where they are placed."""
+        """Refuse a change to the engine's record of a run: its process, its input, and their placements."""
         substrate, boundary = self._engine.substrate, self._boundary
 
         def is_record(chunk: str) -> bool:
@@ -313,7 +313,7 @@ def _uid_of(stream: anyio.abc.SocketStream) -> int:
 
 
 def _has_gone(stream: anyio.abc.SocketStream) -> bool:
-    """Whether the peer has closed its end. One that only sends no more still waits for its answer."""
+    """Whether the peer has closed the connection. A peer that only stopped sending still waits for its answer."""
     return is_ready(stream.extra(anyio.abc.SocketAttribute.raw_socket), event=0)
 
 

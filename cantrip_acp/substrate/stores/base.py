@@ -27,7 +27,7 @@ Match = Literal["all", "beginning", "any"]
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One record of a placement: that it began or moved, or (``removed``) that it ended."""
+    """One record of a placement: its beginning or move, or (``removed``) its end."""
 
     chunk: str
     scope: str
@@ -38,10 +38,10 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Separation(msgspec.Struct, frozen=True):
-    """How a database keeps its users apart.
+    """How a database separates its users.
 
-    ``secured``: the database itself does it, and not for the role if that ``passes`` row security. ``nobodys``: how many
-    private chunks of earlier versions belong to nobody. ``grants``: what each role needs.
+    ``secured``: the database itself separates them, but not for a role that ``passes`` row security. ``nobodys``: the number
+    of private chunks of earlier versions without an owner. ``grants``: the statements that each role needs.
     """
 
     role: str
@@ -53,7 +53,7 @@ class Separation(msgspec.Struct, frozen=True):
 
 
 class View(Protocol):
-    """One transaction. ``at`` is the number of a commit; what came later is not seen."""
+    """One transaction. ``at`` is the number of a commit; later commits are not visible."""
 
     def latest(self) -> int:
         """The number of the latest commit; 0 if there is none."""
@@ -61,7 +61,7 @@ class View(Protocol):
     def chunk(self, chunk_id: str, at: int = NOW) -> Chunk | None: ...
 
     def chunks(self, ids: Collection[str], at: int = NOW) -> list[Chunk]:
-        """Those of the chunks that exist, in no order."""
+        """The existing chunks among these ids, in no order."""
 
     def named(self, name: str, at: int = NOW) -> list[Chunk]:
         """The chunks that have this name at that moment, latest first."""
@@ -70,36 +70,37 @@ class View(Protocol):
         """The names of all chunks, for suggestions; at most 20,000."""
 
     def placed(self, scopes: Collection[str], at: int = NOW, *, ids: str = "") -> list[tuple[Chunk, Placement]]:
-        """What is placed on any of the scopes, in no order; of that, the chunks whose id begins with ``ids``."""
+        """The chunks that are placed on any of the scopes, in no order; with ``ids``, those whose id begins with it."""
 
     def newest(self, scope: str, limit: int, at: int = NOW) -> list[Chunk]:
         """The latest ``limit`` instances on a scope, latest first."""
 
     def parents(self, chunk_id: str, at: int = NOW) -> list[Placement]:
-        """Where a chunk is placed."""
+        """The placements of a chunk."""
 
     def above(self, chunks: Collection[str], kinds: Collection[Kind], at: int = NOW) -> list[tuple[str, str, bool]]:
-        """The placements of these kinds of any of the chunks: chunk, scope, whether the chunk is by it an instance of a type."""
+        """The placements of these kinds for any of the chunks: chunk, scope, and whether the placement makes the chunk an
+        instance of a type."""
 
     def placement(self, scope: str, chunk_id: str, kind: Kind, at: int = NOW) -> Placement | None: ...
 
     def references(self, scope: str) -> list[Placement]:
-        """What relates to a scope now."""
+        """The current reference placements on a scope."""
 
     def at_sequence(self, scope: str, sequence: int) -> list[Placement]:
         """The current placements with this number in the scope."""
 
     def highest_sequence(self, scope: str) -> int:
-        """The highest number that was ever used in the scope; -1 if none was."""
+        """The highest number ever used in the scope; -1 if there is none."""
 
     def commits(self, scope: str | None, limit: int, before: int) -> list[Commit]:
-        """Commits with a number below ``before``, latest first; with ``scope``, those that touch it or what is placed on it.
+        """Commits with a number below ``before``, latest first; with ``scope``, those that touch it or the chunks on it.
 
-        A reference to it from elsewhere is not one of them: each session makes one to what it reads.
+        References to the scope do not count: each session makes one to the scopes that it reads.
         """
 
     def changed(self, chunks: Collection[str], after: int) -> bool:
-        """Whether a commit after this one has a version of one of the chunks, or a record of a placement on one."""
+        """Whether a later commit has a version of one of the chunks, or a record of a placement on one."""
 
     def versions(self, after: int, until: int) -> list[Chunk]:
         """The chunk versions of the commits ``after`` (not included) to ``until``, in their order."""
@@ -110,9 +111,10 @@ class View(Protocol):
     def search(
         self, words: Sequence[str], match: Match, at: int, limit: int, *, known: bool, skip: int = 0
     ) -> list[tuple[str, str]]:
-        """Id and source of chunks whose latest version has the words, best first, of the latest `MOST_RANKED` after ``skip``.
+        """Id and source of chunks whose latest version contains the words, best first, out of the latest `MOST_RANKED` after
+        ``skip``.
 
-        ``known``: of what is known, which is neither a type nor a record (`Chunk.is_record`); else of the records.
+        ``known``: search in knowledge, which is neither a type nor a record (`Chunk.is_record`); else in records.
         """
 
     def refusals(self, limit: int) -> list[Refusal]:
@@ -121,10 +123,10 @@ class View(Protocol):
     def add_commit(self, at: float, author: str, source: str, message: str) -> int: ...
 
     def set_changed(self, number: int, changed: int) -> None:
-        """Note how much a commit changed. It is called once, in the commit's own transaction."""
+        """Store the number of changes of a commit. Called once, in the commit's own transaction."""
 
     def own(self, chunks: Collection[str]) -> set[str]:
-        """Those of the chunks that others who use the database do not see."""
+        """The chunks among these that other users of the database cannot see."""
 
     def add_chunk(self, chunk: NewChunk, body: bytes, source: str, number: int, *, private: bool = False) -> None:
         """Add a chunk. In a database of several people, ``private`` makes it the user's own. A chunk is also private if
@@ -143,25 +145,25 @@ class Tables(Protocol):
 
     @property
     def several_users(self) -> bool:
-        """Whether several people may use it, so that an id says whose its chunk is (`owners.privacy`)."""
+        """Whether several people may use the database, so that an id shows the owner of its chunk (`owners.privacy`)."""
 
     @property
     def user(self) -> str:
-        """Who uses it; empty if it is one user's alone."""
+        """The present user; empty if the database belongs to one user."""
 
     def separation(self) -> Separation | None:
-        """How it keeps its users apart; None if it is one user's alone."""
+        """How the database separates its users; None if it belongs to one user."""
 
     def secure(self, earlier: str = "") -> int:
-        """Let the database itself keep its users apart. ``earlier``: the role that gets the private chunks of earlier versions.
+        """Let the database itself separate its users. ``earlier``: the role that gets the private chunks of earlier versions.
 
-        Returns how many chunks that role has. Raises `SubstrateError`, also where there is one user alone.
+        Returns the number of that role's chunks. Raises `SubstrateError`, also if the database belongs to one user.
         """
 
     def reading(self) -> AbstractContextManager[View]: ...
 
     def writing(self, durable: bool = True) -> AbstractContextManager[View]:
-        """One writer at a time. An exception undoes all of it.
+        """A transaction for one writer at a time. An exception undoes all of it.
 
         If ``durable`` is false, a power failure may undo the latest commits, and nothing else.
         """
@@ -176,12 +178,11 @@ def encode_spec(spec: Spec) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def decode_spec(text: str) -> Spec:
-    """The way back."""
     return convert(msgspec.json.decode(text), Spec) if text else _NO_RULES
 
 
 def decode_chunk(row: Iterable[Any]) -> Chunk:
-    """A chunk of the columns id, name, spec, body, source, number."""
+    """Make a chunk from the columns id, name, spec, body, source, number."""
     chunk_id, name, spec, body, source, number = row
     return Chunk(
         chunk_id,
@@ -194,7 +195,7 @@ def decode_chunk(row: Iterable[Any]) -> Chunk:
 
 
 def searched_text(value: Any) -> str:
-    """What the search finds of a body: its ``text``, or all its texts if it has none."""
+    """The text of a body that the search finds: its ``text``, or all its texts if it has none."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -207,7 +208,7 @@ def searched_text(value: Any) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a query or a text: letters and digits, in lower case."""
+    """Split a query or a text into its words: letters and digits, in lower case."""
     return re.findall(r"\w+", text.casefold())
 
 

@@ -45,7 +45,7 @@ _LONGEST_TEXT = 200_000
 
 @dataclass(frozen=True, slots=True)
 class _User:
-    """Who reads and writes: a role of the database; ``name``, if several people share it; and a state folder."""
+    """The reader and writer of a database: a database role; ``name``, if several people share it; and a state folder."""
 
     role: str
     name: str
@@ -63,7 +63,7 @@ class _User:
         return self.role, self.name if level == "user" else f"{self.name}/{self.folder}"
 
     def seen(self) -> str:
-        """The condition for rows that this user may see."""
+        """The SQL condition for rows that this user may see."""
         role, *parts = (
             sql.Literal(each).as_string(None).replace("%", "%%")
             for each in (self.role, self.name, f"{self.name}/{self.folder}")
@@ -174,7 +174,7 @@ class PostgresTables(SqlTables["PostgresView"]):
 
 
 class PostgresView(SqlView):
-    """It sees what is shared, and what is the user's own."""
+    """A view that shows shared chunks and the user's own."""
 
     # What is the user's own hides what others call the same.
     _latest = "ORDER BY owner DESC, number DESC LIMIT 1"
@@ -256,7 +256,7 @@ class PostgresView(SqlView):
         return {chunk_id for (chunk_id,) in rows}
 
     def _owner(self, *ids: str) -> tuple[str, str]:
-        """The owner by the ids; of what has an id that says nothing, the owner of what is there."""
+        """The owner that the ids show; for an id without that information, the owner of the stored chunk."""
         owner = self._user.owner(*ids)
         if owner[0]:
             return owner

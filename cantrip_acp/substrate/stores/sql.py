@@ -52,11 +52,11 @@ class SqlView(ABC):
 
     @abstractmethod
     def _version(self, chunk: str) -> str:
-        """Joins the version of a chunk at ``:at``, as ``v``."""
+        """The SQL join for the version of a chunk at ``:at``, as ``v``."""
 
     @abstractmethod
     def _last(self, columns: str, by: str, where: str) -> str:
-        """The last one of the records of placements that are the same ``by`` these columns, with its ``number``."""
+        """The SQL for the last placement record of each group ``by`` these columns, with its ``number``."""
 
     def _chunks(self, rest: str, **values: Any) -> list[Chunk]:
         return [decode_chunk(row) for row in self._all(f"SELECT {CHUNK} FROM {rest}", **values)]
@@ -245,7 +245,7 @@ class SqlTables(ABC, Generic[_View]):
             raise self._failure(operation, error) from None
 
     def close(self) -> None:
-        """Close the connections. What was committed is on the disk."""
+        """Close the connections. Committed data is on the disk."""
         with self._locks["read"], self._locks["write"]:
             self._closed = True
             while self._views:

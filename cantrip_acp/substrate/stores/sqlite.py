@@ -22,17 +22,17 @@ _PATIENCE_S = 30.0
 
 
 def _record(row: str) -> str:
-    """`Chunk.is_record`, of a row."""
+    """`Chunk.is_record` for a row."""
     return f"({row}.id GLOB 'process-*' OR {row}.source GLOB 'session:*' OR {row}.source GLOB 'program:*')"
 
 
 def _known(row: str) -> str:
-    """Whether a row is in the table ``known``: what a search looks for first. It is small, whatever was recorded."""
+    """Whether a row belongs in the table ``known``, which is searched first and stays small however much is recorded."""
     return f"NOT {_record(row)} AND {row}.id <> 'types' AND {row}.id NOT GLOB 'type:*'"
 
 
 def _text(row: str) -> str:
-    """`searched_text`, of a row."""
+    """`searched_text` for a row."""
     body = f"CAST({row}.body AS TEXT)"
     texts = f"(SELECT group_concat(atom, char(10)) FROM json_tree({body}) WHERE type = 'text')"
     return f"coalesce(CASE json_type({body}, '$.text') WHEN 'text' THEN {body} ->> '$.text' END, {texts}, '')"
@@ -129,7 +129,7 @@ class SqliteTables(SqlTables["SqliteView"]):
             raise
 
     def separation(self) -> None:
-        """It is one user's alone."""
+        """Return None: the file belongs to one user."""
 
     def secure(self, earlier: str = "") -> int:
         raise SubstrateError(

@@ -57,7 +57,7 @@ async def run_restore(
     dry_run: bool = False,
     ask: bool = True,
 ) -> dict[str, Any]:
-    """Restore files, with respect for unsaved text. Returns what was done, as data (`docs/sessions.md`).
+    """Restore files, but keep unsaved text. Returns a report as data (`docs/sessions.md`).
 
     With ``ask`` the user decides about conflicts, if the client can ask.
     """
@@ -142,8 +142,8 @@ async def _ask_about_conflicts(session: OpenSession, plan: Plan) -> str | None:
 async def _ask(
     session: OpenSession, title: str, content: list[acp.ToolContent], options: list[acp.PermissionOption]
 ) -> str | None:
-    """Ask the user about files, as a call that ends with the answer. Returns the id of the option, ``unasked`` if the client
-    cannot ask, or None if the prompt was cancelled."""
+    """Ask the user about files, shown as a call that ends with the answer. Returns the id of the option, ``unasked`` if the
+    client cannot ask, or None if the prompt was cancelled."""
     from cantrip_acp.acp import protocol as acp
     from cantrip_acp.acp.permissions.request import choose
     from cantrip_acp.types.records import new_id
@@ -237,7 +237,7 @@ async def _turn_target(session: OpenSession, history: FileHistory, turn_id: str)
 async def restore_to_turn(
     session: OpenSession, turn_id: str, *, dry_run: bool = False, ask: bool = True
 ) -> dict[str, Any]:
-    """Restore the files of a turn, for a fork that starts there. With ``dry_run`` only say what that would do."""
+    """Restore the files of a turn, for a fork that starts there. With ``dry_run`` only report the effect."""
     history = await _history(session)
     target = await _turn_target(session, history, turn_id)
     if dry_run and not target.undone:
@@ -274,7 +274,7 @@ async def changes_data(session: OpenSession, params: acp.FileRequest) -> dict[st
 
 
 def _listed(reviews: Iterable[FileReview]) -> list[FileReview]:
-    """Those that people review. Undo and keep hold for generated files too."""
+    """The files that people review. Undo and keep also apply to generated files."""
     return [each for each in reviews if not each.generated]
 
 
@@ -407,7 +407,8 @@ def _uri(path: str) -> str:
 
 
 def _without_surrogates(data: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no bytes that are not text: a name with such bytes is shown, but cannot be chosen by it."""
+    """Replace bytes that are not text, because JSON cannot hold them. Such a file name can be shown, but not used to choose
+    the file."""
     return {**data, "path": _readable(data["path"])}
 
 
@@ -562,7 +563,7 @@ def _of(review: FileReview, hunk: int | None) -> str:
 
 
 def report(done: dict[str, Any], again: str, *, back: str = "/redo") -> str:
-    """What a restore did, for people. ``back`` is the command that takes it back, if there is one."""
+    """Describe a finished restore for people. ``back`` is the command that reverses it, if there is one."""
     from cantrip_acp.checkpoints.restore import UNSURE
 
     restored, conflicts, left = done["restored"], done["conflicts"], done["left"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def view_of(session: OpenSession) -> SessionView:
-    """What the session reads of the substrate. Raises `DefinitionError` if it reads nothing."""
+    """The session's view of the substrate. Raises `DefinitionError` if it has none."""
     from cantrip_acp.substrate.view import SessionView
 
     for contributor in session.entity.cantrip.contributors:
@@ -34,7 +34,7 @@ def view_of(session: OpenSession) -> SessionView:
 
 
 async def scope(session: OpenSession, rest: str) -> str:
-    """List what the session reads, or add a scope to it."""
+    """List the scopes that the session reads, or add one."""
     from cantrip_acp.substrate.recorder import flush
 
     view, entity = view_of(session), session.entity
@@ -108,7 +108,7 @@ async def remember(session: OpenSession, rest: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ContextRow:
-    """A part of the next query: what it is, an estimate of its tokens, and for a part of the knowledge its source and chunk."""
+    """A part of the next query: its name, its estimated tokens, and for a part of the knowledge its source and chunk."""
 
     what: str
     tokens: int
@@ -117,7 +117,7 @@ class ContextRow:
 
 
 async def context_rows(session: OpenSession) -> list[ContextRow]:
-    """What the next query will contain, by source, in the order in which the crystal reads it."""
+    """The parts of the next query by source, in the order in which the crystal reads them."""
     entity = session.entity
     tokens: dict[str, int] = {}
     for message in entity.context.messages:
@@ -147,7 +147,7 @@ def _price(session: OpenSession) -> float | None:
 
 
 async def context_data(session: OpenSession) -> dict[str, Any]:
-    """What the next query will contain, as data: the answer to ``_cantrip/context``."""
+    """The parts of the next query as data: the answer to ``_cantrip/context``."""
     rows, each = await context_rows(session), _price(session)
     window = session.entity.crystal.context_window
     return {
@@ -163,7 +163,7 @@ async def context_data(session: OpenSession) -> dict[str, Any]:
 
 
 async def context(session: OpenSession, rest: str) -> str:
-    """What the next query will contain, by source, in tokens and money."""
+    """Show the parts of the next query by source, in tokens and money."""
     entity, rows, each = session.entity, await context_rows(session), _price(session)
     total = sum(row.tokens for row in rows)
     money = "" if each is None else " | US dollars"

@@ -69,7 +69,7 @@ def parse_command(text: str) -> tuple[Command, str] | None:
 
 
 def _unknown(name: str, near: str) -> Command:
-    """A command that answers a mistyped name or the command of another agent, so that it costs no query."""
+    """A command that answers a mistyped name, or a command of another agent, without a query."""
 
     async def run(session: OpenSession, rest: str, forker: MakeFork) -> str:
         return f"There is no command `/{name}`; did you mean `/{near}`? `/help` lists them all."

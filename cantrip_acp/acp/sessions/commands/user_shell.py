@@ -72,7 +72,7 @@ class TurnWithoutEntity:
 
 
 class _ShownTurn(TurnWithoutEntity):
-    """Shows what the program does, as a command of the entity is shown."""
+    """Shows a program to the user in the same way as commands of the entity."""
 
     def __init__(self, circle: Circle, session: OpenSession) -> None:
         super().__init__(circle)
@@ -87,7 +87,7 @@ class _ShownTurn(TurnWithoutEntity):
         await self._session.send([*translator.translate(event), *(translator.flush() if translator.dirty else ())])
 
     def interrupted(self, output: Output, report: ProgramReport) -> None:
-        """A stop has ended the program. ``report`` shows what it still printed, and its end."""
+        """Show the last output and the end of a program after a stop. ``report`` sends the end event."""
         self.partial = output, report
 
 

@@ -41,7 +41,7 @@ DEFAULT_EFFORT = "default"
 
 
 class SessionOptions:
-    """The config options of one self._session."""
+    """The config options of one session."""
 
     def __init__(self, session: OpenSession, factory: SessionFactory) -> None:
         self._session = session
@@ -54,7 +54,7 @@ class SessionOptions:
         """The models that the server of the session's crystal lists."""
 
     def _crystal(self) -> Crystal:
-        """The crystal of the next prompt."""
+        """The crystal that the next prompt will use."""
         return self._session.entity.crystal if self._next_crystal is None else self._next_crystal
 
     def listed(self) -> list[acp.AnyOption]:
@@ -251,7 +251,7 @@ class SessionOptions:
             await self._apply_crystal()
 
     async def renew_crystal(self) -> None:
-        """Make the session's crystal again, so that it has a key that was saved meanwhile. It stays the same model."""
+        """Make the session's crystal again, so that it uses a key that was saved meanwhile. The model stays the same."""
         from cantrip_acp.recipes.build import crystal_choices as choosing
         from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 
@@ -332,9 +332,9 @@ class SessionOptions:
             self._session.send_now(acp.ConfigOptionsChanged(self.listed()))
 
     async def look_for_served_models(self) -> None:
-        """Ask the server of the session's crystal which models it has. The client gets an update if there are new ones.
+        """Ask the server of the session's crystal for its models. The client gets an update if there are new ones.
 
-        Not at the start of each session: the server may be far away, and may count requests.
+        This does not run at the start of each session, because the server may be far away or count requests.
         """
         from cantrip_acp.recipes.build import crystal_choices as choosing
 
@@ -423,7 +423,7 @@ def _not_saved(problem: LoomError) -> RpcError:
 
 
 def _cache_of(session: OpenSession) -> SwitchableCache | None:
-    """The part of the session's entity that reuses results of gates. None if the agent was started without it."""
+    """The part of the session's entity that reuses gate results. None if the agent was started without it."""
     from cantrip_acp.tuplespace.reuse.gate_results import SwitchableCache
 
     return next((i for i in session.entity.cantrip.interceptors if isinstance(i, SwitchableCache)), None)

@@ -47,7 +47,7 @@ _EDIT, _COMMENT = "edit_plan", "return_with_comments"
 
 
 def mode_note(mode: str) -> tuple[ContextBlock, ContextBlock]:
-    """What an entity is told of the mode that holds now, and what its children are told."""
+    """The notes that tell an entity and its children which mode holds now."""
     described = next(each.description for each in modes.MODES if each.id == mode)
     text = (
         f"The user switched this session to the mode {modes.name_of(mode)!r}: {described} This replaces what you were told "
@@ -58,7 +58,7 @@ def mode_note(mode: str) -> tuple[ContextBlock, ContextBlock]:
 
 
 def plan_in(answer: Any) -> str | None:
-    """The plan in the answer of a cast. None if it holds none."""
+    """The plan in the answer of a cast; None if it has none."""
     found = _HEADING.search(answer) if isinstance(answer, str) else None
     return answer[found.start() :].strip() if found is not None else None
 
@@ -70,7 +70,7 @@ def approved_intent(plan: str, mode: str, *, edited: bool) -> str:
 
 
 def shown_intent(intent: str, said: str) -> str:
-    """An intent for people: without the plan that it approves, if that is the end of what was ``said`` before."""
+    """The intent for people: without the plan that it approves, if ``said`` already ended with that plan."""
     head, _, plan = intent.partition("\n\n")
     return head if head.startswith(_APPROVED) and plan and said.rstrip().endswith(plan.rstrip()) else intent
 
@@ -81,7 +81,7 @@ def returned_intent(comments: str) -> str:
 
 
 class PlanDecision(Struct, frozen=True):
-    """What the user decided. ``mode`` is set for an approved plan, ``comments`` for one that was returned with comments."""
+    """The user's decision on a plan. ``mode`` is set for an approved plan, ``comments`` for a plan returned with comments."""
 
     plan: str
     mode: str | None = None
@@ -91,7 +91,7 @@ class PlanDecision(Struct, frozen=True):
 
     @property
     def intent(self) -> str | None:
-        """The intent of the next cast. None if nothing follows."""
+        """The intent of the next cast; None if there is none."""
         if self.mode is not None:
             return approved_intent(self.plan, self.mode, edited=self.edited)
         return returned_intent(self.comments) if self.comments else None

@@ -75,7 +75,7 @@ class CastUpdates:
             self._session.send_now(acp.SessionInfoChanged(title, now()))
 
     async def _show_output(self) -> None:
-        """Each update replaces the whole content."""
+        """Send the output of running commands at intervals. Each update replaces the whole content."""
         while True:
             self._new_output = anyio.Event()
             await self._new_output.wait()

@@ -147,7 +147,7 @@ def _check_uri(uri: str, place: str) -> None:
 
 
 def _apart(parts: Sequence[str]) -> str:
-    """A space before a link that would otherwise touch the text or the link before it."""
+    """Add a space before a link that would otherwise touch the text or link before it."""
     return "" if not parts or parts[-1][-1:].isspace() or parts[-1][-1:] in ("", "(", '"') else " "
 
 

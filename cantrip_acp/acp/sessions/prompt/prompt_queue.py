@@ -104,7 +104,7 @@ class _Waiting:
         self.settled.set()
 
     def never_started(self) -> None:
-        """Reply that it was removed or cancelled before it started."""
+        """Reply that the prompt was removed or cancelled before it started."""
         self.settle(acp.PromptResult("cancelled", {"cantrip": {"queued": {"id": self.id, "started": False}}}))
 
 
@@ -120,7 +120,7 @@ QUEUE_USAGE = "Type /queue, /queue edit NUMBER TEXT, /queue remove NUMBER or /qu
 
 
 def parse_queue_command(rest: str, count: int) -> tuple[QueueAction, int, str]:
-    """Parse what follows ``/queue``. Returns the action, the place of the prompt (from 0) and the new text.
+    """Parse the arguments of ``/queue``. Returns the action, the place of the prompt (from 0) and the new text.
 
     ``count`` prompts wait. Raises `ValueError` with a text for the user.
     """
@@ -136,7 +136,7 @@ def parse_queue_command(rest: str, count: int) -> tuple[QueueAction, int, str]:
 
 
 def queue_text(prompts: Sequence[tuple[str, bool]]) -> str:
-    """The queue for people: the text of each prompt, and whether the next query gets it."""
+    """List the queue for people: the text of each prompt, and whether the next query contains it."""
     lines = [
         f"{at}. {' '.join(text.split())[:200]}{' (sent with the next query)' if sending else ''}"
         for at, (text, sending) in enumerate(prompts, 1)
@@ -214,7 +214,7 @@ class PromptQueue:
         return self.state()
 
     def note_delivered(self) -> None:
-        """Remove from the queue the prompts that were delivered to the entity."""
+        """Remove prompts from the queue once the entity has received them."""
         gone = [each for each in self._waiting if each.message is not None and each.message.delivered]
         if gone:
             self._waiting = [each for each in self._waiting if each not in gone]
@@ -225,7 +225,7 @@ class PromptQueue:
             self._changed()
 
     def prompt_ended(self, result: acp.PromptResult | None, error: RpcError | None) -> None:
-        """Answer the prompts that were sent into the one that ended, and start the next one.
+        """Answer the prompts that were sent into the ended one, and start the next.
 
         The next prompt is marked as running before any other request is handled.
         """
@@ -249,7 +249,7 @@ class PromptQueue:
             self._session.connection.start_task(self._send_later)
 
     def cancel_all(self, *, client_left: bool = False) -> None:
-        """Answer all waiting prompts as cancelled. If the client has left, the user is told of them in the loaded session."""
+        """Answer all waiting prompts as cancelled. If the client has left, list them for the user in the loaded session."""
         self._keeps_saved = self._keeps_saved or client_left
         self.note_delivered()
         waiting, self._waiting = self._waiting, []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Message(Struct, frozen=True):
-    """``sent`` is None if no cast ran yet when it came."""
+    """A message of the user. ``sent`` is None if it came before a cast ran."""
 
     intent: str
     blocks: tuple[ContextBlock, ...]
@@ -29,7 +29,7 @@ class _Message(Struct, frozen=True):
 
 
 class Steering:
-    """The messages for the running prompt of one session, until a query has them."""
+    """The messages for the running prompt of one session that no query contains yet."""
 
     def __init__(self, session: OpenSession) -> None:
         self._session = session
@@ -38,14 +38,13 @@ class Steering:
         """Whether the intent of the next cast is a message that came too late."""
 
     def add(self, intent: str, blocks: tuple[ContextBlock, ...]) -> None:
-        """Give the entity a message before its next query."""
         sent = None
         with suppress(EntityIdle):
             sent = self._session.entity.steer(intent, context=blocks)
         self._messages.append(_Message(intent, blocks, sent))
 
     def take(self) -> tuple[str, tuple[ContextBlock, ...]] | None:
-        """The next message that no query saw, as an intent with its context. None if there is none."""
+        """Remove and return the next message that no query contains, as an intent with its context. None if there is none."""
         self._forget_delivered()
         if not self._messages:
             return None
@@ -53,7 +52,7 @@ class Steering:
         return message.intent, message.blocks
 
     def show_late(self, started: CastStarted) -> None:
-        """Show a message that became a cast, to a client that gets such messages where the entity reads them."""
+        """Show a message that became a cast, if the client wants messages to appear where the entity reads them."""
         late, self.late = self.late, False
         if late and self._session.client.queues_prompts:
             meta = {"cantrip": {"steering": True}}
@@ -61,7 +60,7 @@ class Steering:
             self._session.send_now(said)
 
     def report_undelivered(self) -> None:
-        """Tell the user of messages that the entity never got, because the prompt was cancelled or failed."""
+        """Tell the user about messages that the entity never received, because the prompt was cancelled or failed."""
         self._forget_delivered()
         for each in self._messages:
             text = beginning(" ".join(each.intent.split()), 500)

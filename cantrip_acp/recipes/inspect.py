@@ -73,7 +73,8 @@ def check(path: Path, *, file: str | None = None, source: Source = "path", works
 
 
 def _parts(recipe: Recipe) -> Iterator[tuple[KeyPath, Callable[[], object]]]:
-    """The parts that a cast makes of the recipe, with their keys. None of them runs code of the recipe or uses the network."""
+    """Yield each part of the recipe that a cast makes, with its key. None of them runs code of the recipe or uses the
+    network."""
     yield ("call",), lambda: build._call(recipe)
     if recipe.data.get("crystal") is not None:
         yield ("crystal",), lambda: crystals.crystal_for(recipe)
@@ -87,7 +88,8 @@ def _parts(recipe: Recipe) -> Iterator[tuple[KeyPath, Callable[[], object]]]:
 
 
 def _try(recipe: Recipe, at: KeyPath, makes: Callable[[], object], problems: list[str], notes: list[str]) -> None:
-    """Make a part, and add what is wrong with it. What only the environment lacks (a key, a variable) is a note."""
+    """Make a part, and add its error to the problems. If only the environment lacks something (a key, a variable), add a note
+    instead."""
     try:
         makes()
     except (MissingKey, MissingVariable) as error:
@@ -101,7 +103,7 @@ def _try(recipe: Recipe, at: KeyPath, makes: Callable[[], object], problems: lis
 def _circle_problems(
     recipe: Recipe, workspace: Path | None, problems: list[str], notes: list[str]
 ) -> tuple[list[str], list[str]]:
-    """What is wrong with the circle and its wards. What is missing only in the workspace is a note."""
+    """Yield the problems of the circle and its wards. Files that are missing only in the workspace are notes."""
     place: KeyPath = ("circle", "wards")
     try:
         circle = build._circle(recipe, workspace, gate_files=False)
@@ -125,8 +127,8 @@ def _circle_problems(
 
 
 def _weights(recipe: Recipe) -> Iterator[tuple[KeyPath, str, bool]]:
-    """Embedded models whose weights are missing: where, why, and whether that is a mistake in the recipe. A model that is
-    known and was not downloaded yet is none."""
+    """Embedded models whose weights are missing: place, reason, and whether the recipe is wrong. It is not wrong for a known
+    model that was not downloaded yet."""
     for at, crystal in _crystals(recipe):
         options = crystal_factory.options_of(crystal)
         provider, model = options.get("provider"), str(options.get("model") or "")

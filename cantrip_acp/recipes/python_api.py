@@ -62,7 +62,7 @@ def model(name: str, options: Mapping[str, Any], where: str, cost_limited: bool 
 
 
 def _complete(options: dict[str, Any]) -> dict[str, Any]:
-    """With the default model of a provider if only the provider is named."""
+    """Add the default model if only the provider is named."""
     if options.get("model") == "":
         from cantrip_acp.crystals.catalog import lookup
 
@@ -71,7 +71,7 @@ def _complete(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def sources(given: Sequence[GateSource | McpServer]) -> Sequence[GateSource]:
-    """The sources with all MCP servers as one of them, so that they start at the same time."""
+    """Join all MCP servers to one source, so that they start at the same time."""
     from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.gates.mcp.servers import McpServers
 

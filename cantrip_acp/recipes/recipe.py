@@ -64,7 +64,7 @@ class Recipe:
         return self.path.parent / Path(name).expanduser()
 
     def independent(self) -> Recipe:
-        """The recipe for one of many casts. It learns nothing from other sessions and leaves nothing for them."""
+        """The recipe for one cast of a batch: it reads nothing from other sessions and leaves nothing for them."""
         memory = self.data.get("memory", {})
         return replace(self, data={**self.data, "memory": {**memory, "record": False, "sessions": 0, "alone": True}})
 

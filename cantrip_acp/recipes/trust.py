@@ -69,7 +69,7 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
     """
 
     def why_unread(path: str, base: Path) -> str | None:
-        """Why a file may not be read for the recipe without trust."""
+        """Why a recipe without trust may not read this file."""
         if outside(path, base):
             return "it reads a file outside the workspace"
         return _why_hidden(path, base, workspace)
@@ -148,7 +148,7 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
 
 
 def _why_hidden(path: str, base: Path, workspace: Path) -> str | None:
-    """Why a gate could not read a file of the workspace, for example because it holds credentials. None if it could."""
+    """Why a gate could not read a file of the workspace, for example because it holds credentials. None if it can."""
     place = os.path.join(base, Path(path).expanduser())
     try:
         with Root(str(workspace)).find(os.path.relpath(place, workspace)) as found:
@@ -186,7 +186,7 @@ def _crystals(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def powers(recipe: Recipe) -> Iterator[str]:
-    """What a recipe could do if it is trusted, as texts that follow "it could". Names in them come from the recipe."""
+    """What a trusted recipe could do, as texts that follow "it could". Names in them come from the recipe."""
     data, circle = recipe.data, recipe.data["circle"]
     medium = circle.get("medium", "conversation")
     for _, crystal in _crystals(data):
@@ -304,7 +304,7 @@ def content(workspace: Path, files: Files) -> Content:
 
 
 def guard(workspace: Path, recipe: Recipe | None = None) -> None:
-    """Keep the files that the workspace's recipes name, and those of this one, from the gates and sandboxes of this process."""
+    """Protect the files that the workspace's recipes and this one name from the gates and sandboxes of this process."""
     named: dict[str, str] = {}
     recipes = [recipe] if recipe is not None else []
     for path in recipe_files(workspace / FOLDER):

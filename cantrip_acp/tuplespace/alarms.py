@@ -40,7 +40,7 @@ _LOOK_S = 1.0
 async def alarms_to(
     command: str | None, store: TupleStore, worker: str, notice: Callable[[str], object]
 ) -> AsyncIterator[None]:
-    """Give alarms to a command while the block runs, and at its end those that came meanwhile. Without a command: nothing."""
+    """Give alarms to a command while the block runs; at its end, give it the remaining ones. Does nothing without a command."""
     if command is None:
         yield
         return
@@ -70,7 +70,7 @@ def alarms_in_thread(
 
 
 class AlarmCommand:
-    """Gives each alarm of a space to a shell command, as JSON on its stdin. What fails is told to ``notice``, and stops nothing."""
+    """Passes each alarm of a space to a shell command, as JSON on its stdin. ``notice`` gets failures, which stop nothing."""
 
     def __init__(self, store: TupleStore, command: str, worker: str, notice: Callable[[str], object]) -> None:
         self._store = store
@@ -81,7 +81,7 @@ class AlarmCommand:
         self.stop = threading.Event()
 
     async def run(self) -> None:
-        """Watch for alarms until ``stop`` is set, and then look a last time."""
+        """Watch for alarms until ``stop`` is set, then handle the remaining ones."""
         while not self.stop.is_set():
             await self.handle()
             # Not with the store's own wait, which would take notices away from the worker.
@@ -89,7 +89,7 @@ class AlarmCommand:
         await self.handle()
 
     async def handle(self) -> None:
-        """Run the command for each alarm that is there now."""
+        """Run the command for each waiting alarm."""
         for lane in _LANES:
             try:
                 while await run_in_thread(partial(self._one, lane)):
@@ -102,7 +102,7 @@ class AlarmCommand:
                 self._troubled = True
 
     def _one(self, lane: str) -> bool:
-        """Handle one alarm, if there is one. Reading costs less than to claim."""
+        """Handle one alarm, if there is one. It reads before it claims, because reading costs less."""
         if not self._store.waiting(lane)[0]:
             return False
         claims = self._store.claim(Pattern({"lane": lane}), self._worker, lease_s=_LONGEST_S + 60)
@@ -128,7 +128,7 @@ class AlarmCommand:
         self._store.acknowledge(End(claim=claim, receipt=receipt, failed=failed))
 
     def _call(self, alarm: Mapping[str, Any]) -> str | None:
-        """Run the command. Why it failed, or None."""
+        """Run the command. Returns the reason if it failed."""
         try:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", self._command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -26,7 +26,7 @@ NOTED = frozenset({*_NOTED.values(), SOURCE})
 
 
 def note(folder: Path | str = ".") -> dict[str, str]:
-    """Who puts tuples from this process, and from which commit: for ``meta`` of `TupleStore.put`."""
+    """Describe who puts tuples from this process, and from which commit, for ``meta`` of `TupleStore.put`."""
     import getpass
 
     from cantrip_acp.git.project_identity import head_commit
@@ -44,7 +44,7 @@ def note(folder: Path | str = ".") -> dict[str, str]:
 
 
 def ordered_by(authority: Authority, meta: Mapping[str, str] | None = None) -> str | None:
-    """``agent``, ``ci`` or ``user``; None if nobody said it."""
+    """Who ordered a tuple: ``agent``, ``ci`` or ``user``; None if it is not recorded."""
     if authority.agent is not UNSET and authority.agent:
         return "agent"
     if authority.ci is True:
@@ -72,6 +72,6 @@ def refusal(yool: str, allowed: Sequence[str], work: WorkTuple, meta: Mapping[st
 
 
 def _name_of_agent(authority: Authority, meta: Mapping[str, str] | None) -> str | None:
-    """The name of the agent that ordered it. An agent cannot call itself ``user`` or ``ci``."""
+    """The name of the ordering agent. An agent cannot call itself ``user`` or ``ci``."""
     name = authority.agent if authority.agent is not UNSET and authority.agent else (meta or {}).get(_NOTED["agent"])
     return name if name not in _NOTED else None

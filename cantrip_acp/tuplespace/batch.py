@@ -70,8 +70,8 @@ def cast_yool(recipe_name: str) -> str:
 
 
 def recipe_digest(recipe: Recipe, model: str = "") -> str:
-    """The hash of a recipe's file and of the files that it names: another text is other work. ``model`` takes the place of the
-    recipe's own: other work too."""
+    """The hash of a recipe's file and of the files that it names, so that a changed text is different work. A ``model`` that
+    replaces the recipe's own also changes it."""
     from cantrip_acp.recipes import trust
 
     digest = hashlib.sha256(recipe.raw + (f"\0{model}".encode() if model else b""))
@@ -97,8 +97,7 @@ def batch_tuples(
     project: str = "",
     inputs: str = "",
 ) -> list[WorkTuple]:
-    """The tuples of a batch: for each intent its samples. ``run`` makes it other work than before, and so do another
-    ``project`` and other ``inputs``."""
+    """The tuples of a batch: ``samples`` for each intent. A new ``run``, ``project`` or ``inputs`` makes them different work."""
     works: list[WorkTuple] = []
     seen: Counter[str] = Counter()
     for intent in intents:
@@ -128,7 +127,7 @@ def batch_tuples(
 class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of the log of batches: a batch began, or ``ended``, while the workspace's files had the digest ``files``.
 
-    ``inputs`` and ``run`` are those of its tuples: the digest of the files when it began first, and a text of its own if
+    ``inputs`` and ``run`` are those of its tuples: the digest of the files at the first start, and a unique text if
     everything was repeated on purpose.
     """
 
@@ -142,23 +141,24 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BatchLog:
-    """Which files a batch began with, and which it left: casts may write into the workspace on which they depend.
+    """Records the digests of the files with which batches began and ended, because casts may write into the workspace on
+    which they depend.
 
-    A batch that has begun keeps the digest with which it began until it has ended. Then the digest of what it left is the same
-    work too. The log is in the tuple-space, where all who run the batch find it: a tuple for each line, whose id follows from its
-    number, with the line as its receipt. Of two who write the same line at once, one comes first.
+    A batch keeps its first digest until it has ended. From then on, the digest at its end counts as the same work too. The
+    log is in the tuple-space, where every process that runs the batch finds it: a tuple for each line, with an id made of the
+    line's number and the line as its receipt. If two processes write the same line at once, one of them is first.
     """
 
     def __init__(self, store: TupleStore, batch: str, *same: Any) -> None:
-        """``batch`` is the name of the batch. ``same`` is everything that batches have in common whose casts can be the same."""
+        """``batch`` is the name of the batch. ``same`` are the values that batches share if their casts can be the same."""
         self._store, self._batch = store, batch
         self._series = content_id(list(same))
         self._rounds: list[Round] = []
 
     def find(self, files: str, *, failed: bool = False) -> tuple[Round, str]:
-        """The round to which the batch belongs, and what the user should know about that.
+        """The round to which the batch belongs, and a notice for the user.
 
-        ``failed``: what failed is repeated, also if the files have changed since the batch ended.
+        ``failed``: failed casts are repeated, even if the files have changed since the batch ended.
         """
         self._read()
         own = self._own()
@@ -171,12 +171,12 @@ class BatchLog:
         return Round(batch=self._batch, inputs=files, files=files), _NEW if own is not None else ""
 
     def own_names(self) -> set[str]:
-        """What commands of these batches read and wrote, such as results: a later command may not name it."""
+        """The files that commands of these batches read and wrote, such as results: a later command may not name them."""
         self._read()
         return {name for each in self._rounds for name in each.own}
 
     def begin(self, found: Round, files: str) -> bool:
-        """Record that the batch has begun, unless it is recorded. Returns False if another process wrote a record
+        """Record that the batch has begun, unless that is recorded. Returns False if another process wrote a record
         meanwhile: then call `find` again."""
         own = self._own()
         if own is not None and not own.ended and (own.inputs, own.run) == (found.inputs, found.run):
@@ -184,7 +184,7 @@ class BatchLog:
         return self._append(msgspec.structs.replace(found, batch=self._batch, files=files, ended=False))
 
     def end(self, files: str, own: Collection[str] = ()) -> None:
-        """Record that the batch has ended, and what files it left. ``own`` are the names of the command's own files."""
+        """Record that the batch has ended, with the digest of the files. ``own`` are the names of the command's own files."""
         names = tuple(sorted(own))
         known = self.own_names()
         while (mine := self._own()) is not None and not (mine.ended and known.issuperset(names)):
@@ -203,7 +203,7 @@ class BatchLog:
         )
 
     def _read(self) -> None:
-        """Read the lines that were added."""
+        """Read the newly added lines."""
         while True:
             start = len(self._rounds)
             ids = [self._tuple(number).id for number in range(start, start + _LINES)]
@@ -237,7 +237,7 @@ _NEW = "the files have changed since this batch ended, so it is new work"
 
 
 def latest_attempts(store: TupleStore, works: Sequence[WorkTuple], *, again: bool) -> list[WorkTuple]:
-    """Each tuple, or the one that replaced it after it failed. With ``again``, those that failed are replaced now."""
+    """The tuples, with each failed one replaced by its latest repetition. With ``again``, failed tuples are repeated now."""
     found = list(works)
     looked_at = list(range(len(found)))
     number = 0

@@ -20,7 +20,7 @@ THRESHOLDS = (50, 80, 100)
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits that tuples share, and what these tuples have spent. None means no limit."""
+    """Limits that tuples share, and the amounts that these tuples have spent. None means no limit."""
 
     name: str
     usd: float | None
@@ -32,7 +32,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spent_percent(self) -> float:
-        """The larger part of the two limits that is spent, in per cent."""
+        """The spent percentage of the limit that is closer to its end."""
         parts = [
             100.0 * spent / limit if limit else 100.0
             for spent, limit in ((self.spent_usd, self.usd), (self.spent_tokens, self.tokens))
@@ -42,7 +42,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing is left."""
+        """Whether either limit is reached."""
         return (self.usd is not None and self.spent_usd >= self.usd) or (
             self.tokens is not None and self.spent_tokens >= self.tokens
         )
@@ -60,7 +60,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def amounts(cost: object) -> tuple[float, int]:
-    """US dollars and tokens of a receipt's or a progress's ``cost``. What is unknown counts as nothing."""
+    """US dollars and tokens in the ``cost`` of a receipt or progress. Unknown values count as 0."""
     if not isinstance(cost, Mapping):
         return 0.0, 0
     usd, tokens = cost.get("usd"), [cost.get(name) for name in ("tokens_in", "tokens_out")]
@@ -77,7 +77,7 @@ def due_alarms(budget: Budget) -> list[int]:
 
 
 def alarm_tuple(budget: Budget, percent: int) -> WorkTuple:
-    """The tuple that tells whoever watches the lane `ALARM_LANE` that a threshold is reached."""
+    """The tuple that reports a reached threshold to the watchers of the lane `ALARM_LANE`."""
     return new_tuple(
         ALARM_LANE,
         [{"yool": "alarm.budget", "args": {"percent": percent, **budget.record()}}],

@@ -15,8 +15,8 @@ FINAL = ("done", "failed", "taken")
 
 
 class Story:
-    """One tuple. `told` returns what is new since it was called last. What happened between two looks is told, too, except
-    attempts that nobody saw."""
+    """The events of one tuple. `told` returns those since its last call, including those that happened between two looks,
+    except attempts that nobody saw."""
 
     def __init__(self) -> None:
         self._seen: tuple[str, int, str | None] | None = None
@@ -28,7 +28,7 @@ class Story:
         return self._seen is not None and self._seen[0] in FINAL
 
     def told(self, stored: StoredTuple, receipts: Sequence[StoredReceipt]) -> list[dict[str, Any]]:
-        """The new events. First read the tuple, then its receipts: when it has ended, all of them are there."""
+        """Return the new events. Read the tuple first, then its receipts: once it has ended, they are complete."""
         about = {"tuple_id": stored.work.id, "lane": stored.work.lane}
         before, now = self._seen, (stored.state, stored.attempts, stored.worker)
         events: list[dict[str, Any]] = []
@@ -81,11 +81,11 @@ class Watch:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more can happen."""
+        """Whether no more events can come."""
         return self._pattern is None and all(each.has_ended for each in self._stories.values())
 
     def look(self) -> Iterator[dict[str, Any]]:
-        """What is new. Blocks. KeyError with an id that the store does not know."""
+        """Return the new events. Blocks. Raises KeyError for an id that the store does not know."""
         while self._pattern is not None:
             found, cursor = self._store.after(self._cursor, self._pattern)
             for each in found:
@@ -107,7 +107,7 @@ class Watch:
 
 
 def sentence(event: dict[str, Any]) -> str:
-    """An event for people, without the tuple."""
+    """Describe an event for people, without its tuple."""
     match event["event"]:
         case "claimed":
             again = f", attempt {event['attempt']}" if event["attempt"] > 1 else ""

@@ -30,7 +30,7 @@ MOST_LEAVES = 10**12
 
 
 class Leaf:
-    """A leaf that was visited: its index, its path from the root, its tuple, and notes (JSON data) of whoever visits it."""
+    """A visited leaf: its index, its path from the root, its tuple, and notes (JSON data) of the visitor."""
 
     __slots__ = ("fan_out", "index", "notes")
 
@@ -96,7 +96,7 @@ class FanOut:
         return int(self.branching**self.depth)
 
     def __iter__(self) -> Iterator[WorkTuple]:
-        """The tuples in order. None is kept."""
+        """Yield the tuples in order, without keeping any."""
         return map(self.work, range(len(self)))
 
     def path(self, index: int) -> tuple[int, ...]:
@@ -122,7 +122,7 @@ class FanOut:
         )
 
     def visit(self, index: int) -> Leaf:
-        """A leaf with its notes. It stays live while it is among those that were visited last."""
+        """A leaf with its notes. It stays live while it is among the last visited ones."""
         leaf = self._live.get(index)
         if leaf is None:
             self.path(index)
@@ -134,7 +134,7 @@ class FanOut:
         return leaf
 
     def prune_idle(self, keep: int = 0) -> int:
-        """Make all leaves but the ``keep`` last visited ones small, and return their number. Their notes stay."""
+        """Reduce all leaves but the last ``keep`` visited ones to their notes. Returns their number."""
         count = max(0, len(self._live) - keep)
         for _ in range(count):
             index, leaf = self._live.popitem(last=False)
@@ -144,11 +144,11 @@ class FanOut:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many leaves there are, how many are live, and how many are tokens."""
+        """The numbers of all leaves, of live ones and of tokens."""
         return {"leaves": len(self), "live": len(self._live), "tokens": len(self._tokens)}
 
     def visited(self) -> Iterator[Leaf]:
-        """The leaves with notes, in order. None is made live."""
+        """Yield the leaves with notes, in order, without making them live."""
         for index in sorted(self._tokens.keys() | {i for i, leaf in self._live.items() if leaf.notes}):
             yield self._live.get(index) or Leaf(self, index, expand_token(self._tokens[index]))
 
@@ -181,7 +181,7 @@ def batch_spawn(
 
 
 def compress_token(notes: Mapping[str, Any]) -> bytes:
-    """Notes as few bytes. Raises `TupleError` if they are not JSON data."""
+    """Compress notes. Raises `TupleError` if they are not JSON data."""
     plain = canonical_json(dict(notes))
     small = zlib.compress(plain, 9)
     return b"z" + small if len(small) < len(plain) else b"j" + plain
@@ -206,7 +206,7 @@ class _Definition(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def spawn(call: StepCall) -> StepResult:
-    """The yool `SPAWN`: its tuple ends with the next leaves, and with a tuple for those after them."""
+    """The yool `SPAWN`: ends its tuple with the next leaves, and with a tuple for the leaves after them."""
     lane, start = call.args.get("lane"), call.args.get("start", 0)
     if lane != call.lane or not isinstance(start, int):
         return StepResult(exit=64, error="a fan-out puts its tuples into its own lane, from the number `start` on")

@@ -42,7 +42,7 @@ shrink: real days unpack to about ten times."""
 
 
 class Changes(msgspec.Struct, kw_only=True):
-    """What an import or export has added, and lines that were left out: those that a killed writer left unfinished."""
+    """The additions of an import or export, and the lines that a killed writer left unfinished."""
 
     tuples: int = 0
     receipts: int = 0
@@ -61,7 +61,7 @@ class ProjectLog:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing meanwhile."""
+        """Keep other processes from writing during a block."""
         with self._opened(make=True) as folder, self._failures("write"):
             lock = folder.open_file(_LOCK, os.O_RDWR | os.O_CREAT, 0o644)
             try:
@@ -87,7 +87,7 @@ class ProjectLog:
             raise SpaceError(f"cannot {doing} {self.folder}: {error}") from None
 
     def version(self) -> tuple[int, int]:
-        """Another one after each change of the log: its time and its size."""
+        """The version of the log, from its time and size. It changes with each write."""
         try:
             found = (self.folder / LOG).lstat()
         except OSError:
@@ -95,7 +95,7 @@ class ProjectLog:
         return found.st_mtime_ns, found.st_size
 
     def export(self, store: TupleStore, pattern: Pattern | None = None) -> Changes:
-        """Add the tuples of a store, with their receipts, that the log does not have yet."""
+        """Add the tuples of a store, with their receipts, that the log lacks."""
         with self.locked(), self._opened() as folder, self._failures("write"):
             self._rotate(folder)
             known, changes, cursor = self._known(folder), Changes(), ""
@@ -145,9 +145,9 @@ class ProjectLog:
                 os.fsync(log.fileno())
 
     def load(self, store: TupleStore, pattern: Pattern | None = None) -> Changes:
-        """Put the log's tuples into a store, those that ended with their receipts. What the store knows stays as it is.
+        """Put the log's tuples into a store, ended ones with their receipts. Tuples that the store knows stay unchanged.
 
-        Raises `TupleError` with file and line for what is not genuine. Then nothing is put.
+        Raises `TupleError` with file and line for a line that is not genuine. Then nothing is put.
         """
         works: dict[str, WorkTuple] = {}
         receipts: dict[str, dict[str, StoredReceipt]] = {}
@@ -222,7 +222,7 @@ class ProjectLog:
         return {str(document.get("receipt_id") or document.get("id")) for document in documents}
 
     def _lines(self, folder: Folder, torn: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each line with its file and number. Lines that were cut while they were written are left out and named."""
+        """Yield each line with its file and number. Lines that a writer left unfinished are skipped and reported."""
         with self._failures("read"):
             names = [each.name for each in folder.entries()]
             packed = [name for name in names if name.startswith("tuples-") and name.endswith(".jsonl.gz")]
@@ -275,7 +275,8 @@ class ProjectLog:
 
 
 class _Unpacked:
-    """The lines of a packed day. A small file may unpack to gigabytes, or to so many empty lines that they take hours."""
+    """The lines of a compressed day, read within limits: a small file may unpack to gigabytes, or to so many empty lines that
+    they take hours."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path = path

@@ -61,13 +61,14 @@ def make_receipt(
 
 
 def is_genuine(receipt: Mapping[str, Any]) -> bool:
-    """Whether the id fits the content."""
+    """Whether the id is the hash of the content."""
     content = {key: value for key, value in receipt.items() if key != "id"}
     return receipt.get("id") == content_id(content)
 
 
 def is_genuine_elsewhere(receipt: Mapping[str, Any]) -> bool:
-    """Whether the id is made as other programs with yools do: of yool, exit, the hashes of the output, and the artifacts' paths."""
+    """Whether the id is made as other programs with yools make it: from yool, exit, the hashes of the output, and the
+    artifacts' paths."""
     try:
         parts = [receipt["yool"], str(receipt["exit"]), receipt["stdout_sha"], receipt["stderr_sha"]]
         parts += [each["path"] for each in receipt.get("artifacts", ())]
@@ -77,8 +78,8 @@ def is_genuine_elsewhere(receipt: Mapping[str, Any]) -> bool:
 
 
 def as_ours(receipt: Mapping[str, Any], tuple_id: str, steps: Mapping[str, str]) -> dict[str, Any]:
-    """A receipt of a tuple that got another id. It names the receipt that it was. ``steps`` has the new ids of receipts by the old
-    ones."""
+    """Copy the receipt of a tuple that got another id. The copy refers to the original. ``steps`` has the new ids of receipts
+    by the old ones."""
     content = {"artifacts": [], "cost": {}, **receipt, "tuple_id": tuple_id, "source_id": receipt["id"]}
     del content["id"]
     if "steps" in content:

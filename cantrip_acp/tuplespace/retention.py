@@ -86,7 +86,7 @@ def collect(store: TupleStore, tiers: Tiers, *, dry_run: bool) -> Expired:
 
 
 def answer_calls(store: TupleStore, worker: str, folder: str, result: Mapping[str, Any]) -> int:
-    """End the tuples of the lane ``gc.urgent`` that ask for space in this folder, with receipts. How many there were."""
+    """End the tuples of the lane ``gc.urgent`` that ask for space in this folder, with receipts. Returns their number."""
     pattern = Pattern({"lane": GC_LANE, "payload": [{"yool": "fs.gc.run", "args": {"folder": folder}}]})
     count = 0
     while claims := store.claim(pattern, worker, lease_s=60, count=100):

@@ -64,7 +64,7 @@ class TupleSpace:
         return await self._exits.__aexit__(kind, error, trace)
 
     async def out(self, *works: WorkTuple, wait: bool = True, timeout_s: float | None = None) -> list[bool]:
-        """Put tuples, all or none. For each: whether it is new; a tuple with a known id is the same work.
+        """Put tuples, all or none. Returns for each whether it is new; a tuple with a known id is the same work.
 
         If a lane is full, wait until there is room. Raises `SpaceFull` without ``wait``, or after ``timeout_s``.
         """
@@ -79,14 +79,14 @@ class TupleSpace:
                 await anyio.sleep(min(_RETRY_S, max(0.0, deadline - anyio.current_time())))
 
     async def in_(self, pattern: Mapping[str, Any] | Pattern, timeout_s: float | None = None) -> WorkTuple:
-        """Remove and return the oldest tuple that matches. Waits for one. Raises `WaitTimeout`.
+        """Remove and return the oldest matching tuple; waits for one. Raises `WaitTimeout`.
 
-        The tuple is the caller's now: if its process ends, nobody gets the tuple again. Workers use claims instead.
+        The tuple then belongs to the caller: if its process ends, nobody gets the tuple again. Workers use claims instead.
         """
         return await self._wait_for(_Waiter(_pattern(pattern), take=True), timeout_s)
 
     async def rd(self, pattern: Mapping[str, Any] | Pattern, timeout_s: float | None = None) -> WorkTuple:
-        """Return the oldest tuple that matches, and leave it there. Waits for one. Raises `WaitTimeout`."""
+        """Return the oldest matching tuple without removing it; waits for one. Raises `WaitTimeout`."""
         return await self._wait_for(_Waiter(_pattern(pattern), take=False), timeout_s)
 
     async def eval(self, template: WorkTuple, compute: Callable[[WorkTuple], Awaitable[WorkTuple]]) -> None:
@@ -105,7 +105,7 @@ class TupleSpace:
     async def subscribe(
         self, pattern: Mapping[str, Any] | Pattern, *, cursor: str = ""
     ) -> AsyncIterator[tuple[StoredTuple, str]]:
-        """Yield each tuple that matches, those of the past first, with the cursor from which to go on later."""
+        """Yield each matching tuple, past ones first, with the cursor from which to continue later."""
         wanted, stop = _pattern(pattern), threading.Event()
         try:
             while True:
@@ -138,14 +138,14 @@ class TupleSpace:
         return waiter.result
 
     async def _serve(self) -> None:
-        """Give each waiting caller a tuple, if there is one, in the order in which they came."""
+        """Give each waiting caller a matching tuple, in the order of the calls."""
         async with self._serving:
             for waiter in list(self._waiters):
                 while waiter in self._waiters and await self._serve_one(waiter):
                     pass
 
     async def _serve_one(self, waiter: _Waiter) -> bool:
-        """Look for a tuple for a caller. Whether there was one; it may be another caller's."""
+        """Look for a tuple for one caller. Returns whether it got one."""
         action = self.store.take if waiter.take else self.store.read
         with anyio.CancelScope(shield=True):
             work = await anyio.to_thread.run_sync(action, waiter.pattern)
@@ -172,7 +172,7 @@ class TupleSpace:
 
 
 async def run_in_thread(action: Callable[[], _T]) -> _T:
-    """Run a store's method in a thread, to its end even if the caller is cancelled: what it wrote must be known."""
+    """Run a store's method in a thread, to its end even if the caller is cancelled, so that the result of a write is known."""
     with anyio.CancelScope(shield=True):
         return await anyio.to_thread.run_sync(action)
     raise AssertionError("unreachable")
@@ -183,7 +183,8 @@ def _pattern(pattern: Mapping[str, Any] | Pattern) -> Pattern:
 
 
 def max_waiting_from_environment(environment: Mapping[str, str] | None = None) -> int:
-    """``YOOL_TUPLE_QUEUE_MAXSIZE``: the most waiting tuples of a lane. Raises `TupleError` if it is not a number above 0."""
+    """``YOOL_TUPLE_QUEUE_MAXSIZE``: the maximum number of waiting tuples in a lane. Raises `TupleError` if it is not a number
+    above 0."""
     text = (os.environ if environment is None else environment).get("YOOL_TUPLE_QUEUE_MAXSIZE", "").strip()
     if not text:
         return DEFAULT_MAX_WAITING

@@ -42,7 +42,7 @@ _Count = Annotated[int, Meta(ge=0)]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a tuple. A field that was not given stays unset, so that it does not change the id."""
+    """A part of a tuple. A missing field stays unset, so that it does not change the id."""
 
 
 class AgentTerms(_Part, frozen=True):
@@ -70,14 +70,15 @@ class Authority(_Part, frozen=True):
 
 
 class Flags(_Part, frozen=True):
-    """How a tuple is run. Only ``yool-tuple/v2`` has them."""
+    """How a tuple is run (``yool-tuple/v2`` only)."""
 
     no_cache: bool | UnsetType = UNSET
     """Reuse no answers for its steps. Theirs are stored for later ones."""
 
 
 class Step(_Part, frozen=True):
-    """One call of a yool. Steps run in order. If one has ``after``, each runs as soon as those that its own names have ended."""
+    """One call of a yool. Steps run in order. If any step has ``after``, each step starts when the steps in its ``after``
+    have ended."""
 
     yool: YoolName
     args: dict[str, Any] | UnsetType = UNSET
@@ -107,7 +108,7 @@ class WorkTuple(_Part, frozen=True):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The tuple as JSON data, with exactly the fields that were given."""
+        """The tuple as JSON data, with exactly the fields that were set."""
         data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return data
 
@@ -116,9 +117,9 @@ class WorkTuple(_Part, frozen=True):
         return self.agent_terms or AgentTerms()
 
     def step_needs(self) -> list[frozenset[int]]:
-        """For each step, the indexes of those that must have ended before. Raises `CycleError`.
+        """For each step, the indexes of the steps that must end first. Raises `CycleError`.
 
-        Without any ``after`` each step waits for the one before it.
+        If no step has ``after``, each waits for the one before it.
         """
         if all(step.after is UNSET for step in self.payload):
             return [frozenset(range(index)[-1:]) for index in range(len(self.payload))]
@@ -189,7 +190,7 @@ def new_tuple(
 
 
 def check_yool_name(name: str) -> None:
-    """Raise `TupleError` for a text that is no name of a yool."""
+    """Raise `TupleError` for a text that is not the name of a yool."""
     try:
         convert(name, YoolName)
     except msgspec.ValidationError:
@@ -253,7 +254,7 @@ def parse_tuple(document: Mapping[str, Any] | bytes | str) -> WorkTuple:
 def adopt_tuple(document: Mapping[str, Any] | bytes | str) -> tuple[WorkTuple, str | None]:
     """`parse_tuple`, also for a tuple of another program, whose id covers ``receipts`` and ``created_at``, too.
 
-    Such a tuple gets our id. The second value is the id that it had then, else None.
+    Such a tuple gets a new id of ours. The second value is its old id, else None.
     """
     if isinstance(document, bytes | str) and len(document) <= 2 * MAX_BYTES:
         with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
@@ -281,7 +282,7 @@ def _check_steps(work: WorkTuple) -> None:
 
 
 def _check_secrets(value: Any, place: str = "$") -> None:
-    """A tuple is kept for ever and read by others, and masking a secret would change the work. So it is refused."""
+    """Refuse secrets: a tuple is kept for ever and read by others, and masking a secret would change the work."""
     if isinstance(value, str):
         if shared().holds(value) or holds_shape(value):
             raise TupleError(
@@ -343,7 +344,7 @@ class Pattern:
 
 
 class Runnable(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker can run: the steps of a yool. Of the arguments ``needs``, those that a step has must be equal."""
+    """The steps of a yool that a worker can run. A step that has one of the arguments in ``needs`` must have an equal value."""
 
     yool: str
     needs: Mapping[str, Any] = {}
@@ -368,7 +369,7 @@ def can_run(document: Mapping[str, Any], runs: Sequence[Runnable]) -> bool:
 
 
 def without_again(work: WorkTuple) -> tuple[str, ...]:
-    """The ids that the first attempt of a repeated tuple may have (``map_pos.again``). Empty if it is none."""
+    """The possible ids of the first attempt of a repeated tuple (``map_pos.again``). Empty if it repeats none."""
     position = work.map_pos or {}
     if not isinstance(position.get("again"), int):
         return ()

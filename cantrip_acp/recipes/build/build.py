@@ -244,7 +244,6 @@ def _from_file(recipe: Recipe, index: int, file: str, taken: set[str]) -> list[G
 
 
 def _scorer(recipe: Recipe) -> Scorer | None:
-    """The circle's scoring function, from its Python file."""
     score = recipe.data["circle"].get("score")
     if score is None:
         return None
@@ -269,7 +268,7 @@ def _gate(gate: Any) -> Gate | str:
 
 
 def _knowledge(recipe: Recipe, workspace: Path | None) -> SessionView | None:
-    """What the entity knows: documents and earlier sessions of the folder, from the substrate. None if it needs nothing."""
+    """The view of documents and earlier sessions of the folder, from the substrate. None if the recipe needs none."""
     memory = recipe.data.get("memory", {})
     address = substrate_address(recipe.state_dir or state_dir())
     culture = bool(memory.get("culture"))
@@ -305,7 +304,7 @@ def _programs(recipe: Recipe, view: SessionView) -> Sequence[GateSource]:
 
 
 def _recorder(recipe: Recipe, workspace: Path | None, view: SessionView | None) -> Sequence[Contributor]:
-    """What records the casts in the substrate, unless the recipe does not want that."""
+    """The recorder of casts in the substrate, unless the recipe turns it off."""
     address = substrate_address(recipe.state_dir or state_dir())
     memory = recipe.data.get("memory", {})
     if workspace is None or address is None or not memory.get("record", True):

@@ -100,7 +100,7 @@ def served_choices(recipe: Recipe, value: str) -> list[Choice]:
 
 
 def own_value(recipe: Recipe) -> str | None:
-    """The value of the recipe's own crystal. None if neither the recipe nor the environment names a crystal."""
+    """The recipe's own crystal as the value of a choice. None if neither the recipe nor the environment names a crystal."""
     given = recipe.data.get("crystal")
     try:
         options = crystal_factory.options_of(given) if given is not None else _of_environment(ask=False)[0]
@@ -225,7 +225,7 @@ def name_for_run(recipe: Recipe, name: str, where: str) -> str:
 
 
 def _untaken(recipe: Recipe, crystal: Crystal) -> list[str]:
-    """The parameters of the recipe's call that the catalog says this model does not take."""
+    """The parameters of the recipe's call that this model does not accept, according to the catalog."""
     from cantrip_acp.crystals.catalog import lookup
 
     if crystal.name not in MODEL_PROVIDERS:

@@ -42,9 +42,9 @@ VARIABLE = "CANTRIP_CRYSTAL"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a client sends the requests of a provider, in place of every other address (ACP, ``providers/set``).
+    """The address to which a client sends all requests of a provider (ACP, ``providers/set``).
 
-    Only its ``headers`` are sent there: no key and no header of the environment or of a recipe.
+    Only its ``headers`` are sent there: no key, and no header of the environment or of a recipe.
     """
 
     api_type: str

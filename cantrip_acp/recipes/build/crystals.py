@@ -244,7 +244,7 @@ def _providers_of(model: str, *, ask: bool = False) -> list[str]:
 
 
 def _similar(provider: str, rest: str) -> str | None:
-    """The crystal that was probably meant: a provider that is spelled in another way, or the provider of a known model."""
+    """The crystal that was probably meant: a misspelled provider, or the provider of a known model."""
     import difflib
 
     if not rest and len(owners := _providers_of(provider)) > 1:

@@ -322,7 +322,7 @@ def _find_key(provider: str, names: tuple[str, ...]) -> keys.Found:
 
 
 def no_key(provider: str, names: tuple[str, ...]) -> str:
-    """The text that says how to set a provider's missing key."""
+    """Explain how to set a provider's missing key."""
     or_else = f", or: keyring set {keys.SERVICE} {names[0]}" if keys.keyring_installed() else ""
     return (
         f"no key for {provider}: set {' or '.join(names)} in the environment, or write {names[0]}=… into "
@@ -331,7 +331,7 @@ def no_key(provider: str, names: tuple[str, ...]) -> str:
 
 
 def address(url: str, variable: str | None, need: FactoryContext) -> tuple[str, Secret | None]:
-    """An address without the user name and password in it, and the header that replaces them."""
+    """An address without its user name and password, and the header that replaces them."""
 
     def refuse(problem: str) -> DefinitionError:
         if variable is not None:

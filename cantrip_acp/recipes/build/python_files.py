@@ -94,8 +94,8 @@ def run_file(path: Path, files: Files) -> types.ModuleType:
 class _Beside:
     """Imports the modules beside a file as modules of ``package``, from bytes that were read before.
 
-    So two recipes can have modules of the same name, and nothing is added to the import path. It is a finder and a loader
-    without the base classes of `importlib.abc`, whose import takes several milliseconds.
+    So two recipes can have modules of the same name, and nothing is added to the import path. The class is a finder and a
+    loader without the base classes of `importlib.abc`, whose import takes several milliseconds.
     """
 
     def __init__(self, package: str, sources: Mapping[str, tuple[Path, bytes]]) -> None:
@@ -104,7 +104,7 @@ class _Beside:
         self._scope = {**vars(builtins), "__import__": self._import}
 
     def install(self) -> None:
-        """Find these modules from now on, in the place of an earlier finder of the same package."""
+        """Register this finder, in place of an earlier one of the same package."""
         others = [each for each in sys.meta_path if not (isinstance(each, _Beside) and each.package == self.package)]
         sys.meta_path[:] = [*others, self]
 
@@ -121,7 +121,7 @@ class _Beside:
         return spec
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
-        """The usual module."""
+        """Return None: Python makes its usual module."""
         return None
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -142,7 +142,7 @@ class _Beside:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> types.ModuleType:
-        """The ``__import__`` of the files: a name of the folder comes before an installed one, as for a script."""
+        """The ``__import__`` of the files: a name of the folder comes before an installed one, as in a script."""
         first = name.partition(".")[0]
         if level or first not in self._sources:
             return builtins.__import__(name, globals, locals, fromlist or (), level)

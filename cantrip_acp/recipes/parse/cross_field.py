@@ -168,7 +168,7 @@ def _gates(circle: dict[str, Any], call: Any) -> Iterator[Breach]:
 
 
 def _no_done(circle: dict[str, Any], call: Any, mend: str) -> tuple[str, str]:
-    """The message for a missing done gate, and the rule."""
+    """The message for a missing done gate, and the id of the rule."""
     wards = circle.get("wards")
     required = isinstance(call, dict) and any(call.get(k) in _ON for k in ("require_done_tool", "require_done"))
     for ward in wards if isinstance(wards, list) else ():

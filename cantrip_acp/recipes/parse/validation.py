@@ -57,7 +57,8 @@ def problems(document: Document) -> list[Problem]:
 
 
 def _explained(found: list[Problem]) -> set[str]:
-    """The kinds of fixes that are not needed once other problems are solved: a misspelled ``done`` is not a missing one."""
+    """The kinds of fixes that become unnecessary once other problems are solved: a misspelled ``done`` is also reported as
+    missing."""
     explained = set()
     for part, name, fix in (("gates", "done", "add-done"), ("wards", "max_turns", "add-max-turns")):
         for each in found:
@@ -187,7 +188,6 @@ _RULES = {"unknown": "unknown-name", "no-crystal": "CANTRIP-1"}
 
 
 def _mend(kind: str, item: Mapping[str, Any]) -> Mend | None:
-    """The fix that an error suggests."""
     if kind == "list_type":
         return Mend("list")
     mend = (item.get("ctx") or {}).get("mend")
@@ -238,7 +238,7 @@ def _pairs(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _flow(value: Any) -> str:
-    """A short value as YAML in one line."""
+    """Write a short value as YAML on one line."""
     if isinstance(value, list):
         return f"[{', '.join(map(_flow, value))}]"
     if isinstance(value, bool) or value is None:

@@ -48,7 +48,7 @@ _TERMS = tuple(each.name for each in msgspec.structs.fields(AgentTerms))
 
 @dataclass
 class AgentBlock:
-    """One agent, and where each of its keys is, for errors."""
+    """One agent, with the line of each of its keys, for errors."""
 
     file: str
     title: str
@@ -59,7 +59,7 @@ class AgentBlock:
     lines: dict[str, int] = field(default_factory=dict)
 
     def fail(self, key: str, message: str) -> NoReturn:
-        """Raise the error for a key: with the file and the line of the key, or of the heading."""
+        """Raise the error for a key, with the file and the line of the key or the heading."""
         raise TupleError(f"agent {self.title!r}: {message}", where=f"{self.file}:{self.lines.get(key, self.line)}")
 
     @property
@@ -71,7 +71,7 @@ class AgentBlock:
 
     @property
     def authority(self) -> tuple[str, ...]:
-        """Who may order it: a list, or one text."""
+        """The ``authority`` of the agent: who may order it, as a list or one text."""
         found = self.values.get("authority", ())
         try:
             return convert([found] if isinstance(found, str) else found, tuple[str, ...])
@@ -80,7 +80,6 @@ class AgentBlock:
 
     @property
     def command(self) -> Command | None:
-        """The command of the agent."""
         if (text := self._text("run")) is None:
             return None
         if "recipe" in self.values:
@@ -114,7 +113,7 @@ class AgentBlock:
         return text
 
     def _list(self, key: str) -> tuple[str, ...]:
-        """``[a, b]``, or ``a, b``."""
+        """Parse a list written as ``[a, b]`` or ``a, b``."""
         text = str(self.values.get(key, "")).strip()
         text = text[1:-1] if text.startswith("[") and text.endswith("]") else text
         return tuple(name for part in text.split(",") if (name := part.strip().strip("`'\"").strip()))

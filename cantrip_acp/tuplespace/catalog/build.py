@@ -90,7 +90,7 @@ def build_catalog(folder: Path) -> Catalog:
 
 
 def authorities(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Who may order the agents of a project, by name, also without their versions: as ``AGENTS.md`` says, else the catalog's file.
+    """Who may order the agents of a project, by name with and without version, from ``AGENTS.md`` or else the catalog's file.
 
     Raises `TupleError`.
     """

@@ -83,7 +83,7 @@ def capability(**fields: Any) -> Capability:
 
 @dataclass(frozen=True)
 class CatalogDiff:
-    """What changed between two catalogs, by name; ``changed`` has the old and the new one."""
+    """The differences between two catalogs, by name; ``changed`` has the old and the new capability."""
 
     added: tuple[Capability, ...]
     removed: tuple[Capability, ...]
@@ -139,7 +139,7 @@ class Catalog:
         return self._tree.root_hash
 
     def diff(self, newer: Catalog) -> CatalogDiff:
-        """What changed from this catalog to a newer one."""
+        """The differences between this catalog and a newer one."""
         found = self._tree.diff(newer._tree)
         old, new = self._by_name, newer._by_name
         return CatalogDiff(
@@ -215,7 +215,7 @@ def split_version(name: str) -> tuple[str, int | None]:
 
 
 def with_newest(named: Mapping[str, T]) -> dict[str, T]:
-    """The same, and each also under its name without version if it is the newest and nothing else has that name."""
+    """The same mapping, with each newest version also under its name without version, if nothing else has that name."""
     newest: dict[str, tuple[int, T]] = {}
     for name, each in named.items():
         base, number = split_version(name)

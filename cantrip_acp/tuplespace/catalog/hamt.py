@@ -62,7 +62,7 @@ _EMPTY = _Node(0, ())
 
 @dataclass(frozen=True)
 class Difference:
-    """What two maps differ in: sorted names, and how many nodes of both maps were read to find them."""
+    """The differences between two maps: sorted names, and the number of nodes that were read to find them."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -130,15 +130,15 @@ class Hamt(Mapping[str, V], Generic[V]):
 
     @property
     def root_hash(self) -> str:
-        """``sha256:`` and the Merkle hash of the root: the same for the same names and values. Hashes of nodes are kept."""
+        """``sha256:`` and the Merkle hash of the root, equal for equal names and values. Hashes of nodes are cached."""
         return "sha256:" + self._digest(self._root).hex()
 
     def node_count(self) -> int:
-        """How many nodes the map has, leaves included."""
+        """The number of nodes, leaves included."""
         return _count(self._root)
 
     def diff(self, newer: Hamt[V]) -> Difference:
-        """What changed from this map to a newer one. Nodes with equal hashes are not read."""
+        """The differences between this map and a newer one. Nodes with equal hashes are not read."""
         comparison = _Comparison(self._content, self._digest)
         comparison.nodes(self._root, newer._root)
         return comparison.result()

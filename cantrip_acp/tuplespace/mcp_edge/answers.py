@@ -47,7 +47,7 @@ class ToolError(Exception):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The most that a client may ask for. None: no limit."""
+    """The limits on a client's requests. None: no limit."""
 
     max_usd: float | None = None
     """US dollars of one tuple."""
@@ -119,7 +119,7 @@ class Answers:
             stop.set()
 
     def stop(self) -> None:
-        """Let calls that wait answer at once with the present state."""
+        """Let waiting calls return at once with the present state."""
         self._stopped = True
         self._wake()
 
@@ -149,7 +149,7 @@ class Answers:
     # --- The catalog.
 
     async def _capabilities(self) -> Catalog:
-        """The catalog of the project, with the recipes of this server in the text that it has cast."""
+        """The catalog of the project, with the recipes in the form that this server has loaded."""
 
         def read() -> Catalog:
             project = self._catalog()
@@ -163,7 +163,7 @@ class Answers:
         return await run_in_thread(read)
 
     def _as_in(self, project: Catalog, recipe: Capability) -> Capability:
-        """A recipe, with the lane and the terms that the project's catalog gives to its name."""
+        """A recipe with the lane and the terms that the project's catalog has for its name."""
         with suppress(UnknownCapability):
             listed = project.lookup(recipe.name)
             return msgspec.structs.replace(
@@ -250,8 +250,8 @@ class Answers:
     def _with_files(
         self, payload: Sequence[Mapping[str, Any]], make: Callable[[Sequence[Mapping[str, Any]]], WorkTuple]
     ) -> WorkTuple:
-        """The tuple with the digests of the files on which its casts depend. While the same work waits or runs, it is that one:
-        what it writes meanwhile makes no new work. Raises `TupleError`."""
+        """The tuple with the digests of the files on which its casts depend. While the same work waits or runs, it is reused,
+        because its own writes do not make new work. Raises `TupleError`."""
         work = make(payload)
         digests = {name: find() for name, find in self._files.items() if any(s["yool"] == name for s in payload)}
         if not any(digests.values()):
@@ -307,7 +307,7 @@ class Answers:
         return {**step, "args": {"intent": intent, "recipe": recipe.version, **own}}
 
     async def _usual_terms(self, payload: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The terms that the catalog has for the first of these yools that has any."""
+        """The terms in the catalog for the first of these yools that has some."""
         catalog = await self._capabilities()
         for step in payload:
             with suppress(UnknownCapability):
@@ -317,7 +317,7 @@ class Answers:
         return {}
 
     def _terms(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """What the client wants, at most what the operator allows."""
+        """The terms that the client wants, limited to those that the operator allows."""
         terms = dict(wanted)
         for name, most in (
             ("budget_usd", self._limits.max_usd),
@@ -340,7 +340,7 @@ class Answers:
     async def _wait(
         self, tuple_id: str, progress: Progress, *, until: str, timeout_s: float, known: str | None = None
     ) -> dict[str, Any]:
-        """The state of a tuple when it has ended or changed, or when the time is over."""
+        """Wait until a tuple has ended or changed, or the time is over. Returns its state."""
         begun = anyio.current_time()
         end, told, before = begun + timeout_s, begun, None
         story, events = Story(), list[dict[str, Any]]()
@@ -377,7 +377,7 @@ class Answers:
             self._watchers -= 1
 
     async def _state(self, tuple_id: str, story: Story) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The state of a tuple, and what has happened since the last look."""
+        """The state of a tuple, with its events since the last look."""
 
         def read() -> tuple[StoredTuple | None, list[StoredReceipt], bool]:
             # First the state: when it is final, all receipts are there.
@@ -424,7 +424,7 @@ class Answers:
 def _state(
     work: WorkTuple, stored: StoredTuple, receipts: Sequence[StoredReceipt], budget_is_spent: bool
 ) -> dict[str, Any]:
-    """What a client sees of a tuple, with its etag."""
+    """The state of a tuple as clients see it, with its etag."""
     steps = [each for each in receipts if each.step is not None]
     last = next((each.document for each in receipts if each.step is None), None)
     running = (stored.progress or {}).get("cost")
@@ -458,7 +458,7 @@ def _state(
 
 
 def _sentence(state: Mapping[str, Any]) -> str:
-    """What to tell somebody who waits."""
+    """Describe a state for somebody who waits."""
     lane, attempts, error = state["lane"], state["attempts"], state.get("error")
     done = sum(each["step"] is not None for each in state["receipts"])
     if state["state"] == "waiting":
@@ -482,7 +482,7 @@ def _hint(state: Mapping[str, Any], new: bool) -> str:
 
 
 def _similar(name: str, known: Any) -> str:
-    """The end of an error: similar names, or all of a few."""
+    """The end of an error text: similar names, or all names if there are few."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, 3, 0.5)
     if near:

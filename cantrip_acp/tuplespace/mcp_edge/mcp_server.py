@@ -133,7 +133,7 @@ def build_server(answers: Answers, *, plain_names: bool = False) -> Server[Any]:
 
 
 async def serve_stdio(answers: Answers, *, plain_names: bool = False) -> None:
-    """Serve on stdin and stdout until stdin ends. Can be cancelled. What else is written to stdout goes to stderr meanwhile."""
+    """Serve on stdin and stdout until stdin ends. Can be cancelled. Other output to stdout goes to stderr meanwhile."""
     server = build_server(answers, plain_names=plain_names)
     stdin = os.dup(0)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -181,7 +181,7 @@ class _Lines:
 
 
 def read_token(file: Path | None, state: Path) -> tuple[str, Path, str | None]:
-    """The token of ``file``, or that of the state folder, which is made if it does not exist.
+    """The token in ``file``, or in the state folder, where it is created if missing.
 
     Returns the token, its file, and a warning if others can read it. Raises `DefinitionError`.
     """
@@ -281,7 +281,7 @@ class HttpServer:
             tasks.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """Accept nothing more. Calls that wait are answered, then `run` returns."""
+        """Accept no more connections. Waiting calls are answered, then `run` returns."""
         self._answers.stop()
         self._server.should_exit = True
 
@@ -301,8 +301,8 @@ class _Uvicorn(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """A connection that must show the token soon. Uvicorn waits for the head of a request without end, so any program of
-    the machine could use up all descriptors with requests that it does not finish."""
+    """A connection that must send the token soon. Uvicorn waits for the head of a request without a limit, so any program of
+    the machine could use up all descriptors with unfinished requests."""
 
     def __init__(self, guard: _TokenGuard, **given: Any) -> None:
         super().__init__(**given)
@@ -320,7 +320,7 @@ class _Connection(H11Protocol):
 
 
 class _TokenGuard:
-    """Lets only requests with the token through. Knows the connections that have not shown it yet, the oldest first."""
+    """Lets only requests with the token through. It knows the connections that have not sent it yet, the oldest first."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -337,7 +337,7 @@ class _TokenGuard:
         self._strangers.pop(connection.client, None)
 
     def close_stranger(self, connection: _Connection) -> None:
-        """Close a connection, unless it has shown the token meanwhile."""
+        """Close a connection, unless it has sent the token meanwhile."""
         if self._strangers.pop(connection.client, None) is not None:
             connection.transport.abort()
 

@@ -26,7 +26,7 @@ def _arguments(required: list[str], **properties: Any) -> dict[str, Any]:
 
 
 def _answer(required: list[str], **properties: Any) -> dict[str, Any]:
-    """An answer has its etag, and either everything that is required or ``not_modified``."""
+    """Make the schema of an answer: its etag, and either all required fields or ``not_modified``."""
     return {
         "type": "object",
         "properties": {"etag": _ETAG, "not_modified": _NOT_MODIFIED, **properties},

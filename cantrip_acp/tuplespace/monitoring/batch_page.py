@@ -105,7 +105,7 @@ def _stored(store: TupleStore, lane: str | None, only: Sequence[str] | None) -> 
 
 
 def _latest(store: TupleStore, lane: str | None) -> set[str]:
-    """The ids of tuples without those that were repeated on purpose later (``--again``)."""
+    """The ids of the tuples that no later run (``--again``) repeats."""
     found: dict[str, str] = {}
     for block in _stored(store, lane, None):
         for each in block:
@@ -163,7 +163,7 @@ def _text(value: Any) -> str | None:
 
 
 def _add_looms(rows: Sequence[dict[str, Any]], target: Path | None) -> list[str]:
-    """Add rewards, threads and links from the looms. Returns what could not be read."""
+    """Add rewards, threads and links from the looms. Returns errors of looms that could not be read."""
     from cantrip_acp.loom.find_loom import open_readonly
     from cantrip_acp.loom.query.outline import Outline
     from cantrip_acp.loom.rewards import of_thread

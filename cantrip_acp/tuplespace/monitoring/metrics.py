@@ -96,7 +96,7 @@ class WorkerMetrics:
             self._tokens.labels(lane, direction)
 
     def watch(self, worker: Worker) -> None:
-        """Show how many tuples a worker runs, and whether it drains."""
+        """Report the worker's running tuples and whether it drains."""
         self._runner = worker
 
     def ended(self, ended: Ended) -> None:
@@ -113,7 +113,7 @@ class WorkerMetrics:
         self._tokens.labels(self._lane, "output").inc(cost.get("tokens_out") or 0)
 
     def timed(self, yools: Mapping[str, Yool]) -> dict[str, Yool]:
-        """The same yools; the time of each call is counted."""
+        """The same yools, with the time of each call counted."""
         return {name: self._timed(name, yool) for name, yool in yools.items()}
 
     def _timed(self, name: str, yool: Yool) -> Callable[[StepCall], Awaitable[StepResult]]:
@@ -149,7 +149,7 @@ class WorkerMetrics:
         return ("draining", "the worker takes nothing more") if draining else ("ready", None)
 
     def _look(self) -> tuple[int, float]:
-        """The depth of the lane: one query at a time, and not more often than every 2 s."""
+        """Read the depth of the lane: one query at a time, and at most every 2 s."""
         with self._lock:
             now = time.monotonic()
             if self._looking is None or (self._looking.done() and now - self._looked_at > _FRESH_S):
@@ -193,14 +193,14 @@ class WorkerMetrics:
                     self.wfile.write(body)
 
             def log_message(self, *args: Any) -> None:
-                """Say nothing: stderr is the worker's."""
+                """Log nothing: stderr belongs to the worker."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
             address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
             def handle_error(self, request: Any, client_address: Any) -> None:
-                """A client that went away is no error of the worker."""
+                """Ignore the error: a client that disconnects is no error of the worker."""
 
         try:
             server = Server((host, port), Handler)

@@ -26,7 +26,7 @@ _FOR_PEOPLE = frozenset({ALARM_LANE, GC_LANE})
 
 
 class LaneStatus(msgspec.Struct, kw_only=True):
-    """A lane. Counts by state, the age of the oldest waiting tuple, and what all of its tuples have cost until now."""
+    """A lane: its tuples by state, the age of the oldest waiting one, and the total cost of all of them so far."""
 
     waiting: int = 0
     claimed: int = 0
@@ -47,7 +47,7 @@ class LaneStatus(msgspec.Struct, kw_only=True):
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
-    """Tuples that no worker takes. Of very many that wait in a lane, only the oldest are looked at."""
+    """Tuples that no worker takes. If very many wait in a lane, only the oldest are checked."""
 
     lane: str
     count: int
@@ -57,7 +57,7 @@ class Stuck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpaceStatus(msgspec.Struct, kw_only=True):
-    """A tuple-space, or one lane of it."""
+    """The state of a tuple-space, or of one lane in it."""
 
     space: str
     lanes: dict[str, LaneStatus]
@@ -107,9 +107,9 @@ def read_status(store: TupleStore, lane: str | None = None) -> SpaceStatus:
 def find_stuck(
     store: TupleStore, lane: str | None = None, *, among: Sequence[WorkerEntry] | None = None
 ) -> list[Stuck]:
-    """The tuples that wait and that no worker takes. Raises `SpaceError`.
+    """The waiting tuples that no worker takes. Raises `SpaceError`.
 
-    ``among`` takes the place of the workers that the store knows.
+    ``among`` replaces the workers that the store knows.
     """
     needs = [each for each in store.needs(lane) if each.lane not in _FOR_PEOPLE]
     if not needs:
@@ -132,7 +132,7 @@ def find_stuck(
 
 
 def _why(need: Need, workers: Sequence[WorkerEntry]) -> str | None:
-    """Why none of the workers takes these tuples. None if one does."""
+    """Why none of the workers takes these tuples. None if one of them does."""
     if not workers:
         if need.lane.startswith("here."):
             return "the cast-batch that put them does not run; the same command continues it"
@@ -165,7 +165,7 @@ _LACKS = {
 
 
 def _lacks(step: Mapping[str, Any], worker: WorkerEntry) -> str | None:
-    """What a worker lacks for a step: an argument that it does not serve, "" for the yool itself, None if nothing."""
+    """What a worker lacks for a step: an argument that it cannot serve, "" for the yool itself, None if nothing."""
     found: str | None = ""
     for run in worker.runs:
         if run.yool == step["yool"]:
@@ -177,7 +177,7 @@ def _lacks(step: Mapping[str, Any], worker: WorkerEntry) -> str | None:
 
 
 def same_reason(reason: str) -> str:
-    """A text that is equal for reasons that differ only in ids and numbers."""
+    """Replace ids and numbers in a reason, so that reasons that differ only in these are equal."""
     return _VARYING.sub("…", reason)
 
 

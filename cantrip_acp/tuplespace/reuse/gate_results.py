@@ -39,9 +39,9 @@ KEPT_DAYS = 30
 
 
 def with_gate_cache(cantrip: Cantrip, state_dir: Path, *, enabled: bool = True) -> Cantrip:
-    """The cantrip, whose entities reuse results of gates. Unchanged if ``CANTRIP_NO_CACHE`` is set.
+    """The cantrip with entities that reuse gate results. Unchanged if ``CANTRIP_NO_CACHE`` is set.
 
-    With ``enabled`` False they begin to do so when the `SwitchableCache` among the interceptors is switched on.
+    With ``enabled`` False, reuse begins when the `SwitchableCache` among the interceptors is switched on.
     """
     if os.environ.get("CANTRIP_NO_CACHE"):
         return cantrip
@@ -101,7 +101,7 @@ class GateCache(InterceptorBase):
         return reply
 
     def _input(self, invocation: GateInvocation) -> dict[str, Any] | None:
-        """Everything that the result depends on, as JSON data. None if it is not known."""
+        """All inputs of a call's result, as JSON data. None if they are not known."""
         from cantrip_acp.files.digests import FileDigests, programs_digest
         from cantrip_acp.tuplespace.catalog.build import gate_yool
 
@@ -138,7 +138,7 @@ class GateCache(InterceptorBase):
         return self._folder / digits[:2] / f"{digits[2:]}.json"
 
     def _find(self, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The receipt for this input, if it is there and sealed by this user."""
+        """The receipt for this input, if it exists and this user has sealed it."""
         path = self._path(given["tuple_id"])
         try:
             stored = json.loads(path.read_bytes())
@@ -160,7 +160,7 @@ class GateCache(InterceptorBase):
         return None
 
     def _keep(self, invocation: GateInvocation, before: Mapping[str, Any], reply: GateReply, started: str) -> None:
-        """Store the receipt, unless the call or somebody else changed what it reads meanwhile."""
+        """Store the receipt, unless the files that the call reads have changed meanwhile."""
         if self._input(invocation) != before:
             return
         body = {
@@ -192,7 +192,7 @@ class GateCache(InterceptorBase):
 
 
 def _may_keep(reply: GateReply, invocation: GateInvocation) -> bool:
-    """Whether a reply is worth keeping: complete and good. What failed may go better the next time."""
+    """Whether a reply can be reused: it is complete and no failure, because a repeated call may succeed."""
     if reply.is_error or reply.diffs or reply.plan is not None or reply.attachments or reply.annotations:
         return False
     result = reply.result
@@ -209,7 +209,7 @@ def _age_days(receipt: Mapping[str, Any]) -> float:
 
 
 def _reused(receipt: Mapping[str, Any]) -> GateReply:
-    """The stored reply, which says that it was reused."""
+    """The stored reply, marked as reused."""
     body = receipt["result"]
     when = datetime.datetime.fromisoformat(receipt["ended_at"]).astimezone().strftime("%H:%M")
     title = f"{body['title'] or 'The same call'} · reused, nothing changed since {when}"

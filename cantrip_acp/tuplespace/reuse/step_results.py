@@ -31,7 +31,7 @@ _CLAIMED = "claim"
 
 
 class Reuse(msgspec.Struct, frozen=True, kw_only=True):
-    """Finds answers that may be reused. ``project`` is the id of the project, ``key`` the user's key for a store in a file."""
+    """Finds reusable answers. ``project`` is the id of the project, ``key`` the user's key for a store in a file."""
 
     project: str
     key: bytes | None = None
@@ -40,7 +40,7 @@ class Reuse(msgspec.Struct, frozen=True, kw_only=True):
         return f"Reuse({self.project!r})"
 
     async def input_hash(self, yool: Yool, call: StepCall) -> str | None:
-        """The hash of everything on which the answer of a step depends. None if the yool does not declare that."""
+        """The hash of all declared inputs of a step's answer. None if the yool declares none."""
         about = complete(yool, YoolBase)
         digest = await about.input_digest(call)
         if digest is None:
@@ -56,7 +56,7 @@ class Reuse(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def find(self, store: TupleStore, input_hash: str) -> dict[str, Any] | None:
-        """The newest receipt for an input that may be reused. Blocks."""
+        """The newest reusable receipt for an input. Blocks."""
         for answer in store.answers(input_hash):
             receipt = answer.document
             try:
@@ -82,7 +82,7 @@ class Reuse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _keep_artifacts(store: TupleStore, receipt: Mapping[str, Any]) -> bool:
-    """Keep the large parts of an answer that is used again as long as new ones. Whether they are all there."""
+    """Extend the life of the large parts of a reused answer, as if they were new. Returns whether all of them exist."""
     for each in receipt["artifacts"]:
         if not isinstance(each.get("id"), str):
             continue

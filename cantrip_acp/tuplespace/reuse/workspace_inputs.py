@@ -44,10 +44,10 @@ def reads_files(recipe: Recipe) -> bool:
 
 
 class WorkspaceInputs:
-    """The files of a workspace that count for the casts of one recipe.
+    """The files of a workspace on which the casts of one recipe depend.
 
-    Files that git ignores, looms, the recipe's own files, ``own`` files of the command and those beneath ``own`` folders do not
-    count. ``state`` is the state folder, where the digests of files are kept. ``notice`` tells the user what takes long.
+    Files that git ignores, looms, the recipe's own files, ``own`` files of the command and those beneath ``own`` folders do
+    not count. ``state`` is the state folder, where the digests of files are kept. ``notice`` tells the user about slow steps.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class WorkspaceInputs:
         return any(each.fullmatch(f"/{name}") for each in self._patterns or ())
 
     def digest(self) -> str:
-        """The digest of the files as they are now, or "" if none count. Raises `TupleError`."""
+        """The present digest of the files, or "" if none count. Raises `TupleError`."""
         if not self.count:
             return ""
         what = (
@@ -130,7 +130,7 @@ class WorkspaceInputs:
 
 
 def own_streams() -> list[str]:
-    """The files to which the shell has directed this process's output, and from which its input."""
+    """The files that the shell uses for this process's output and input."""
     found: list[str] = []
     for number in (0, 1, 2):
         with suppress(OSError):

@@ -39,7 +39,7 @@ BATCH_LANE = "batches"
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A tuple that one worker has until its lease ends."""
+    """A tuple that belongs to one worker until its lease ends."""
 
     work: WorkTuple
     position: int
@@ -55,7 +55,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """How a tuple ends: its last receipt, and its child tuples. ``failed`` is the reason of a dead letter."""
+    """The end of a tuple: its last receipt, and its child tuples. ``failed`` is the reason of a dead letter."""
 
     claim: Claim
     receipt: Mapping[str, Any]
@@ -110,7 +110,7 @@ class StoredArtifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
-    """What `expire_artifacts` purged, or would purge."""
+    """The artifacts that `expire_artifacts` purged, or would purge."""
 
     bodies: int
     bytes: int
@@ -132,7 +132,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that has given a sign of life lately, whether it has tuples or not."""
+    """A worker with a recent sign of life, whether it has tuples or not."""
 
     worker: str
     lane: str
@@ -142,7 +142,7 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """Tuples that wait for the same: their steps have the same yools, with the same ``recipe`` and ``project``."""
+    """Waiting tuples with equal needs: their steps have the same yools, with the same ``recipe`` and ``project``."""
 
     lane: str
     steps: tuple[Mapping[str, Any], ...]
@@ -153,7 +153,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaneCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tuples of a lane are in a state."""
+    """The number of a lane's tuples in one state."""
 
     lane: str
     state: State
@@ -163,7 +163,7 @@ class LaneCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaneSums(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tuples of a lane have cost, and how many ended lately."""
+    """The cost of a lane's tuples, and the number that ended lately."""
 
     lane: str
     ended_lately: int
@@ -204,11 +204,11 @@ class TupleStore(Protocol):
         budget: str | None = None,
         meta: Mapping[str, str] | None = None,
     ) -> list[bool]:
-        """Store tuples, all or none. For each: whether it is new. A known id is left as it is.
+        """Store tuples, all or none. Returns for each whether it is new. A tuple with a known id stays unchanged.
 
-        ``budget`` names the budget that those tuples share that have not ended, known ones too (`set_budget`).
-        ``meta`` goes with the new ones and is not a part of their content: the trace context (`Claim.meta`).
-        Raises `SpaceFull` if a lane would have more than about ``max_waiting`` waiting tuples.
+        ``budget`` names the budget (`set_budget`) that the tuples share that have not ended, known ones too. ``meta`` is
+        stored with new tuples and is not part of their content: the trace context (`Claim.meta`). Raises `SpaceFull` if a
+        lane would have more than about ``max_waiting`` waiting tuples.
         """
 
     def claim(
@@ -220,29 +220,30 @@ class TupleStore(Protocol):
         count: int = 1,
         runs: Sequence[Runnable] | None = None,
     ) -> list[Claim]:
-        """Claim up to ``count`` tuples, the oldest first, but none whose shared budget is spent, and only those that
-        ``runs`` can do in full."""
+        """Claim up to ``count`` tuples, the oldest first: only those that ``runs`` can run in full and whose shared budget is
+        not spent."""
 
     def runnable(self, pattern: Pattern, runs: Sequence[Runnable]) -> bool:
-        """Whether a tuple waits, or pauses before another attempt, that ``runs`` can do and whose budget is not spent."""
+        """Whether a tuple waits, or pauses before another attempt, that ``runs`` can run and whose budget is not spent."""
 
     def announce(self, entry: WorkerEntry, for_s: float) -> None:
-        """Give a sign of life of a worker, which holds for some seconds."""
+        """Store a worker's sign of life, valid for some seconds."""
 
     def leave(self, worker: str, lane: str) -> None:
         """Forget a worker that ends."""
 
     def workers(self, lane: str | None = None) -> list[WorkerEntry]:
-        """The workers whose last sign of life still holds."""
+        """The workers with a valid sign of life."""
 
     def needs(self, lane: str | None = None, limit: int = 2000) -> list[Need]:
-        """What tuples wait for. Looks at the ``limit`` oldest ones of each lane."""
+        """The needs of waiting tuples. Looks at the ``limit`` oldest ones of each lane."""
 
     def extend(self, claims: Sequence[Claim], lease_s: float) -> list[bool]:
-        """Extend leases by heartbeat. For each: whether the claim still holds."""
+        """Extend leases by heartbeat. Returns for each claim whether it still holds."""
 
     def save_progress(self, claim: Claim, progress: Mapping[str, Any]) -> Budget | None:
-        """Store how far the running step is, charge its ``cost`` to the budget that its tuple shares, and return that.
+        """Store the progress of the running step, charge its ``cost`` to the budget that its tuple shares, and return that
+        budget.
 
         The next `save_step` removes the progress. Raises `LeaseLost`.
         """
@@ -256,17 +257,17 @@ class TupleStore(Protocol):
         seal: str | None = None,
         progress: Mapping[str, Any] | None = None,
     ) -> None:
-        """Store the receipt of a step, and the progress of those that still run. With a ``seal`` its answer may be reused.
+        """Store the receipt of a step, and the progress of steps that still run. With a ``seal`` its answer may be reused.
         Raises `LeaseLost`."""
 
     def answers(self, input_hash: str) -> list[Answer]:
-        """The newest answers for an input that may be reused, of this user of the database: those that claims stored with a
-        seal, and none that was imported."""
+        """The newest reusable answers for an input, of this user of the database: answers that were stored with a seal under
+        a claim, never imported ones."""
 
     def acknowledge(self, *ends: End) -> list[bool]:
-        """End tuples in one transaction: last receipts, new states and child tuples, on the disk when this returns.
+        """End tuples in one transaction: last receipts, new states and child tuples are on the disk when this returns.
 
-        For each: whether it ended so, now or by the same receipt before. False if the lease is lost.
+        Returns for each whether it ended so, now or earlier by the same receipt. False if the lease is lost.
         """
 
     def release(self, claim: Claim, error: str, *, delay_s: float = 0.0, counts: bool = True) -> None:
@@ -279,24 +280,23 @@ class TupleStore(Protocol):
         """Give back all tuples of a worker that is known to be dead, before their leases end, and return their number."""
 
     def resume(self, pattern: Pattern) -> list[str]:
-        """Let tuples wait, to be claimed at once, that have not ended and that nobody has: those that were taken, whose
-        lease ended, or that pause before another attempt. Returns their ids.
-        """
+        """Make tuples that have not ended and that no worker holds claimable at once: taken ones, those whose lease ended,
+        and those that pause before another attempt. Returns their ids."""
 
     def put_ended(self, work: WorkTuple, receipts: Sequence[StoredReceipt]) -> bool:
-        """Store a tuple that ended elsewhere, with its receipts. Whether that was new.
+        """Store a tuple that ended elsewhere, with its receipts. Returns whether it was new.
 
-        A tuple that has ended here, or that a worker has, is left as it is.
+        A tuple that has ended here, or that a worker holds, stays unchanged.
         """
 
     def take(self, pattern: Pattern) -> WorkTuple | None:
         """Remove the oldest waiting tuple from the queue. The tuple itself stays in the log."""
 
     def restore(self, tuple_id: str) -> None:
-        """Let a tuple wait again that was taken for a caller who had gone."""
+        """Put a taken tuple back into the queue, because its caller has gone."""
 
     def read(self, pattern: Pattern) -> WorkTuple | None:
-        """The oldest tuple that waits or is being worked on."""
+        """The oldest tuple that waits or is being run."""
 
     def get(self, tuple_id: str) -> StoredTuple | None:
         """A tuple by its id."""
@@ -305,7 +305,7 @@ class TupleStore(Protocol):
         """The receipts of a tuple, in the order of storing."""
 
     def ended(self, tuple_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The receipts that ended these tuples, by tuple. Tuples that have not ended are left out."""
+        """The final receipts of these tuples, by tuple. Tuples that have not ended are left out."""
 
     def receipt(self, receipt_id: str) -> StoredReceipt | None:
         """A receipt by its id."""
@@ -314,39 +314,39 @@ class TupleStore(Protocol):
         """Tuples that were put after a cursor, and the next cursor. The first cursor is ""."""
 
     def counts(self) -> list[LaneCount]:
-        """The tuples of each lane by state."""
+        """The numbers of tuples by lane and state."""
 
     def waiting(self, lane: str) -> tuple[int, float]:
-        """How many tuples of a lane wait, and for how many seconds the oldest one has waited. Quick: for each look of a monitor."""
+        """The number of waiting tuples of a lane, and the age of the oldest in seconds. Fast enough for each look of a
+        monitor."""
 
     def sums(self, lately_s: float = 60.0) -> list[LaneSums]:
-        """The cost of each lane's tuples, and how many ended in the last ``lately_s`` seconds."""
+        """The cost of each lane's tuples, and the number that ended in the last ``lately_s`` seconds."""
 
     def failures(self, lane: str | None = None, limit: int = 20_000) -> list[Failures]:
-        """The reasons of dead letters, the most frequent first. Those that were repeated, and whose repetition has ended,
-        are left out."""
+        """The reasons of dead letters, the most frequent first. Dead letters whose repetition has ended are left out."""
 
     def repeated(self) -> dict[str, int]:
-        """By lane, how many dead letters were repeated with an end."""
+        """By lane, the number of dead letters whose repetition has ended."""
 
     def holders(self) -> list[Holder]:
         """The workers that have tuples now."""
 
     def set_budget(self, name: str, *, usd: float | None = None, tokens: int | None = None) -> Budget:
-        """Make a budget, or change its limits. What was spent stays spent."""
+        """Create a budget, or change its limits. The spent amounts stay."""
 
     def budgets(self, name: str | None = None) -> list[Budget]:
         """All budgets, sorted by name. With ``name``, only that budget."""
 
     def put_artifact(self, body: bytes, excerpt: str) -> str:
-        """Store a body, and return its id (``sha256:…``). The same body again is stored once, and is new again."""
+        """Store a body, and return its id (``sha256:…``). A body that is stored again counts as new."""
 
     def artifact(self, artifact_id: str) -> StoredArtifact | None:
         """An artifact by its id."""
 
     def expire_artifacts(self, *, hot_s: float, warm_s: float, most_bytes: int, dry_run: bool) -> Expired:
-        """Purge bodies older than ``hot_s``, then the oldest until the others have ``most_bytes`` together; and excerpts older
-        than ``warm_s``. With ``dry_run``, only say what would be purged."""
+        """Purge bodies older than ``hot_s``, then the oldest until the rest has at most ``most_bytes``; and excerpts older
+        than ``warm_s``. With ``dry_run``, only report."""
 
     def wait(self, timeout_s: float, stop: threading.Event) -> bool:
         """Wait until the store may have changed. False if it has not changed after ``timeout_s``, or if ``stop`` was set."""
@@ -374,7 +374,7 @@ def encode_work(work: WorkTuple) -> tuple[bytes, bytes | None]:
 
 
 def is_stand_in(document: Mapping[str, Any]) -> bool:
-    """Whether a document is what an earlier version read, and perhaps exported, in place of a tuple that it does not know."""
+    """Whether a document is the stand-in that earlier versions see, and may have exported, for a tuple that they do not know."""
     match document.get("payload"):
         case [{"yool": yool}]:
             return bool(yool == STAND_IN)
@@ -407,7 +407,7 @@ def artifact_id(body: bytes) -> str:
 
 
 def expired(old: Sequence[tuple[str, int]], sizes: Sequence[int], excerpts: int) -> Expired:
-    """Count what is purged: ``old`` are the ids and sizes of bodies, ``sizes`` those of all."""
+    """Count the purged data: ``old`` are the ids and sizes of bodies, ``sizes`` the sizes of all."""
     size = sum(each for _, each in old)
     return Expired(
         bodies=len(old), bytes=size, excerpts=excerpts, bodies_left=len(sizes) - len(old), bytes_left=sum(sizes) - size
@@ -415,12 +415,10 @@ def expired(old: Sequence[tuple[str, int]], sizes: Sequence[int], excerpts: int)
 
 
 def encode_runs(runs: Sequence[Runnable]) -> str:
-    """JSON of what a worker can run."""
     return msgspec.json.encode(list(runs)).decode()
 
 
 def decode_runs(text: str) -> tuple[Runnable, ...]:
-    """What `encode_runs` wrote."""
     return tuple(json_decoder(list[Runnable]).decode(text))
 
 
@@ -437,7 +435,7 @@ LOOKED_AT = ("recipe", "project")
 
 
 def need_of(document: Mapping[str, Any]) -> str:
-    """What a worker must have for a tuple, as JSON that is equal for equal needs."""
+    """The needs of a tuple as JSON, equal for equal needs."""
     steps = []
     for step in document["payload"]:
         args = step.get("args") or {}
@@ -449,7 +447,7 @@ def need_of(document: Mapping[str, Any]) -> str:
 
 
 def grouped_needs(rows: Iterable[tuple[str, str | bytes, str]]) -> list[Need]:
-    """Needs of tuples, from their lanes, bodies and ids in the order of the queue."""
+    """Group waiting tuples by need, from their lanes, bodies and ids in the order of the queue."""
     found: dict[tuple[str, str], Need] = {}
     for lane, body, identity in rows:
         key = (lane, need_of(json.loads(body)))
@@ -463,17 +461,15 @@ def grouped_needs(rows: Iterable[tuple[str, str | bytes, str]]) -> list[Need]:
 
 
 def decode_need(text: str) -> tuple[Mapping[str, Any], ...]:
-    """What `need_of` wrote."""
     return tuple(json.loads(text))
 
 
 def encode_progress(progress: Mapping[str, Any]) -> str:
-    """Canonical JSON. Raises `TupleError` if it is not JSON data."""
+    """Encode progress as canonical JSON. Raises `TupleError` if it is not JSON data."""
     return canonical_json(dict(progress)).decode()
 
 
 def decode_progress(text: str | None) -> Mapping[str, Any] | None:
-    """What `encode_progress` wrote."""
     return None if text is None else json.loads(text)
 
 
@@ -493,13 +489,11 @@ def decode_work(body: bytes | str) -> WorkTuple:
 
 
 def budget_of(row: Any) -> Budget:
-    """A budget from a store's row."""
     name, usd, tokens, spent_usd, spent_tokens, alarmed = row
     return Budget(name=name, usd=usd, tokens=tokens, spent_usd=spent_usd, spent_tokens=spent_tokens, alarmed=alarmed)
 
 
 def stored_of(row: Any) -> StoredTuple:
-    """A tuple with its state from a store's row."""
     position, body, state, attempts, worker, error, progress = row
     return StoredTuple(
         work=decode_work(body),

@@ -41,7 +41,7 @@ _RECONNECTS = 30
 
 
 def _cost(column: str) -> str:
-    """A column of a receipt ``r``. Receipts from before it have it in their body alone."""
+    """The cost column of a receipt ``r``. Older receipts have the cost only in their body."""
     return f"CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, '{column}') ELSE r.{column} END"
 
 
@@ -95,7 +95,7 @@ class PostgresTupleStore(SqlTupleStore):
         self._server.migrate(base, MIGRATIONS, "cantrip_tuple_tables", lock_s=_LOCK_S, fill=fill)
 
     def enable_row_security(self) -> None:
-        """Give each user of the database tuples of their own: nobody reads or claims those of another user."""
+        """Separate the users of the database: nobody reads or claims tuples of another user."""
         self._run("change", lambda do: self._connected.execute(ROW_SECURITY.encode()))
 
     @property

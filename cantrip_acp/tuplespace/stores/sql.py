@@ -105,19 +105,19 @@ class SqlTupleStore(ABC):
 
     @abstractmethod
     def _run(self, what: str, work: Callable[[Do], _T], *, durable: bool = False, tell: bool = False) -> _T:
-        """Do something in one transaction of this process and all others, perhaps again, so it must be safe to repeat.
+        """Run ``work`` in one transaction, perhaps several times, so it must be safe to repeat.
 
-        ``what`` is a verb for errors; a ``read`` is one statement. A durable transaction is on the disk at its end. ``tell``:
-        who waits for a change looks again.
+        ``what`` is a verb for errors; a ``read`` is one statement. A durable transaction is on the disk at its end. ``tell``
+        wakes callers that wait for a change.
         """
 
     @abstractmethod
     def _text(self, body: bytes) -> bytes | str:
-        """A body of a tuple or receipt, as the store has it."""
+        """The body of a tuple or receipt in the form that the store has."""
 
     @abstractmethod
     def _add(self, do: Do, works: Sequence[WorkTuple], about: str | None) -> dict[str, int]:
-        """Write tuples, let them wait, and tell of it. The positions of those that are new, by id."""
+        """Write tuples to the queue and wake waiting callers. Returns the positions of new tuples, by id."""
 
     @abstractmethod
     def _end(self, do: Do, ends: Sequence[End], encoded: Sequence[tuple[str, bytes]]) -> Ended:
@@ -127,7 +127,7 @@ class SqlTupleStore(ABC):
         return self._run("read", lambda do: list(do(statement, **values).fetchall()))
 
     def _write(self, statement: str, *, tell: bool = False, **values: Any) -> int:
-        """The number of rows that changed."""
+        """Execute a statement, and return the number of changed rows."""
         return self._run("write", lambda do: int(do(statement, **values).rowcount), tell=tell)
 
     def put(
@@ -168,7 +168,7 @@ class SqlTupleStore(ABC):
 
     @staticmethod
     def _note_first(do: Do, position: int, work: WorkTuple) -> None:
-        """Note which tuple this one repeats."""
+        """Record which tuple this one repeats."""
         for identity in without_again(work):
             do(
                 "UPDATE queue SET first = t.position FROM tuples t "
@@ -189,7 +189,7 @@ class SqlTupleStore(ABC):
     def _found(
         self, columns: str, condition: str, pattern: Pattern, runs: Sequence[Runnable] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """A query of the tuples that match, the oldest first, and its values."""
+        """A query for the matching tuples, the oldest first, and its values."""
         values: dict[str, Any] = {}
         if pattern.lane is not None:
             condition += " AND q.lane = :lane"
@@ -327,7 +327,7 @@ class SqlTupleStore(ABC):
         return self._run("write", work)
 
     def _charge(self, do: Do, claim: Claim, cost: object, *, whole: bool = False) -> Budget | None:
-        """Charge what a tuple has cost: its steps that ended, and ``cost``, or ``cost`` alone if it is the ``whole``."""
+        """Charge the cost of a tuple to its budget: its ended steps and ``cost``, or ``cost`` alone if that is the ``whole``."""
         at = claim.position
         row = do(
             "SELECT budget, charged_usd, charged_tokens FROM queue WHERE position = :position", position=at

@@ -41,7 +41,7 @@ _FREE = {"usd": 0.0, "tokens_in": 0, "tokens_out": 0}
 
 
 class _Share(NamedTuple):
-    """What one step gets of the tuple's limits. None: there is no limit."""
+    """The share of the tuple's limits for one step. None: there is no limit."""
 
     usd: float | None
     tokens: int | None
@@ -54,7 +54,7 @@ class _Share(NamedTuple):
 
 
 class Host(Protocol):
-    """What an attempt needs of its worker."""
+    """The part of a worker that an attempt uses."""
 
     store: TupleStore
     yools: Mapping[str, Yool]
@@ -100,7 +100,7 @@ class Attempt:
         self._error: Exception | None = None
 
     async def look_back(self) -> None:
-        """Read what earlier attempts did."""
+        """Read the results of earlier attempts."""
         claim = self.claim
         if claim.attempt > 1:
             stored = await self._worker.ask(lambda: self._worker.store.receipts(claim.work.id)) or ()
@@ -116,7 +116,7 @@ class Attempt:
 
     @property
     def why_failed(self) -> str | None:
-        """Which step failed for good, and why."""
+        """The step that failed for good, and the reason."""
         for index, receipt in sorted(self._done.items()):
             if receipt["exit"]:
                 reason = receipt.get("error") or f"exit {receipt['exit']}"
@@ -124,7 +124,7 @@ class Attempt:
         return None
 
     async def run(self) -> None:
-        """Run what can be run. Raises `LeaseLost`."""
+        """Run all steps that can run. Raises `LeaseLost`."""
         needs, worker = self.claim.work.step_needs(), self._worker
         async with anyio.create_task_group() as tasks:
             while self._error is None:
@@ -148,7 +148,7 @@ class Attempt:
             raise self._error
 
     def _shares(self, ready: int) -> list[_Share]:
-        """Parts of what is left of the tuple's limits, for as many steps as can begin now. Empty: wait for those that run."""
+        """Divide the rest of the tuple's limits among the steps that can begin now. Empty: wait for the running steps."""
         terms, running = self._terms, list(self._running.values())
         spent = add_costs([each["cost"] for each in self._done.values()])
         used = (spent["tokens_in"] or 0) + (spent["tokens_out"] or 0)
@@ -204,7 +204,7 @@ class Attempt:
             self._ended.set()
 
     def _all_progress(self) -> dict[str, Any] | None:
-        """What all steps that have not ended saved: the last one's, with the cost of all, and each."""
+        """The saved progress of all unfinished steps: that of the last one with the cost of all, and each."""
         if not self._progress:
             return None
         index, last = list(self._progress.items())[-1]
@@ -317,13 +317,13 @@ class Attempt:
         return None if self._worker.reuse is None else await self._worker.reuse.input_hash(yool, call)
 
     async def _find(self, input_hash: str) -> dict[str, Any] | None:
-        """An answer for the same input."""
+        """Find a reusable answer for the same input."""
         reuse, store = self._worker.reuse, self._worker.store
         assert reuse is not None
         return await self._worker.ask(lambda: reuse.find(store, input_hash))
 
     async def _is_still(self, input_hash: str | None, yool: Yool, call: StepCall) -> bool:
-        """Whether a step that has ended would have the same input now. What cannot be read any more is not the same."""
+        """Whether an ended step would still have the same input. Unreadable input counts as changed."""
         try:
             return await self._input_hash(yool, call) == input_hash
         except Exception as error:  # noqa: BLE001 - the step has ended, and its result counts
@@ -331,7 +331,7 @@ class Attempt:
             return False
 
     def end(self, failed: str | None) -> End:
-        """The end of the tuple: the only step's receipt, or one that sums the steps up."""
+        """The end of the tuple: the receipt of its only step, or one that sums up all steps."""
         work, done = self.claim.work, self._done
         if len(work.payload) == 1 and done:
             return End(

@@ -44,9 +44,10 @@ _Count = Annotated[int, Meta(ge=1)]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of a project (``.catalog/policy.yaml``) for workers and for who puts tuples there.
+    """The limits of a project (``.catalog/policy.yaml``) for workers and for programs that put tuples there.
 
-    A limit can only make those of the environment, of a tuple and of the command line stricter, so the file needs no trust.
+    A limit can only be stricter than those of the environment, of a tuple and of the command line, so the file needs no
+    trust.
     """
 
     cpu_quota_pct: Annotated[int, Meta(ge=1, le=100)] | None = None
@@ -121,7 +122,7 @@ def _line(part: Any, key: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """A YAML value, or a map of values, without what it remembers of its file."""
+    """Convert a YAML value, or a map of values, to plain data without file positions."""
     if isinstance(value, dict):
         return {str(key): each if isinstance(each, dict) else _plain(each) for key, each in value.items()}
     if isinstance(value, float):
@@ -130,21 +131,22 @@ def _plain(value: Any) -> Any:
 
 
 def cpu_percent(policy: Policy) -> int:
-    """``YOOL_TUPLE_CPU_QUOTA_PCT``: what each step may use at most, in per cent of one processor. A tuple can only lower it."""
+    """``YOOL_TUPLE_CPU_QUOTA_PCT``: the maximum for each step, in per cent of one processor. A tuple can only lower it."""
     return min(
         number_from_environment("YOOL_TUPLE_CPU_QUOTA_PCT", DEFAULT_CPU_PERCENT, 100), policy.cpu_quota_pct or 100
     )
 
 
 def max_waiting(policy: Policy, wanted: int | None = None) -> int:
-    """The most waiting tuples of a lane: ``wanted``, else ``YOOL_TUPLE_QUEUE_MAXSIZE``. Raises `TupleError` if that is not a
-    number above 0."""
+    """The maximum number of waiting tuples in a lane: ``wanted``, else ``YOOL_TUPLE_QUEUE_MAXSIZE``. Raises `TupleError` if
+    that is not a number above 0."""
     most = wanted or max_waiting_from_environment()
     return min(most, policy.queue_maxsize or most)
 
 
 def lane_concurrency(wanted: int | None, default: int = DEFAULT_CONCURRENCY, policy: Policy | None = None) -> int:
-    """How many tuples of a lane a process runs at once: ``wanted``, else ``YOOL_TUPLE_LANE_CONCURRENCY``, else ``default``.
+    """The number of a lane's tuples that a process runs at once: ``wanted``, else ``YOOL_TUPLE_LANE_CONCURRENCY``, else
+    ``default``.
 
     At most ``YOOL_TUPLE_MAX_LANE_CONCURRENCY`` (or ``YOOL_MAX_LANE_CONCURRENCY``). Raises `TupleError` for more.
     """
@@ -165,12 +167,12 @@ def lane_concurrency(wanted: int | None, default: int = DEFAULT_CONCURRENCY, pol
 
 
 def needed_mb(policy: Policy) -> int:
-    """``YOOL_TUPLE_FREE_MB``: with less free space in MB, a worker takes nothing."""
+    """``YOOL_TUPLE_FREE_MB``: a worker with less free space in MB claims nothing."""
     return max(number_from_environment("YOOL_TUPLE_FREE_MB", DEFAULT_FREE_MB, 10**9), policy.free_mb or 0)
 
 
 def free_mb(folder: Path) -> float:
-    """The free space in MB of the disk with this folder, or with its nearest parent that exists."""
+    """The free space in MB on the disk of this folder, or of its nearest existing parent."""
     while True:
         try:
             disk = os.statvfs(folder)
@@ -190,7 +192,7 @@ class DiskFloor:
         self._notice = notice
 
     def look(self) -> bool:
-        """Look at the disk. Whether it has just become too full."""
+        """Check the disk. Returns whether it has just become too full."""
         free, before = free_mb(self.folder), self.is_low
         self.is_low = free < self.least_mb
         if self.is_low and not before:
@@ -203,7 +205,7 @@ class DiskFloor:
         return self.is_low and not before
 
     def call_for_help(self, worker: str) -> WorkTuple:
-        """The tuple that tells whoever watches the lane `GC_LANE` that this machine needs space."""
+        """The tuple that tells the watchers of the lane `GC_LANE` that this machine needs space."""
         return new_tuple(
             GC_LANE,
             [{"yool": "fs.gc.run", "args": {"folder": str(self.folder), "free_mb": round(free_mb(self.folder))}}],

@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """A tuple that this worker ended, or gave back for another attempt (``again``).
 
-    ``tried``: whether the attempt came to an end of its own. One that was stopped did not, nor one that waits for something else.
+    ``tried``: whether the attempt ran to its own end. It did not if it was stopped, or waits for something else.
     """
 
     claim: Claim
@@ -68,7 +68,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Outage:
-    """Something that does not work, since when, and when it is tried again."""
+    """A failure of something that steps need: its start, and the time of the next try."""
 
     def __init__(self) -> None:
         self.since = time.monotonic()
@@ -95,7 +95,7 @@ class _Outage:
 
 
 def runnables(yools: Mapping[str, Yool]) -> tuple[Runnable, ...]:
-    """What yools can run. A yool may say what it needs of a step's arguments: ``needs`` and ``without`` of `Runnable`."""
+    """The `Runnable` of each yool. A yool may set ``needs`` and ``without`` for the arguments of its steps."""
     return tuple(
         Runnable(yool=name, needs=dict(yool.needs), without=yool.without)
         for name, yool in ((name, complete(yool, YoolBase)) for name, yool in yools.items())
@@ -167,31 +167,30 @@ class Worker:
 
     @property
     def failed(self) -> int:
-        """How many tuples this worker ended as failed."""
+        """The number of tuples that this worker ended as failed."""
         return self._failed
 
     @property
     def running(self) -> int:
-        """How many tuples are being worked on."""
+        """The number of running tuples."""
         return len(self._running)
 
     @property
     def places(self) -> int:
-        """How many more steps may begin."""
+        """The number of further steps that may begin."""
         return max(0, self.concurrency - len(self._running) - self.further_steps)
 
     @property
     def is_held_up(self) -> bool:
-        """Whether nothing is started at the moment, because something that the steps need does not work."""
+        """Whether the worker starts nothing at the moment, because something that steps need does not work."""
         return self._store_outage is not None or bool(self.runs and all(r.yool in self._outages for r in self.runs))
 
     @property
     def draining(self) -> bool:
-        """Whether `drain` was called."""
         return self._draining
 
     def drain(self) -> None:
-        """Claim nothing more; `run` returns when what runs has ended. A second call gives back what runs."""
+        """Claim nothing more; `run` returns when the running tuples have ended. A second call gives the running tuples back."""
         if self._draining:
             for _, scope in self._running.values():
                 scope.cancel()
@@ -225,9 +224,9 @@ class Worker:
             raise self._mistake
 
     async def ask(self, action: Callable[[], _T], *, until_told: bool = False) -> _T | None:
-        """Do something with the store. While the store cannot be read or written, say so and try again, for ever.
+        """Run an action on the store. While the store cannot be read or written, report it and try again without end.
 
-        ``until_told`` is for what is not needed any more once the worker was told to stop; then it returns None.
+        ``until_told``: the action is not needed once the worker was told to stop; then it returns None.
         """
         outage: _Outage | None = None
         while True:
@@ -287,17 +286,17 @@ class Worker:
             return False
 
     async def has_work(self) -> bool:
-        """Whether a tuple waits that this worker can run, perhaps after a pause."""
+        """Whether a tuple waits, perhaps in a pause, that this worker can run."""
         return bool(await self.ask(lambda: self.store.runnable(self.pattern, self.runs), until_told=True))
 
     async def _has_space(self, disk: DiskFloor) -> bool:
-        """Whether there is room on the disk. When it becomes too little, a tuple asks for help, once."""
+        """Whether the disk has enough space. When it no longer has, put one tuple that asks for help."""
         if disk.look():
             await self.ask(lambda: self.store.put([disk.call_for_help(self.name)]), until_told=True)
         return not disk.is_low
 
     async def _claim(self, count: int) -> list[Claim]:
-        """Claim what can be run now. Of yools with an outage, one tuple is tried when it is time."""
+        """Claim runnable tuples. For yools with an outage, claim one tuple as a test when it is time."""
         runs = [each for each in self.runs if (out := self._outages.get(each.yool)) is None or out.is_due]
         if not runs:
             return []
@@ -312,7 +311,7 @@ class Worker:
         return await self.ask(claim, until_told=True) or []
 
     async def _wait_for_change(self, free: int) -> None:
-        """Wait until a tuple has ended here, or, with free places, until the store has changed."""
+        """Wait until a tuple has ended here, or, if there are free places, until the store has changed."""
         self._finished = anyio.Event()
 
         async def watch(stop: threading.Event) -> None:
@@ -346,7 +345,7 @@ class Worker:
                     scope.cancel()
 
     async def _announce(self) -> None:
-        """Tell others that this worker is there, what it can run, and what is wrong. It works without that, too."""
+        """Store a sign of life with the runnable yools and current problems. A failure is ignored."""
         lane = self.pattern.lane
         if lane is None:
             return
@@ -362,11 +361,11 @@ class Worker:
                 self._notice(f"others cannot see this worker: {error}")
 
     def entry(self, trouble: str | None = None) -> WorkerEntry:
-        """This worker as others see it."""
+        """This worker as an entry in the store."""
         return WorkerEntry(worker=self.name, lane=self.pattern.lane or "", runs=self.runs, trouble=trouble)
 
     async def _sign_off(self) -> None:
-        """Tell others that this worker ends. If that fails, its last sign of life ends by itself."""
+        """Remove this worker's entry from the store. If that fails, its last sign of life expires by itself."""
         lane = self.pattern.lane
         if lane is not None and self._store_outage is None:
             try:
@@ -375,7 +374,7 @@ class Worker:
                 _log.debug("%s", error)
 
     async def works(self, yool: str) -> None:
-        """Note that what a yool needs works."""
+        """Note that the outage of a yool is over."""
         self._answered_at[yool] = time.monotonic()
         outage = self._outages.pop(yool, None)
         if outage is not None:
@@ -384,7 +383,7 @@ class Worker:
             await self._announce()
 
     async def _note_outage(self, yool: str, reason: str) -> float:
-        """Note that a step failed for a reason that holds for all steps of its yool. Returns the pause."""
+        """Note that a step failed for a reason that applies to all steps of its yool. Returns the pause."""
         outage = self._outages.get(yool)
         if outage is None:
             outage = self._outages[yool] = _Outage()
@@ -424,7 +423,7 @@ class Worker:
             self._ended(ended)
 
     def _end_probe(self, claim: Claim) -> None:
-        """An attempt that told nothing about an outage: another one may."""
+        """End a test that showed nothing about an outage, so that another tuple may test it."""
         for step in claim.work.payload:
             if (outage := self._outages.get(step.yool)) is not None:
                 outage.probing = False
@@ -475,7 +474,7 @@ class Worker:
     def _cause(
         self, claim: Claim, yool: str, failure: StepFailed, began: float
     ) -> Literal["tuple", "outage", "unknown"]:
-        """Whether a step failed because of its tuple, or because of something that all steps of the yool need."""
+        """Decide whether a step failed because of its tuple, or because of something that all steps of the yool need."""
         if not failure.outage and not failure.perhaps:
             return "tuple"
         failed = self._failed_since.setdefault(yool, {})
@@ -491,7 +490,6 @@ class Worker:
         return "unknown" if any(step.yool == yool for other in others for step in other.work.payload) else "tuple"
 
     async def _end(self, attempt: Attempt, failed: str | None) -> Ended:
-        """Acknowledge a tuple."""
         for each in self._failed_since.values():
             each.pop(attempt.claim.work.id, None)
         end = attempt.end(failed)

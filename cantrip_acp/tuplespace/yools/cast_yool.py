@@ -52,11 +52,11 @@ class _QuotaExceeded(Exception):
 
 
 class CastYool(YoolBase):
-    """Casts one recipe, for each tuple with an entity of its own, into one loom. Only for tuples of its text
-    and project.
+    """Casts one recipe, each tuple with a separate entity, into one loom. Accepts only tuples with the recipe's text and
+    project.
 
-    Requests may go only to ``hosts``, to the hosts of the recipe and to those that the cast's own intent names. ``model`` is
-    recorded for each entity: the model that takes the place of the recipe's own, or "".
+    Requests may go only to ``hosts``, to the hosts of the recipe and to those that the cast's own intent names. ``model``
+    replaces the recipe's model, if it is not empty, and is recorded for each entity.
     """
 
     def __init__(
@@ -121,9 +121,9 @@ class CastYool(YoolBase):
             return StepResult(exit=1, error=str(error))
 
     async def _entity(self, call: StepCall, cantrip: Cantrip) -> tuple[Entity, dict[str, Any] | None]:
-        """The entity for a tuple, and the result of its cast if an earlier attempt had it but could not store it.
+        """The entity for a tuple, and the result of its cast if an earlier attempt finished it but could not store it.
 
-        The entity of an attempt that was cut off goes on from its loom, so that nothing that it did is done again.
+        The entity of an interrupted attempt continues from its loom, so that no work is repeated.
         """
         known = (call.progress or {}).get("entity_id")
         if isinstance(known, str) and self.loom.has_entity(known):
@@ -135,7 +135,8 @@ class CastYool(YoolBase):
         return entity, None
 
     def _resumed(self, cantrip: Cantrip, entity_id: str) -> tuple[Entity, dict[str, Any] | None]:
-        """Blocks: it reads the loom. Raises `StepFailed` while the process of the earlier attempt holds the cast."""
+        """The entity of an earlier attempt, or None. Blocks: it reads the loom. Raises `StepFailed` while the process of the
+        earlier attempt holds the cast."""
         from cantrip_acp.core.forking.earlier_casts import recorded_result
         from cantrip_acp.core.forking.resume import resume_entity
 
@@ -148,7 +149,7 @@ class CastYool(YoolBase):
         return entity, None if ended is None else replace(ended, usage=entity.usage, children_usage=None).record()
 
     async def _cast(self, call: StepCall, entity: Entity, intent: str) -> CastResult:
-        """Cast, or go on with the cast of an earlier attempt, and save the cost after each turn."""
+        """Cast, or continue the cast of an earlier attempt, and save the cost after each turn."""
         begun = call.progress is not None and entity.id == call.progress.get("entity_id")
         entity.set_wards(_further_wards(call, entity))
         goes_on = begun and any(start.entity_id == entity.id for start in self.loom.cast_starts().values())
@@ -173,9 +174,9 @@ class CastYool(YoolBase):
         return result
 
     def _within(self, call: StepCall) -> Cantrip:
-        """The cantrip with wards that keep within what is left of the tuple's budget. The worker itself keeps the deadline.
+        """The cantrip with wards for the rest of the tuple's budget. The worker itself enforces the deadline.
 
-        Tuples with the same budget get the same wards, so that their casts can be compared.
+        Tuples with equal budgets get equal wards, so that their casts can be compared.
         """
         wards = self.cantrip.circle.wards
         limits: dict[str, Any] = {}
@@ -191,7 +192,7 @@ class CastYool(YoolBase):
 
 
 def _further_wards(call: StepCall, entity: Entity) -> Wards:
-    """The wards of this attempt, which are no part of the cantrip: what earlier attempts used is gone."""
+    """Further wards for this attempt, outside of the cantrip: they subtract the usage of earlier attempts."""
     used, wards = entity.usage, entity.circle.wards
     if call.left_usd is not None and used.cost:
         wards = replace(wards, max_cost_usd=max(0.0, call.left_usd - used.cost))
@@ -201,7 +202,8 @@ def _further_wards(call: StepCall, entity: Entity) -> Wards:
 
 
 def why_no_references(cantrip: Cantrip, loom: Loom) -> str | None:
-    """Why casts with an expected answer cannot be made: the entities could read the loom that holds it. None if they can."""
+    """Why casts with an expected answer are impossible: the entities could read the loom that holds it. None if they are
+    possible."""
     try:
         check_reference([], cantrip.circle, loom.location)
     except DefinitionError as error:
@@ -210,7 +212,7 @@ def why_no_references(cantrip: Cantrip, loom: Loom) -> str | None:
 
 
 def _place(entity: Entity) -> dict[str, Any]:
-    """Where the record of a cast is."""
+    """The location of a cast's record."""
     return {"entity_id": entity.id, "loom": entity.loom.location}
 
 

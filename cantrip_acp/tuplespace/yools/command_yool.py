@@ -59,7 +59,7 @@ _RESERVED = frozenset({"project"})
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What a yool runs, and on what its result depends."""
+    """The command that a yool runs, and the inputs of its result."""
 
     run: str
     inputs: tuple[str, ...] | None = None
@@ -71,12 +71,12 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def version(self) -> str:
-        """On what of the command itself the result depends."""
+        """The parts of the command itself that its result depends on."""
         return content_id({"kind": "command/1", **msgspec.to_builtins(self)})
 
 
 class _Slot(msgspec.Struct, frozen=True):
-    """Where an argument is put in."""
+    """A placeholder for an argument."""
 
     name: str
     may_be_option: bool
@@ -142,12 +142,11 @@ class Template:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The arguments that it takes."""
+        """The names of the arguments."""
         return tuple(dict.fromkeys(each.name for each in self._parts if isinstance(each, _Slot)))
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The JSON Schema of the arguments."""
         value = {"type": ["string", "number", "boolean"]}
         either = {"anyOf": [value, {"type": "array", "items": value}]}
         return {
@@ -158,7 +157,7 @@ class Template:
         }
 
     def fill(self, args: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-        """The command, and the variables with the values. Raises `TupleError` with what is wrong with the arguments."""
+        """Fill in the arguments. Returns the command and the environment variables. Raises `TupleError` for wrong arguments."""
         names = self.names
         takes = f"it takes {', '.join(names)}" if names else "it takes none"
         unknown = sorted(args.keys() - {*names, *_RESERVED})
@@ -186,7 +185,7 @@ class Template:
 
 
 def _without_quotes(said: str, literal: str, quote: str) -> str:
-    """A piece of a command without quotes, with x for each character in ``quote`` or behind a backslash."""
+    """A piece of a command without its quotes, with x for each quoted or escaped character in ``quote``."""
     if said == "\\\n" and quote != "'":
         return ""
     if quote:
@@ -197,7 +196,7 @@ def _without_quotes(said: str, literal: str, quote: str) -> str:
 
 
 def _words(name: str, value: Any) -> list[str]:
-    """The values of an argument as words."""
+    """The values of an argument as separate words."""
     words = []
     for each in value if isinstance(value, list | tuple) else [value]:
         if isinstance(each, bool):
@@ -221,7 +220,7 @@ def _words(name: str, value: Any) -> list[str]:
 
 
 def check_variables(names: Sequence[str]) -> None:
-    """Raise `TupleError` for names of variables that no command may get: those of secrets."""
+    """Raise `TupleError` for environment variables that hold secrets, because no command may get them."""
     for name in names:
         if not _VARIABLE.fullmatch(name):
             raise TupleError(f"{name!r} is no name of a variable")
@@ -231,7 +230,7 @@ def check_variables(names: Sequence[str]) -> None:
 
 
 def check_hosts(names: Sequence[str]) -> None:
-    """Raise `CantripError` for what is no host that a sandbox can reach."""
+    """Raise `CantripError` for names that are not hosts a sandbox can reach."""
     from cantrip_acp.sandbox import AllowedHosts
 
     AllowedHosts.of(tuple(names))
@@ -342,7 +341,7 @@ class CommandYool(YoolBase):
 
 
 def _result(outcome: Outcome) -> StepResult:
-    """The output, and for a failure its last lines."""
+    """The output of the command, and for a failure its last lines."""
     # Before lines are left out, which could be the beginning of a key.
     said = storable({"stdout": outcome.stdout, "stderr": outcome.stderr}, shapes=True)
     result: dict[str, Any] = {"exit_code": outcome.exit_code, **said}

@@ -22,12 +22,11 @@ Save = Callable[[Mapping[str, Any]], Awaitable[Budget | None]]
 
 
 async def _forget(progress: Mapping[str, Any]) -> Budget | None:
-    """Keep no progress."""
     return None
 
 
 class StepCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What a yool gets."""
+    """The arguments with which a worker calls a yool."""
 
     yool: str
     args: Mapping[str, Any]
@@ -57,7 +56,7 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a yool returns. ``exit`` is 0 for success; any other number ends the tuple without another attempt."""
+    """The value that a yool returns. ``exit`` is 0 for success; any other number ends the tuple without another attempt."""
 
     exit: int = 0
     result: Any = None
@@ -93,7 +92,7 @@ Yool = Callable[[StepCall], Awaitable[StepResult]]
 
 
 class YoolBase:
-    """What is true of a yool that does not say otherwise."""
+    """The defaults for the optional members of a yool."""
 
     needs: Mapping[str, Any] = MappingProxyType({})
     without: tuple[str, ...] = ()
@@ -106,13 +105,13 @@ class YoolBase:
     """On what of the yool itself the result depends, for the reuse of answers (`reuse`)."""
 
     async def input_digest(self, call: StepCall) -> str | None:
-        """The digest of the files and of the environment that a step declares as its inputs. None if it declares none, so
-        that its answer is not reused."""
+        """The digest of the files and the environment that a step declares as inputs. None if it declares none, so that its
+        answer is not reused."""
         return None
 
 
 def is_of_the_machine(error: BaseException) -> bool:
-    """Whether the machine caused an error (a full disk or the like), so that the running tuple is not to blame."""
+    """Whether the machine caused an error (for example a full disk), so that the tuple is not to blame."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in _OF_THE_MACHINE:

@@ -28,9 +28,11 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.exceptions import MCPError
 
+from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.retention import Tiers, collect
 from cantrip_acp.tuplespace.stores import open_store
-from cantrip_acp.tuplespace.tuples import Pattern
+from cantrip_acp.tuplespace.stores.base import End
+from cantrip_acp.tuplespace.tuples import Pattern, now_iso
 from cantrip_acp.tuplespace.workers.worker import StepCall, StepResult, Worker
 from tests.cli.integration.test_cast_batch import RECIPE
 from tests.support import openai_replies, processes
@@ -406,6 +408,26 @@ async def test_a_damaged_receipt_is_refused(folder: Path) -> None:
             base.execute("DROP TRIGGER receipts_changed")
             base.execute("UPDATE receipts SET body = replace(body, 'Hello.', 'Evil..')")
         assert "is damaged" in await error(client, "receipt.get", {"receipt_id": done["receipt_id"]})
+
+
+async def test_what_others_stored_is_answered_without_secrets(folder: Path) -> None:
+    """This process, which stores the receipt, does not know the secret. The server does, and the answer has a mask."""
+    secret = environment(folder)["MY_API_KEY"]
+    async with on_stdio(folder, "greeter.cantrip.yaml") as client:
+        done = await call(client, "tuple.dispatch", HELLO)
+        with closing(open_store(folder / "state" / "tuples.db")) as store:
+            (claim,) = store.claim(Pattern({"lane": "mcp"}), "w", lease_s=60)
+            receipt = make_receipt(
+                yool="a.b", tuple_id=claim.work.id, started_at=now_iso(), ended_at=now_iso(), exit=0, cost={},
+                result={"said": f"Hello, {secret}."},
+            )  # fmt: skip
+            assert secret in str(receipt)
+            store.acknowledge(End(claim=claim, receipt=receipt))
+        answer = await call(client, "receipt.get", {"receipt_id": receipt["id"]})
+        assert "Hello, [redacted]." in str(answer)
+        assert secret not in str(answer)
+        assert secret not in str(await call(client, "tuple.observe", {"tuple_id": done["tuple_id"]}))
+        assert secret not in await error(client, "tuple.observe", {"tuple_id": secret})
 
 
 async def test_observe_streams_events_over_http_while_the_tuple_runs(

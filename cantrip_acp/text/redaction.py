@@ -14,7 +14,7 @@ import re
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from typing import cast as typed
@@ -171,6 +171,8 @@ def _found_shapes(text: str) -> list[tuple[int, int, str]]:
     return kept
 
 
+_SAFE = re.compile(r"[A-Za-z0-9_.~-]+")
+"""What JSON and URLs write as it is."""
 _SHORTEST = 8
 """Shorter values are not treated as secrets: they would be found in ordinary text."""
 
@@ -324,8 +326,9 @@ class Redactor:
         return cls(v for k, v in os.environ.items() if looks_secret(k) and not os.path.isabs(v))
 
     def add(self, *values: str) -> None:
-        """Register more secret values. Values under 8 characters are ignored."""
+        """Register more secret values, also as JSON and URLs write them. Values under 8 characters are ignored."""
         more = {v.strip() for v in values if len(v.strip()) >= _SHORTEST}
+        more |= {form for value in more if not _SAFE.fullmatch(value) for form in _written(value)}
         if more - self._values:
             self._values = self._values | more
             longest_first = sorted(self._values, key=len, reverse=True)
@@ -515,6 +518,15 @@ class Pieces:
         """The text that was held back. Call it after the last piece."""
         text, self._pending = self._pending, ""
         return text
+
+
+def _written(value: str) -> Iterator[str]:
+    """The forms of a value in a text of JSON, and in a URL: a model writes the arguments of a call as JSON, for example."""
+    from urllib.parse import quote
+
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield quote(value, safe="", errors="replace")
 
 
 @cache

@@ -10,6 +10,7 @@ import pickle
 import pkgutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -101,6 +102,20 @@ def test_what_is_masked() -> None:
     assert redactor.text(key) == key, "a file that merely holds a key-like text is seen as it is"
     assert MASK in redactor.diagnostic(f"401 for {key}")
     assert MASK in redactor.diagnostic("Authorization: Bearer abcdefghijklmnop1234")
+
+
+@pytest.mark.parametrize("secret", ['pass"word-\\1', "pässwort-1", "line\nbreak-1", "a+b/c=?&d e"])
+def test_a_secret_is_masked_as_json_and_urls_write_it(secret: str) -> None:
+    redactor = Redactor([secret])
+    forms = (
+        json.dumps({"key": secret}),
+        json.dumps({"key": secret}, ensure_ascii=False),
+        f"?key={quote(secret, safe='')}",
+    )
+    for text in forms:
+        assert redactor.text(text) in (f'{{"key": "{MASK}"}}', f"?key={MASK}")
+        # As the arguments of a call are in a record.
+        assert redactor.masked({"arguments": text}) == {"arguments": redactor.text(text)}
 
 
 @pytest.mark.parametrize(

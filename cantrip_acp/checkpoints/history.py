@@ -136,7 +136,7 @@ class FileHistory:
         raise CheckpointError("there is nothing to redo: the last change of files was not an undo or a restore")
 
     def undo_takes_back(self, target: Target) -> bool:
-        """Whether `undo` takes a redo back: after it, the last prompt is what the taken back restore had undone."""
+        """Whether `undo` reverses a redo: after that redo, the last prompt is the one that the reversed restore had undone."""
         number = self._place[target.takes_back]
         place = self._before_last_prompt(number - 1)
         return place is not None and self.chain[place].id == self.chain[number].to
@@ -172,10 +172,9 @@ class FileHistory:
         return list(dict.fromkeys(each.cast for each in self.chain if each.by in _OF_TURNS))
 
     def review(self, since: str | None = None, *, everything: bool = False) -> list[FileReview]:
-        """What the entity changed and the user has not kept yet, by path.
+        """The unkept changes of the entity, by path.
 
-        ``since`` names a cast: only what it and later casts changed, also if it was kept; ``everything`` shows what was
-        kept too.
+        ``since`` names a cast: only changes of it and later casts, kept ones too; ``everything`` includes all kept changes.
         """
         kept = {} if everything or since is not None else self.store.reviewed(self.loom, self.entity)
         start = 0
@@ -240,12 +239,12 @@ class FileHistory:
         return b"" if entry is None else self.store.content(entry.hash)
 
     def keep(self, paths: Iterable[str]) -> None:
-        """Remember that the user keeps these files as they are now."""
+        """Record that the user keeps these files as they are now."""
         last = self.chain[-1].id if self.chain else ""
         self.store.review(self.loom, self.entity, dict.fromkeys(paths, (last, None, False)))
 
     def keep_hunk(self, review: FileReview, number: int) -> None:
-        """Remember that the user keeps one hunk of a file."""
+        """Record that the user keeps one hunk of a file."""
         text = review.apply_hunk(number)
         mode = review.after.mode if review.after is not None else stat.S_IFREG | 0o644
         entry = Entry(mode, self.store.add(text), len(text))
@@ -329,7 +328,7 @@ class FileReview:
 
     @property
     def version(self) -> str:
-        """Identifies the present content, so that a choice about another one can be refused."""
+        """A text that identifies the present content, so that a choice about other content can be refused."""
         return "absent" if self.after is None else self.after.hash.hex() or self.after.version
 
     def text(self, entry: Entry | None) -> bytes | None:
@@ -342,7 +341,7 @@ class FileReview:
         return None if b"\0" in data else data
 
     def lines(self) -> tuple[int, int]:
-        """How many lines were added and removed."""
+        """The numbers of added and removed lines."""
         added = removed = 0
         for hunk in self.hunks():
             added += sum(line.startswith("+") for line in hunk.lines)

@@ -10,7 +10,7 @@ MOST_LINES = 20_000
 
 
 def merge(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
-    """Apply the change from ``base`` to ``theirs`` to ``ours``. None if both changed the same or adjacent lines.
+    """Return ``ours`` with the change from ``base`` to ``theirs``. None if both sides changed the same or adjacent lines.
 
     Binary contents (with a NUL byte) are merged only if one side is unchanged. Texts in UTF-16 with a mark are texts.
     """
@@ -48,7 +48,7 @@ def merge(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
 
 
 def is_text(content: bytes) -> bool:
-    """Whether it has lines that can be merged."""
+    """Whether the content has lines that can be merged."""
     return b"\0" not in content or _wide(content) is not None
 
 

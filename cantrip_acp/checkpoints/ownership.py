@@ -45,11 +45,11 @@ class Writer:
         self.ended: float | None = None
 
     def end(self) -> None:
-        """It has ended."""
+        """Note that the call or program has ended."""
         self.ended = time.monotonic()
 
     def named(self) -> set[str]:
-        """The paths that it certainly writes, or says that it writes."""
+        """The paths that it certainly writes or names as written."""
         said = [each.rstrip("/") for each in self.says if not re.search(r"[*?\[]", each)] if self.folders else []
         return self.paths.union(said[:_MOST_NAMED])
 
@@ -59,7 +59,7 @@ class Writer:
         return bool(self.folders or self.paths)
 
     def owner(self, path: str) -> Owner:
-        """Who changed a path while this ran, as far as this can tell."""
+        """Who changed a path while this ran, as far as can be told."""
         if path in self.paths:
             return "turn"
         if not any(not each or path == each or path.startswith(each + "/") for each in self.folders):
@@ -88,7 +88,7 @@ class Attribution:
         self._steps: list[tuple[Owner, dict[str, Change]]] = []
 
     def add(self, changes: Mapping[str, Change], owner: Callable[[str], Owner]) -> None:
-        """Add what changed in a stretch of time."""
+        """Add the changes of a period."""
         for path, change in changes.items():
             by = owner(path)
             # An earlier step may take it, unless a later one has the same path.
@@ -101,11 +101,11 @@ class Attribution:
                 self._steps.append((by, {path: change}))
 
     def changes(self) -> list[dict[str, Change]]:
-        """What was added and not taken yet."""
+        """The added changes that `take` has not returned."""
         return [found for _, found in self._steps]
 
     def take(self) -> list[tuple[Owner, dict[str, Change]]]:
-        """What was added, without changes that cancel out. Nothing is left."""
+        """Remove and return the added changes, without those that cancel out."""
         steps, self._steps = self._steps, []
         kept = [(by, {path: each for path, each in found.items() if each[0] != each[1]}) for by, found in steps]
         return [(by, found) for by, found in kept if found]

@@ -32,8 +32,8 @@ Write = Callable[[str, bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One file of a plan: what it is now, and what it becomes. ``merged``: the user's changes stay in it. ``unsaved``: the
-    editor has changes of it that are not on the disk; ``now`` is then the text in the editor."""
+    """One file of a plan: its present state and its wanted one. ``merged``: the user's changes stay in it. ``unsaved``: the
+    editor has unsaved changes; ``now`` is then the text in the editor."""
 
     now: Entry | None
     then: Entry | None
@@ -78,7 +78,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a restore did: the written or deleted files, and those that were skipped, each with the reason."""
+    """The result of a restore: the written or deleted files, and the skipped ones, each with the reason."""
 
     done: Mapping[str, Step]
     skipped: Mapping[str, str]
@@ -103,7 +103,7 @@ def combine(steps: Iterable[Changes]) -> dict[str, list[Change]]:
 
 
 def look_at(store: Store, path: str) -> Entry | None:
-    """What file or link is at a path now. Its content is put in the store. None if nothing or a folder is there."""
+    """The file or link at a path now. Its content is put in the store. None if nothing or a folder is there."""
     folder = _open_above(store, path)
     if folder is None:
         return None
@@ -175,7 +175,7 @@ def _undo(store: Store, now: Entry | None, pairs: Sequence[Change]) -> tuple[Ent
     """Undo changes of one file.
 
     Returns its wanted state, whether changes of the user were merged into it, why it cannot be restored at all, and why it
-    can be restored only over changes of the user; "" if that is not so.
+    can be restored only over changes of the user. The reasons are "" if they do not apply.
     """
     conflict = ""
     merged = False

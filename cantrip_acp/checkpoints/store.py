@@ -207,7 +207,7 @@ class Store:
             base.executemany("INSERT OR IGNORE INTO contents VALUES (?, ?, ?)", rows)
 
     def content(self, found: bytes) -> bytes:
-        """A stored content. Raises `CheckpointError` if it is not in the store."""
+        """Read a stored content. Raises `CheckpointError` if it is not in the store."""
         with self._reading() as base:
             row = base.execute("SELECT size, data FROM contents WHERE hash = ?", (found,)).fetchone()
         if row is None:
@@ -307,7 +307,7 @@ class Store:
     # --- what the user has reviewed
 
     def reviewed(self, loom: str, entity: str) -> dict[str, Mark]:
-        """What the user said to keep, by path."""
+        """The changes that the user keeps, by path."""
         with self._reading() as base:
             rows = base.execute("SELECT path, mark FROM reviewed WHERE loom = ? AND entity = ?", (loom, entity))
             return {
@@ -317,7 +317,7 @@ class Store:
             }
 
     def review(self, loom: str, entity: str, marks: Mapping[str, Mark]) -> None:
-        """Remember what the user keeps."""
+        """Record the changes that the user keeps."""
         rows = [(loom, entity, os.fsencode(path), msgspec.msgpack.encode(mark)) for path, mark in marks.items()]
         with self.writing() as base:
             base.executemany("INSERT OR REPLACE INTO reviewed VALUES (?, ?, ?, ?)", rows)
@@ -325,7 +325,7 @@ class Store:
     # --- the cache of the last scan, and the journal of a restore
 
     def cache(self) -> bytes:
-        """What `keep_cache` stored last; empty if nothing."""
+        """The data of the last `keep_cache`; empty if there is none."""
         with self._reading() as base:
             row = base.execute("SELECT value FROM about WHERE name = 'cache'").fetchone()
         return zlib.decompress(row[0]) if row is not None else b""
@@ -354,7 +354,7 @@ class Store:
             os.close(lock)
 
     def begin_restore(self, loom: str, entity: str, to: str, changes: Changes, takes_back: str = "") -> int:
-        """Write down what a restore will do, before it does any of it. Returns its number."""
+        """Record the steps of a restore before it begins. Returns its number."""
         with self.writing() as base:
             # Ids have no blank.
             row = (loom, entity, f"{to} {takes_back}".rstrip() if takes_back else to, _pack_changes(changes))
@@ -367,7 +367,7 @@ class Store:
             base.execute("DELETE FROM restores WHERE number = ?", (number,))
 
     def unfinished_restores(self, loom: str, entity: str) -> list[tuple[int, str, str, Changes]]:
-        """Restores of an entity that were interrupted: number, target, what they take back, and what they were to do."""
+        """Interrupted restores of an entity: number, target, the restore that it takes back, and its steps."""
         with self._reading() as base:
             rows = base.execute(
                 "SELECT number, target, changes FROM restores WHERE loom = ? AND entity = ?", (loom, entity)
@@ -381,7 +381,7 @@ class Store:
     # --- removing
 
     def forget(self, looms: Iterable[str]) -> int:
-        """Remove the chains of these looms. Returns how many entities had one. `sweep` then frees their room."""
+        """Remove the chains of these looms. Returns the number of entities that had one. `sweep` then frees their space."""
         count = 0
         with self.writing() as base:
             for loom in looms:
@@ -391,7 +391,7 @@ class Store:
         return count
 
     def sweep(self) -> int:
-        """Remove what no chain needs. Returns the freed bytes; 0 if another process has the store open.
+        """Remove data that no chain needs. Returns the freed bytes; 0 if another process has the store open.
 
         If nothing is left, the files of the store are deleted. The store is closed afterwards.
         """

@@ -135,7 +135,7 @@ class Watcher:
 
     @property
     def cheap(self) -> bool:
-        """Whether looking for changes costs nothing per unchanged file."""
+        """Whether looking for changes takes no time per unchanged file."""
         return self._inotify is not None
 
     @property
@@ -155,7 +155,7 @@ class Watcher:
         return found
 
     def changes(self) -> dict[str, Change]:
-        """What changed since the last call (or since this was made). The new contents are in the store."""
+        """The changes since the last call (or since the watcher was made). New contents are in the store."""
         if self._inotify is None:
             self._rescan_all()
         else:
@@ -166,8 +166,8 @@ class Watcher:
         return {path: pair for path, pair in found.items() if pair[0] != pair[1]}
 
     def follow(self, paths: Iterable[str]) -> bool:
-        """Keep these files from now on, also if they are ignored, as they are now. Returns whether there is something new, which
-        `changes` tells. They need not exist."""
+        """Store these files now and follow them from now on, also if they are ignored or do not exist yet. Returns whether
+        there are changes for `changes` to return."""
         for path in paths:
             root = next((each for each in self._roots if each and path.startswith(each + "/")), "")
             if path in self._followed or (os.path.isabs(path) and not root) or SKIPPED.intersection(path.split("/")):
@@ -400,7 +400,7 @@ class Watcher:
             self._note(_join(folder.path, name), known[0], None)
 
     def _lose(self, folder: _Folder) -> None:
-        """A folder is gone, with all below it."""
+        """Note that a folder is gone, with everything below it."""
         if folder.watch >= 0 and self._by_watch.get(folder.watch) is folder:
             del self._by_watch[folder.watch]
             if self._inotify is not None:
@@ -644,7 +644,7 @@ class _Inotify:
 
     @classmethod
     def start(cls) -> _Inotify | None:
-        """None on another system than Linux, or if the user has no instance left."""
+        """Start watching. Returns None on systems other than Linux, or if the user has no instance left."""
         if not sys.platform.startswith("linux"):
             return None
         libc = ctypes.CDLL(None, use_errno=True)
@@ -667,7 +667,7 @@ class _Inotify:
         return is_ready(self._fd)
 
     def read(self) -> Iterator[tuple[int, str]]:
-        """The watch and the name of each event until now; a watch of -1 means that events were lost."""
+        """The watch and the name of each pending event; a watch of -1 means that events were lost."""
         while True:
             try:
                 data = os.read(self._fd, 1024 * 1024)

@@ -66,7 +66,7 @@ def provider_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 
 def turn_ids(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The latest turns of the loom that was named before, or of the newest one, with what they say."""
+    """The latest turns of the named loom, or of the newest one, each with a short text."""
     from cantrip_acp.files import paths
     from cantrip_acp.loom.find_loom import find_loom, open_readonly
     from cantrip_acp.types.errors import CantripError

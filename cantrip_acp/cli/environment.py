@@ -24,8 +24,8 @@ INSIDE = (
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """Variables that are described together. ``meaning`` is Markdown, with links from the folder docs. ``dotenv``: whether they
-    may also be in the file ``.env`` of the configuration folder."""
+    """Environment variables that are described together. ``meaning`` is Markdown, with links from the folder docs.
+    ``dotenv``: whether they may also be in the file ``.env`` of the configuration folder."""
 
     names: tuple[str, ...]
     meaning: str
@@ -202,7 +202,7 @@ def known() -> Iterator[str]:
 
 
 def unknown(environment: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each variable that is named like one of ours and that nothing reads."""
+    """A warning for each variable with a name like ours that nothing reads."""
     names = [name for name in known() if name.startswith(OURS)]
     for name in sorted(environment):
         if name.startswith(OURS) and name not in (*names, *INSIDE):

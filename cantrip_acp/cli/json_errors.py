@@ -40,7 +40,7 @@ class JsonFlag(click.Option):
 
 @dataclass
 class Failure:
-    """What a command with ``--json`` prints if it fails: ``fields``, the error's text, and the exit status."""
+    """The output of a command with ``--json`` that fails: ``fields``, the error's text, and the exit status."""
 
     fields: Mapping[str, Any]
     to_stderr: bool = False
@@ -63,13 +63,13 @@ _running: Failure | None = None
 
 
 def ended() -> None:
-    """Say that the running command has printed its last object."""
+    """Note that the running command has printed its last object."""
     if _running is not None:
         _running.ended = True
 
 
 def failure_of(argv: Sequence[str]) -> Failure | None:
-    """What the command line prints if it fails. None without ``--json``, and for a command that has no such option."""
+    """The failure output of a command line. None without ``--json``, and for a command that has no such option."""
     global _running
     option = _json_option(argv)
     _running = None

@@ -60,8 +60,8 @@ _LEFT_OUT = frozenset({".git", "__pycache__", "node_modules", ".venv", "venv", "
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """How a sample was judged. ``wrong`` is everything that is wrong. ``score`` is that of the function or of the verifier, else
-    1 if it passed and 0 if not. ``error`` says why there is no grade. ``usage`` is that of the verifier."""
+    """The judgement of a sample. ``wrong`` lists everything that is wrong. ``score`` comes from the function or the verifier,
+    else 1 if the sample passed and 0 if not. ``error`` says why there is no grade. ``usage`` is the verifier's."""
 
     passed: bool
     wrong: tuple[str, ...]
@@ -72,9 +72,9 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a sample left: its folder, its answer, and its thread in a loom (None if it wrote no turn).
+    """The results of a sample to judge: its folder, its answer, and its thread in a loom (None if it wrote no turn).
 
-    ``scratch`` is a folder for the copy that is graded. ``verifier`` is the cantrip that judges.
+    ``scratch`` is a folder for the graded copy. ``verifier`` is the cantrip that judges.
     """
 
     workspace: Path
@@ -86,7 +86,7 @@ class Left:
 
 
 async def grade(task: Task, left: Left) -> Grade:
-    """Judge what an entity left and what it answered."""
+    """Judge the files and the answer of an entity."""
     try:
         wrong = await anyio.to_thread.run_sync(_checked, task, left.workspace, as_text(left.answer))
     except CantripError as error:
@@ -113,7 +113,7 @@ _Found = tuple[float, str | None, "Usage | None"]
 
 
 async def _scored(task: Task, left: Left) -> _Found | None:
-    """The score of the task's function. It gets the thread, and by name what else it has parameters for."""
+    """The score of the task's function. It gets the thread, and further values by the names of its parameters."""
     if task.score is None or left.leaf is None:
         return None if task.score is None else (0.0, "the entity wrote nothing", None)
     offered = {"intent": task.intent, "reference": task.reference, "answer": left.answer, "workspace": left.workspace}
@@ -125,7 +125,7 @@ async def _scored(task: Task, left: Left) -> _Found | None:
 
 
 async def _verified(task: Task, left: Left) -> _Found | None:
-    """The score of the verifier. It reads the expected answer with the thread."""
+    """The score of the verifier, which reads the expected answer and the thread."""
     if left.verifier is None or left.leaf is None:
         return None if left.verifier is None else (0.0, "the entity wrote nothing", None)
     verdict = await judge.verify(left.verifier, left.loom, left.leaf, record=False)
@@ -167,8 +167,8 @@ async def _tested(task: Task, workspace: Path, scratch: Path) -> list[str]:
 
 
 def _canary(task: Task) -> tuple[dict[str, str], str]:
-    """A second copy of the hidden tests with one more that fails, under a name that nobody knows: whatever makes tests pass
-    without doing the work makes this one pass too. Nothing where the tests' language is not known."""
+    """A second copy of the hidden tests with one more test that fails, under a secret name: whatever makes tests pass without
+    doing the work makes this one pass too. Empty if the tests' language is unknown."""
     name = f"canary_{secrets.token_hex(8)}"
     for path, text in task.hidden.items():
         place = Path(path)
@@ -189,7 +189,7 @@ def _canary(task: Task) -> tuple[dict[str, str], str]:
 
 
 def _counted(task: Task) -> int:
-    """How many tests the first hidden file has, at least."""
+    """The minimum number of tests in the first hidden file."""
     text = next(iter(task.hidden.values()))
     return len(re.findall(r"^\s*(?:(?:async )?def test_|(?:test|it)\()", text, re.MULTILINE))
 
@@ -204,8 +204,8 @@ def _checked(task: Task, workspace: Path, answer: str) -> list[str]:
 
 
 def _searched(pattern: str, text: str, flags: int = 0) -> bool:
-    """Whether a text has a pattern. Raises `CantripError` if that cannot be found out in some seconds: the search for
-    ``(a+)+$`` takes twice as long for each letter, and a search cannot be stopped in its own process."""
+    """Whether a text matches a pattern. Raises `CantripError` if the search takes some seconds: ``(a+)+$`` takes twice as
+    long for each letter, and a search cannot be stopped in its own process."""
     if not re.search(r"[*+{?|]", pattern):
         return re.search(pattern, text, flags) is not None
     program = "import json, re, sys; print(re.search(*json.load(sys.stdin)) is not None)"
@@ -286,14 +286,14 @@ def _one(name: str, value: Any, task: Task, workspace: Path, answer: str) -> lis
 
 
 def copied(task: Task, workspace: Path, copy: Path) -> None:
-    """Make the copy, with what steers a test runner as the task has it, and its hidden tests in their places."""
+    """Make the copy, with the task's configuration of the test runner and the hidden tests in their places."""
     _tree(workspace, copy)
     ours = {name: text for name, text in task.files.items() if Path(name).name in _STEERING}
     lay({**ours, **task.hidden}, copy)
 
 
 def lay(files: Mapping[str, str], copy: Path) -> None:
-    """Write files into the copy, whatever stands in their places or on the way to them."""
+    """Write files into the copy, and replace anything in their places or on the way."""
     for name in files:
         way = copy
         parts = Path(name).parts
@@ -305,7 +305,7 @@ def lay(files: Mapping[str, str], copy: Path) -> None:
 
 
 def _tree(source: Path, target: Path) -> None:
-    """Files and folders, and no link, pipe, socket or device; nothing that steers, and no tool's folder."""
+    """Copy files and folders, but no links, pipes, sockets, devices, test configuration or folders of tools."""
     target.mkdir(parents=True)
     waiting = [(str(source), str(target))]
     while waiting:

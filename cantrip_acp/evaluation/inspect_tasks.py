@@ -98,9 +98,9 @@ class InspectSample:
 
 
 def samples(path: Path, name: str = "") -> list[InspectSample]:
-    """The samples of the tasks of a file, or of its task with this name. Runs the file.
+    """The samples of the tasks in a file, or of its task with this name. Runs the file.
 
-    Raises `DefinitionError` if `inspect_ai` is missing, or if a task needs what is not available here.
+    Raises `DefinitionError` if `inspect_ai` is missing, or if a task needs something that is not available here.
     """
     try:
         from inspect_ai.util import registry_info

@@ -93,7 +93,7 @@ def summary(name: str, found: Cell) -> tuple[str, ...]:
 
 
 def sentence(each: Comparison) -> str:
-    """A comparison with the baseline in a sentence."""
+    """Describe a comparison with the baseline in a sentence."""
     change = f"{each.what} {each.before:.3g} → {each.after:.3g}"
     verdict = "REGRESSION" if each.regression else "worse, not significant" if each.after < each.before else "not worse"
     at = each.crystal if each.task is None else f"{each.crystal}, {each.task}"
@@ -102,7 +102,7 @@ def sentence(each: Comparison) -> str:
 
 
 def difference_sentence(each: Difference) -> str:
-    """The difference of two crystals in a sentence."""
+    """Describe the difference of two crystals in a sentence."""
     scale, unit = (100, " points") if each.what == "pass rate" else (1, "")
     low, high = (scale * end for end in each.interval or (0.0, 0.0))
     interval = f" (95 % CI {low:+.3g} to {high:+.3g})" if each.interval is not None else ""

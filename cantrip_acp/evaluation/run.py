@@ -65,7 +65,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run. ``budget_usd`` is the most that all samples may cost. ``keep`` also keeps the files that they leave."""
+    """The samples to run. ``budget_usd`` is the maximum cost of all samples. ``keep`` also keeps the files that they leave."""
 
     suite: Suite
     tasks: Sequence[Task]
@@ -77,7 +77,7 @@ class Plan:
     hosts: Sequence[str] = ()
 
     def wanted(self) -> Iterator[tuple[Task, str, int]]:
-        """The samples: first one of every task with every crystal, then the second ones."""
+        """The samples in order: first one of every task with every crystal, then the second ones."""
         for number in range(self.samples):
             for task in self.tasks:
                 for crystal in self.crystals:
@@ -192,7 +192,7 @@ class Runner:
         return {key: each for key, each in self._wanted.items() if key not in done}
 
     def cantrips(self) -> list[Cantrip]:
-        """Each recipe, without a folder. Raises the errors of a crystal or a verifier that cannot be had."""
+        """Each recipe, without a folder. Raises the errors of an unavailable crystal or verifier."""
         seen: dict[str, Cantrip] = {}
         checked = set()
         for task, crystal, _ in self._wanted.values():
@@ -207,7 +207,7 @@ class Runner:
         return list(seen.values())
 
     async def run(self) -> None:
-        """Run them, at most ``jobs`` at once. A cancellation leaves what has ended."""
+        """Run the waiting samples, at most ``jobs`` at once. After a cancel, finished samples stay."""
         waiting = iter(self._waiting().items())
         temporary = TemporaryFolder("cantrip-eval-")
 
@@ -306,7 +306,7 @@ class Runner:
         return kept
 
     def _keep(self, task: Task, crystal: str, number: int, workspace: Path, loom: Loom, cast: _Cast) -> None:
-        """The files as they were left, and the entity's words as a script that plays them again."""
+        """Keep the files that the entity left, and the entity's words as a script that replays them."""
         place = self.folder.path / "files" / file_name(crystal) / file_name(task.name) / str(number)
         shutil.rmtree(place, ignore_errors=True)
         # All that can be read: a pipe or a path that is too long must not end the evaluation.
@@ -383,7 +383,7 @@ def _crystal(task: Task, recipe: Recipe, crystal: str) -> Crystal | None:
 
 
 def _for_sample(recipe: Recipe, state: Path, seconds: float, left: float | None) -> Recipe:
-    """The recipe with the limits of a sample. It learns nothing from other sessions and leaves nothing for them."""
+    """The recipe with the limits of a sample. It reads nothing from other sessions and leaves nothing for them."""
     circle = recipe.data["circle"]
     limits = [{"max_seconds": seconds}, *([] if left is None else [{"max_cost_usd": left}])]
     alone = recipe.independent()
@@ -392,7 +392,7 @@ def _for_sample(recipe: Recipe, state: Path, seconds: float, left: float | None)
 
 
 def _cleared(folder: Path) -> Path:
-    """Delete a sample's folder. Returns where the next one goes: another path if something cannot be deleted."""
+    """Delete a sample's folder. Returns the folder for the next sample: another path if something cannot be deleted."""
     close_shared(folder)
     shutil.rmtree(folder, ignore_errors=True)
     while folder.exists():
@@ -482,7 +482,7 @@ class Result:
 
 
 def result_of(runner: Runner) -> Result:
-    """What has ended of a plan so far."""
+    """The result of the finished samples of a plan."""
     plan = runner.plan
     return Result(plan.suite.name, runner.records(), runner.planned, plan.crystals, [task.name for task in plan.tasks])
 
@@ -511,10 +511,10 @@ def read_baseline(path: Path) -> list[Record]:
 
 
 def compared(result: Result, baseline: Sequence[Record], *, any_drop: bool) -> tuple[list[Comparison], list[str]]:
-    """The comparisons with an earlier result, and what could not be compared.
+    """Compare with an earlier result. Also returns what could not be compared.
 
-    A crystal is compared with the same one, or with the only one that the earlier result has if there is only one here too. A
-    task is compared if nothing of what it asks and of how it is judged has changed; the recipe may have.
+    A crystal is compared with the same one, or with the only one of the earlier result if there is only one here too. A task
+    is compared if its question and its judging have not changed; the recipe may have.
     """
     found: list[Comparison] = []
     left_out: list[str] = []

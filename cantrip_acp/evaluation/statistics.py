@@ -85,11 +85,12 @@ def pass_at(n: int, passed: int, k: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What some samples came to. ``errors`` samples were not judged; they are in no rate. ``interval`` is of the pass rate.
+    """The totals of some samples. ``errors`` samples were not judged; they are in no rate. ``interval`` is that of the pass
+    rate.
 
-    ``cost`` (US dollars) and the tokens are sums of what is known, None if nothing is; ``unknown_cost`` and ``unknown_tokens``
-    count the samples that do not tell all of theirs. ``pass_at`` is pass@k for the largest k that every task has. Turns and
-    seconds are means.
+    ``cost`` (US dollars) and the tokens are sums of known values, None if none is known; ``unknown_cost`` and
+    ``unknown_tokens`` count the samples without complete values. ``pass_at`` is pass@k for the largest k that every task has.
+    Turns and seconds are means.
     """
 
     samples: int
@@ -219,7 +220,7 @@ def compare(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What the second crystal reaches more than the first on the tasks that both were judged on. ``tasks`` is their number.
+    """The advantage of the second crystal over the first on the tasks that both were judged on. ``tasks`` is their number.
 
     ``p`` is two-sided: the probability of a difference at least as large in either direction if the two were exchangeable.
     ``interval`` is None if it cannot be estimated. ``counts`` says whether the difference is significant, after Holm's
@@ -300,7 +301,7 @@ def _correlation(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def worse_by_chance(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
-    """The probability that the second samples of tasks are at least as bad as they are, if they are exchangeable with the first."""
+    """The probability that exchangeable samples of tasks are at least as bad as the second ones."""
     if all(value in (0, 1) for pair in pairs for side in pair for value in side):
         return _exact(pairs)
     pools = [[*old, *new] for old, new in pairs]
@@ -316,7 +317,7 @@ def worse_by_chance(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) ->
 
 
 def _exact(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
-    """The same for pass and fail: the convolution of the tasks' hypergeometric distributions."""
+    """The probability of `worse_by_chance` for pass and fail: the convolution of the tasks' hypergeometric distributions."""
     chances = {0: 1.0}
     seen = 0
     for old, new in pairs:

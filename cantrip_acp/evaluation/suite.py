@@ -117,7 +117,7 @@ _CHECKS = tuple(Check.model_fields)
 
 
 class _Settings(Model):
-    """What a suite sets for all its tasks, and a task for itself."""
+    """The settings that a suite makes for all its tasks, and a task for itself."""
 
     recipe: Line = Field(
         default="familiar", description="The recipe that works on it: a name, or a path relative to this file."
@@ -284,7 +284,7 @@ def _task_files(folder: Path, pattern: str) -> list[Path]:
 
 
 class _Loader:
-    """Makes tasks of the checked data of one suite. Each file is read once."""
+    """Makes tasks from the checked data of one suite. Each file is read once."""
 
     def __init__(self, document: Document, workspace: Path, state_dir: Path, recipe: str | None) -> None:
         self._document = document
@@ -437,7 +437,7 @@ class _Loader:
     def _recipe_of(
         self, named: str, document: Document, at: KeyPath, *, replaceable: bool = True
     ) -> tuple[Recipe, str]:
-        """The recipe that a file names, with a hash of it and of the files that it names."""
+        """The recipe in a file, with a hash of it and of the files that it names."""
         given = self._recipe if replaceable and self._recipe is not None else None
         path = is_path(given or named)
         key = given or (str(document.path.parent / Path(named).expanduser()) if path else named)
@@ -475,7 +475,7 @@ class _Loader:
         return self._scores[path], code
 
     def _code(self, path: Path) -> str:
-        """A hash of a Python file, and of the files beside it that it imports."""
+        """A hash of a Python file and of the files beside it that it imports."""
         files = [path, *sorted(source for _, source in imported(path, self._files))]
         hashes = [hashlib.sha256(self._files.read(file)).hexdigest() for file in files]
         return hashes[0] if len(hashes) == 1 else _digest(hashes)

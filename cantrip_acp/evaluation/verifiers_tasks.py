@@ -61,7 +61,8 @@ class VerifiersSample:
 
 
 def samples(taskset_id: str) -> list[VerifiersSample]:
-    """The tasks of an installed taskset. Raises `DefinitionError` if it is missing, or needs what is not available here."""
+    """The tasks of an installed taskset. Raises `DefinitionError` if it is missing, or needs something that is not available
+    here."""
     try:
         from verifiers.v1.utils.loaders import load_taskset, taskset_config_type
     except ImportError:

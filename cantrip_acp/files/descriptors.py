@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def is_ready(descriptor: FileDescriptorLike, seconds: float | None = 0, event: int = select.POLLIN) -> bool:
-    """Whether the event happens within that time (None: wait for ever). An end or an error of the descriptor counts too.
+    """Whether the event happens within ``seconds`` (None: wait for ever). An end or an error of the descriptor counts too.
 
     A pidfd is readable when its process has ended.
     """

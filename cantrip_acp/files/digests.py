@@ -39,9 +39,9 @@ _Mark = tuple[int, int, int, int]
 
 
 class FileDigests:
-    """Digests of folders, with what was read before. Any thread may use it.
+    """Digests of folders, with a cache of what was read before. Any thread may use it.
 
-    ``kept`` is a file that only the user can write: what was read is known there to later processes.
+    ``kept`` is a file that only the user can write, with the cache for later processes.
     """
 
     def __init__(self, kept: Path | None = None) -> None:
@@ -110,7 +110,7 @@ class FileDigests:
         return known[1]
 
     def _walk(self, folder: Path) -> Iterator[tuple[str, str]]:
-        """The files below a folder that count: each with its name below the folder, and its path. In a fixed order."""
+        """The files below a folder that count, in a fixed order: the name of each below the folder, and its path."""
         try:
             tracked = _tracked(folder)
         except (OSError, ValueError):
@@ -145,7 +145,7 @@ class FileDigests:
                 stack.pop()
 
     def _entries(self, folder: str, enter: Callable[[], Level], marks: tuple[Any, ...]) -> _Folder:
-        """What counts in a folder, as it was read before if neither the folder nor an ignore file has changed."""
+        """The entries of a folder that count, from the cache if neither the folder nor an ignore file has changed."""
         try:
             mark = _mark(os.lstat(folder))
             known = self._folders.get(folder)
@@ -183,7 +183,7 @@ def _hash(place: str, size: int) -> bytes:
 
 
 def _load(kept: Path) -> dict[str, tuple[_Mark, bytes]]:
-    """What earlier processes have read. A file that cannot be used is as none."""
+    """Load the cache of earlier processes. An unusable file counts as empty."""
     try:
         found: dict[str, tuple[_Mark, bytes]] = msgpack_decoder(dict[str, tuple[_Mark, bytes]]).decode(
             kept.read_bytes()
@@ -249,7 +249,7 @@ def _tracked(folder: Path) -> set[str]:
 
 
 def _marks(folder: str) -> tuple[Any, ...]:
-    """What changes if an ignore file of a folder changes, or if the folder becomes the top of a repository."""
+    """A value that changes if an ignore file of a folder changes, or if the folder becomes the top of a repository."""
     marks: list[Any] = []
     for name in (*IGNORE_FILES, ".git"):
         try:

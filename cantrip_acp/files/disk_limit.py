@@ -62,14 +62,14 @@ class DiskLimit:
             self._written += count
 
     def check_write(self, count: int) -> str | None:
-        """Why so many bytes must not be written, or None."""
+        """Why ``count`` bytes must not be written, or None."""
         if self._written + count <= self.most:
             return None
         self._refused = True
         return self._message()
 
     def exceeded(self) -> str | None:
-        """A message if more than the limit was written, or was to be written; None if not."""
+        """A message if more than the limit was or would have been written; None if not."""
         return self._message() if self._refused or self._written > self.most else None
 
     def _message(self) -> str:
@@ -87,7 +87,8 @@ class DiskMeter:
         self._looked_at = time.clock_gettime(_FILE_CLOCK)
 
     def look(self, processes: Callable[[], Iterable[str]]) -> str | None:
-        """Count what the processes, by their numbers, have written since the last look. A message if that is too much."""
+        """Count the bytes that these processes (by id) have written since the last look. Returns a message if the limit is
+        exceeded."""
         if self.limit is None:
             return None
         now, free = time.clock_gettime(_FILE_CLOCK), self._free_bytes()
@@ -99,9 +100,10 @@ class DiskMeter:
         return self.limit.exceeded()
 
     def end(self) -> str | None:
-        """Count by the files what was written since the last look. Blocks. A message if that is too much.
+        """Count the bytes written since the last look by the sizes of files. Blocks. Returns a message if the limit is
+        exceeded.
 
-        So it is counted for processes that have ended, and where the system does not count it for a process (macOS).
+        This counts for processes that have ended, and on systems that do not count per process (macOS).
         """
         if self.limit is None:
             return None

@@ -69,8 +69,8 @@ class Folder:
 
     @classmethod
     def of(cls, path: Path, *, make: bool = False) -> Folder:
-        """Open a folder that is named, but perhaps made by others: it must not be a link. Its parents may be links. With
-        ``make`` it is made, with its parents. Raises `OSError`."""
+        """Open a named folder that others may have made: it must not be a link. Its parents may be links. With ``make`` it is
+        created, with its parents. Raises `OSError`."""
         above, name = os.path.split(os.path.abspath(path))
         if make:
             paths.make(Path(above))
@@ -92,9 +92,9 @@ class Folder:
 
     @classmethod
     def make_database(cls, path: Path, mode: int = 0o777) -> None:
-        """Make the file of a database for the user alone, with its folders of this mode, if it is not there. SQLite would
-        let others read it, and give its log the same mode. A file that is there is not opened: to close it would drop the
-        locks of this process's other connections. Raises `OSError`, also for a link."""
+        """Create a database file for the user alone, if it is missing, and its folders with ``mode``. SQLite would let others
+        read it, and would give its log the same mode. An existing file is not opened: closing it would drop the locks of this
+        process's other connections. Raises `OSError`, also for a link."""
         with cls.holding(path, make=True, mode=mode) as folder:
             entry = folder.entry(path.name)
             if entry is None:
@@ -188,7 +188,7 @@ class Folder:
             raise OSError(errno.EINVAL, "it is no name of a file in this folder", str(place))
 
     def entry(self, name: str) -> Entry | None:
-        """One name, as it is now; None if it is missing."""
+        """The present entry with this name; None if it is missing."""
         try:
             return Entry(name, os.stat(name, dir_fd=self.fd, follow_symlinks=False))
         except FileNotFoundError:
@@ -265,7 +265,7 @@ def _current_folder_above(path: Path) -> Path | None:
 
 
 def _failure(error: OSError, place: Path, folder: int, name: str) -> OSError:
-    """The error with the place, and for a link with what to do about it."""
+    """Add the place to an error, and for a link a hint on what to do."""
     number = error.errno or errno.EIO
     if number in (errno.ELOOP, errno.ENOTDIR):
         with suppress(OSError):

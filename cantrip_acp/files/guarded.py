@@ -24,7 +24,8 @@ _named: dict[str, dict[str, str]] = {}
 
 
 def name_files(owner: str, files: Mapping[str, str]) -> None:
-    """Guard the files that ``owner`` names, each with who names it, in the place of those that it named before."""
+    """Guard the files that ``owner`` names, each with the name of who names it. They replace the files that ``owner`` named
+    before."""
     with _lock:
         _named[owner] = {
             _folded(each): by for path, by in files.items() for each in (_real(path), os.path.realpath(path))
@@ -32,14 +33,14 @@ def name_files(owner: str, files: Mapping[str, str]) -> None:
 
 
 def named() -> dict[str, str]:
-    """The real path of each named file, and of what it leads to if it is a link, and who names it."""
+    """The real path of each named file, and of a link's target, with the name of who names it."""
     with _lock:
         # Who named it first is told: a recipe is read before its servers start.
         return {path: by for files in reversed(_named.values()) for path, by in files.items()}
 
 
 def why_named(path: str) -> str | None:
-    """The reason why the file at an absolute path is read-only, as text that follows "because". None if nobody names it."""
+    """Why the file at an absolute path is read-only, as text that follows "because". None if nobody names it."""
     files = named()
     by = files.get(_folded(_real(path))) if files else None
     return (
@@ -53,11 +54,11 @@ def why_named(path: str) -> str | None:
 
 
 class Running(Protocol):
-    """Something in a sandbox."""
+    """A running process tree in a sandbox."""
 
     @property
     def is_running(self) -> bool:
-        """Whether a process of it may still run."""
+        """Whether one of its processes may still run."""
         ...
 
 
@@ -103,7 +104,7 @@ class Held:
             _holders.add(self)
 
     def make_others(self, roots: Sequence[str]) -> None:
-        """Make the missing files that belong to it, if commands could."""
+        """Create the missing files that belong to it, if commands could create them."""
         for path in self._made if _is_below(self.path, roots) else ():
             if path not in self._open:
                 with suppress(OSError):
@@ -112,7 +113,7 @@ class Held:
                     fcntl.flock(self._open[path], fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def release(self) -> None:
-        """The file is closed. Safe to call twice."""
+        """Note that the file is closed. Safe to call twice."""
         with _lock:
             _holders.discard(self)
             while self._open:
@@ -130,7 +131,7 @@ class Held:
 
 
 def is_held(path: str) -> bool:
-    """Whether the file at an absolute path is open here, or belongs to one that is."""
+    """Whether the file at an absolute path is open in this process, or belongs to an open one."""
     holders = tuple(_holders)
     if not holders:
         return False
@@ -142,8 +143,8 @@ def is_held(path: str) -> bool:
 
 
 def held(roots: Sequence[str]) -> tuple[str, ...]:
-    """The real paths of the files that are open here and that exist, with those that belong to them. What is missing is made
-    if commands may write these folders and could make it."""
+    """The real paths of existing files that are open in this process, with the files that belong to them. Missing ones are
+    created if commands that may write these folders could create them."""
     with _lock:
         holders = tuple(_holders)
         for each in holders:
@@ -152,7 +153,7 @@ def held(roots: Sequence[str]) -> tuple[str, ...]:
 
 
 def runs(running: Running, roots: tuple[str, ...]) -> None:
-    """Something begins to run in a sandbox, where it may write these folders."""
+    """Register a process tree in a sandbox that may write these folders."""
     with _lock:
         _running[running] = roots
 
@@ -162,8 +163,8 @@ def _is_below(path: str, roots: Iterable[str]) -> bool:
 
 
 def _real(path: str) -> str:
-    """The path with the links above the file resolved, and without the file's own: who replaces a link changes what the name
-    leads to."""
+    """The path with links in its folders resolved, but not a link of the file itself: whoever replaces that link changes the
+    target."""
     above, name = os.path.split(path)
     return os.path.join(os.path.realpath(above), name)
 

@@ -17,7 +17,7 @@ _WILD = re.compile(r"[*?[]")
 
 
 def may_be_above(patterns: Iterable[str], name: str) -> bool:
-    """Whether what patterns match could be below this name, if it were a folder."""
+    """Whether the patterns could match something below this name, if it were a folder."""
     depth = name.count("/") + 1
     for each in patterns:
         parts = each.removeprefix("./").removeprefix("/").split("/")
@@ -28,7 +28,7 @@ def may_be_above(patterns: Iterable[str], name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def matcher(pattern: str) -> re.Pattern[str]:
-    """Matches a path that begins with a slash, if it fits a pattern or is below what does."""
+    """Make a function that tells whether a path, which begins with a slash, fits a pattern or is below a match."""
     parts: list[str] = []
     for name in (part for part in pattern.split("/") if part):
         if name == "**":

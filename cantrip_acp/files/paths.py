@@ -31,12 +31,12 @@ def config_dir(chosen: str | os.PathLike[str] | None = None) -> Path:
 
 
 def cache_dir() -> Path:
-    """The folder of what can be downloaded again: ``$CANTRIP_CACHE_DIR``, else the platform's."""
+    """The folder for data that can be downloaded again: ``$CANTRIP_CACHE_DIR``, else the platform's."""
     return _folder(None, "CANTRIP_CACHE_DIR", "cache")
 
 
 def substrate_address(state: Path) -> Path | str | None:
-    """Where the substrate is: ``$CANTRIP_SUBSTRATE``, else a file in the state folder. None if the variable is ``off``."""
+    """The address of the substrate: ``$CANTRIP_SUBSTRATE``, else a file in the state folder. None if the variable is ``off``."""
     given = os.environ.get("CANTRIP_SUBSTRATE", "")
     return None if given == "off" else given or state / "substrate.db"
 

@@ -83,7 +83,7 @@ class Copies:
             self._made.update(copy_folders(new, self.folder, len(self._made)))
 
     def at(self, path: str) -> str:
-        """The path to open in place of ``path``: in the copy of its folder if there is one, else ``path``."""
+        """The path to open instead of ``path``: in the copy of its folder if there is one, else ``path``."""
         real = os.path.realpath(path)
         found = source_of(real, self._made)
         return path if found == real else found

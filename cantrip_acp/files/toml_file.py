@@ -16,7 +16,7 @@ _KEY = re.compile(r"\s*(?P<name>[\w\"'.-]+)\s*=")
 
 @dataclass(frozen=True, slots=True)
 class TomlFile:
-    """A file that was read. ``data`` is its content, ``text`` the same as it is written."""
+    """The content of a file: as ``data``, and unparsed as ``text``."""
 
     path: Path
     text: str
@@ -41,7 +41,7 @@ class TomlFile:
             raise DefinitionError(f"this is not TOML: {reason}", where=f"{path}:{line}:{column}") from None
 
     def error(self, message: str, *keys: str) -> DefinitionError:
-        """An error about the value of a key, such as ``"repl", "full"`` for the key ``full`` of the table ``[repl]``."""
+        """Make an error about the value of a key, such as ``"repl", "full"`` for the key ``full`` of the table ``[repl]``."""
         wanted, table = ".".join(keys), ""
         for number, line in enumerate(self.text.splitlines(), 1):
             if found := _TABLE.match(line):

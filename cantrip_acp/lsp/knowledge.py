@@ -34,7 +34,8 @@ _MOST_FOUND = 50
 
 
 def view_of(folder: Path, *, documents: bool = True, most_tokens: int | None = None) -> SessionView:
-    """What sessions of a folder read; by default those of the Familiar. Raises `DefinitionError` if there is no substrate."""
+    """The knowledge that sessions of a folder read; by default as sessions of the Familiar. Raises `DefinitionError` if there
+    is no substrate."""
     from cantrip_acp.substrate.knowledge import MOST_TOKENS
     from cantrip_acp.substrate.view import SessionView
 
@@ -98,7 +99,7 @@ def _tree(folder: Path, asked: RequestParams) -> dict[str, Any]:
 
 
 def _scope(folder: Path, asked: RequestParams) -> dict[str, Any]:
-    """A page of what is placed on a scope; sessions and runs with the latest first."""
+    """A page of the chunks on a scope; for sessions and runs, the latest first."""
     view, page = view_of(folder), asked.page()
     view.bring_files()
     scope = view.substrate.scope(asked.text("id") or view.project.id)
@@ -121,7 +122,7 @@ def _chunk(folder: Path, asked: RequestParams) -> dict[str, Any]:
 
 
 def _search(folder: Path, asked: RequestParams) -> dict[str, Any]:
-    """What `recall` finds for a query."""
+    """The results of `recall` for a query."""
     view = view_of(folder)
     view.bring_files()
     hits = view.substrate.search(
@@ -171,7 +172,7 @@ def _placed(each: Placed, view: SessionView) -> dict[str, Any]:
 
 
 def _file_uri(chunk: Chunk, view: SessionView) -> str | None:
-    """The address of the file that a document is from, if it is still there."""
+    """The address of a document's source file, if the file still exists."""
     name = chunk.body.get("path")
     if not isinstance(name, str):
         return None
@@ -186,7 +187,7 @@ def _file_uri(chunk: Chunk, view: SessionView) -> str | None:
 
 
 async def pin(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
-    """Let every session of a folder read a scope from the beginning, or no longer."""
+    """Make every session of a folder read a scope from the beginning, or stop that."""
     from cantrip_acp.substrate.projects import pin as set_pin
 
     view, name, remove = view_of(given.file()), given.text("scope"), given.flag("remove")
@@ -200,7 +201,7 @@ async def pin(server: Server, given: CommandArguments, work: CommandRun) -> dict
 
 
 async def remember(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
-    """Add a fact of the user to what sessions of a folder know, or those of all folders."""
+    """Add a fact of the user to the knowledge of a folder's sessions, or of all sessions."""
     from cantrip_acp.substrate.remembered_facts import remember as add
 
     view, text, everywhere = view_of(given.file()), given.text("text"), given.flag("everywhere")
@@ -217,7 +218,7 @@ async def remember(server: Server, given: CommandArguments, work: CommandRun) ->
 
 
 def read_by(memory: object, folder: Path) -> Knowledge | None:
-    """What a session of a recipe with this `memory` would read in a folder. None if it reads nothing, or cannot."""
+    """The knowledge that a session of a recipe with this `memory` would read in a folder. None if it reads none, or cannot."""
     values = memory if isinstance(memory, dict) else {}
     documents, most = values.get("culture") is True, values.get("max_tokens")
     if not (documents or values.get("sessions")):
@@ -230,7 +231,7 @@ def read_by(memory: object, folder: Path) -> Knowledge | None:
 
 
 def hover_text(memory: object, folder: Path) -> str:
-    """A table in Markdown of what a session would read; empty if there is nothing."""
+    """A Markdown table of the knowledge that a session would read; empty if there is none."""
     found = read_by(memory, folder)
     if found is None or not found.parts:
         return ""

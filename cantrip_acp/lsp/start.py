@@ -90,8 +90,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _take_streams() -> tuple[BinaryIO, BinaryIO]:
-    """The protocol's input and output. After this, descriptor 0 is /dev/null and 1 is stderr: what a library prints
-    never reaches the client."""
+    """The protocol's input and output. Afterwards, descriptor 0 is /dev/null and 1 is stderr, so that prints of libraries
+    never reach the client."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nowhere, 0)

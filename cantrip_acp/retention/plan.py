@@ -168,7 +168,7 @@ def _needed(references: dict[str, References], chosen: set[str]) -> dict[str, st
 
 
 def _read_references(plan: Plan, folder: Folder, found: list[LoomFiles], progress: Progress) -> dict[str, References]:
-    """What every loom refers to."""
+    """Read the references of every loom."""
     references: dict[str, References] = {}
     for number, each in enumerate(found):
         progress(number + 1, len(found))

@@ -80,7 +80,7 @@ def _used_by_query(usage: Usage) -> dict[str, Any]:
 
 
 def _used(usage: Usage) -> dict[str, Any]:
-    """Usage attributes of a cast: its queries have the kinds of tokens, which may be of several models."""
+    """Usage attributes of a cast: sums over the queries of all its models."""
     return {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,

@@ -11,7 +11,7 @@ Base = TypeVar("Base")
 
 
 def complete(given: object, base: type[Base]) -> Base:
-    """``given`` if it inherits ``base``; else an object of ``base`` with those of its public members that ``given`` has now."""
+    """``given`` if it inherits ``base``; else an object of ``base`` that has the public members of ``given``."""
     if isinstance(given, base):
         return given
     found = base()
@@ -22,5 +22,5 @@ def complete(given: object, base: type[Base]) -> Base:
 
 
 def name_of(function: object) -> str:
-    """The name of a function, or that of the class of an object that is called like one, for a person."""
+    """The name of a function, or of the class of a callable object, for people."""
     return str(getattr(function, "__qualname__", type(function).__name__))

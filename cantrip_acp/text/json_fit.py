@@ -44,7 +44,7 @@ class _Fit:
         self._texts = texts
 
     def value(self, value: Any, schemas: Iterable[Any]) -> Any:
-        """Fit a value to the schemas, of which it must fit one."""
+        """Convert a value to the form of one of the schemas."""
         parts = self._parts(schemas)
         if isinstance(value, Mapping):
             return self._object(value, parts)
@@ -119,7 +119,7 @@ class _Fit:
         return found
 
     def _target(self, reference: str) -> Any:
-        """What a reference within the schema points to; True, which takes anything, if it cannot be found."""
+        """The target of a reference within the schema; True, which accepts anything, if there is none."""
         if not reference.startswith("#"):
             return True
         found = self._root
@@ -162,7 +162,7 @@ def _kind(value: Any) -> str:
 
 
 def _read(text: str, kinds: set[str]) -> Any:
-    """The value that a text stands for, if it is of one of the kinds; else the text."""
+    """Parse a text as a value of one of the kinds; return the text if that is not possible."""
     if "boolean" in kinds and text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if ("integer" in kinds or "number" in kinds) and _WHOLE.match(text):

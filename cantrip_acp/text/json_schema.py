@@ -54,7 +54,8 @@ class Schema:
         return not self.problems(value, 1)
 
     def problems(self, value: Any, most: int) -> list[str]:
-        """What does not fit, each with its place, such as ``steps.0.name: 5 is not of type 'string'``. At most ``most``."""
+        """The parts of a value that do not fit, each with its place, such as ``steps.0.name: 5 is not of type 'string'``. At
+        most ``most``."""
         from referencing.exceptions import Unresolvable
 
         found = []
@@ -121,7 +122,7 @@ def _check_references(schema: Any, base: Any) -> None:
 
 
 def _found(schema: Any, keyword: str) -> Iterator[str]:
-    """The texts at a keyword anywhere in the schema, and the keys of a mapping there."""
+    """All texts at a keyword anywhere in the schema, and the keys of a mapping there."""
     if isinstance(schema, dict):
         for key, each in schema.items():
             if key == keyword and isinstance(each, str):
@@ -225,7 +226,7 @@ def _quick(schema: Any) -> Quick | None:
 
 
 def _quick_object(rest: dict[str, Any]) -> Quick | None:
-    """Takes the keywords of objects out of ``rest``."""
+    """Make the check for the keywords of objects, and remove these from ``rest``."""
     properties, required = rest.pop("properties", {}), rest.pop("required", [])
     more = rest.pop("additionalProperties", True)
     further = None if isinstance(more, bool) else _quick(more)
@@ -246,7 +247,7 @@ def _quick_object(rest: dict[str, Any]) -> Quick | None:
 
 
 def _quick_array(rest: dict[str, Any]) -> Quick | None:
-    """Takes the keyword ``items`` out of ``rest``."""
+    """Make the check for the keyword ``items``, and remove it from ``rest``."""
     item = _quick(rest.pop("items", {}))
     return None if item is None else lambda value: all(map(item, value))
 

@@ -100,7 +100,7 @@ class SchemaType(PythonType[Any]):
 
     @property
     def name(self) -> str:
-        """Its title, or ``result``."""
+        """The title of the schema, or ``result``."""
         title = self._schema.get("title")
         return title if isinstance(title, str) and title.strip() else "result"
 
@@ -115,7 +115,7 @@ class SchemaType(PythonType[Any]):
 
 
 def schema_problem(schema: Any) -> str | None:
-    """Why this is no JSON Schema for results; None if it is one."""
+    """Why this cannot be the JSON Schema of results; None if it can."""
     if not isinstance(schema, Mapping):
         return "must be a JSON Schema: a mapping such as {type: object, properties: {…}}"
     data = thaw(schema)

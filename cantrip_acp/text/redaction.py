@@ -227,7 +227,7 @@ class ShapeMask:
     """
 
     def __init__(self, *, raw: bool = False) -> None:
-        """``raw``: what only looks like a secret stays."""
+        """``raw``: do not replace text that only looks like a secret."""
         self.raw = raw
         self.found = 0
         self._masks: dict[str, str] = {}
@@ -378,7 +378,7 @@ class Redactor:
         return end
 
     def whole(self, text: str, end: int) -> int:
-        """The last place up to ``end`` at which a text can be cut without dividing a known secret."""
+        """The last place up to ``end`` at which a cut divides no known secret."""
         if self._pattern is not None:
             for found in self._pattern.finditer(text, max(0, end - self._longest)):
                 if found.end() > end:
@@ -420,7 +420,7 @@ class Redactor:
         return value
 
     def holds(self, value: Any) -> bool:
-        """Whether a known secret is in a value. One look at its JSON, so it may say yes where an escape looks like one."""
+        """Whether a value contains a known secret. It looks at the JSON once, so an escape may be taken for a secret."""
         if self._pattern is None:
             return False
         if isinstance(value, str):

@@ -62,7 +62,7 @@ class Cleaner:
         return "".join(out)
 
     def close(self) -> str:
-        """What was held back at the end of the text (at most one newline)."""
+        """The text that was held back at the end (at most one newline)."""
         held = "\n" if self._carriage_return else ""
         self._state = _TEXT
         self._carriage_return = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class NotUtf8(ValueError):
-    """``line`` and ``column`` of the first byte that is no UTF-8 count from 1."""
+    """A file is not UTF-8. ``line`` and ``column`` of the first invalid byte count from 1."""
 
     def __init__(self, byte: int, line: int, column: int) -> None:
         super().__init__(f"not UTF-8 (byte 0x{byte:02x}); save the file in the encoding UTF-8")

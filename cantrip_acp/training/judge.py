@@ -185,7 +185,7 @@ def _turn(number: int, turn: Turn) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """A value whose texts are cut to the maximum length; too large data become a cut text."""
+    """Cut the texts in a value to the maximum length; too large data become a cut text."""
     if value is None or isinstance(value, str):
         return value if value is None else _cut(value)
     if isinstance(value, dict) and all(isinstance(v, str | int | float | bool | None) for v in value.values()):
@@ -204,8 +204,7 @@ def _cut(text: str) -> str:
 
 
 def _fitting(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The turns; if they are too large, some from the middle are left out, because the beginning and the end say
-    most."""
+    """The turns that fit. If there are too many, some in the middle are left out, because the beginning and the end say most."""
     sizes = [len(json.dumps(turn, ensure_ascii=False, default=str)) for turn in turns]
     if sum(sizes) <= _WHOLE:
         return turns

@@ -130,7 +130,7 @@ _KINDS = {"image": "pictures", "audio": "audio", "document": "PDF files and othe
 
 
 def unread_notice(records: Iterable[ContextRecord]) -> str | None:
-    """What the user is told of attachments that the model could not read. None if it could read all."""
+    """The notice for the user about attachments that the model could not read. None if it could read all."""
     unread = [record for record in records if isinstance(record.unread_by, str)]
     if not unread:
         return None

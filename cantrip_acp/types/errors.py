@@ -147,11 +147,11 @@ class CrystalError(CantripError):
 
     @property
     def refuses_content(self) -> bool:
-        """Whether the provider does not accept what the request holds, now or later."""
+        """Whether the provider rejects the content of the request, now or later."""
         return self.about_media or self.status in (400, 413, 415, 422)
 
     def with_answer(self, answer: Any, asked_again: str | None = None) -> Self:
-        """This error, with the answer that cannot be used."""
+        """This error, with the rejected answer."""
         self.answer, self.asked_again = answer, asked_again
         return self
 

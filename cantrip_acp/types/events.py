@@ -204,7 +204,7 @@ class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
 
 
 def shown_output(output: Output) -> Styled:
-    """What readers see of an output: both streams in their order, and the value of a cell's last expression."""
+    """The output as readers see it: both streams in their order, and the value of a cell's last expression."""
     return join([output.styled, Styled(value_line(output))])
 
 
@@ -302,7 +302,7 @@ class Folded(Event, frozen=True, kw_only=True, tag="fold"):
 
     @property
     def last(self) -> int:
-        """The last of the turns that it replaced, which begin with 1. 0 in looms of earlier versions, which do not say it."""
+        """The number of the last replaced turn; the first one is 1. 0 in looms of earlier versions, which do not record it."""
         return self.turn.metadata.folded or 0
 
     @property
@@ -370,7 +370,7 @@ class CastEnded(Event, frozen=True, kw_only=True, tag="result"):
 
     @property
     def error(self) -> str | None:
-        """What went wrong, without the name of its class."""
+        """The text of the error, without the name of its class."""
         return self.record.error and _CLASS.sub("", self.record.error)
 
 

@@ -220,7 +220,7 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=False, gc=False):
 
     @property
     def programs(self) -> tuple[Output, ...]:
-        """What each program left, one by one."""
+        """The output of each program."""
         return self.outputs or (() if self.output is None else (self.output,))
 
 

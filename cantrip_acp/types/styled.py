@@ -139,8 +139,8 @@ def after(style: Style, params: str) -> Style:
 
 
 def after_bytes(style: Style, data: bytes) -> Style:
-    """The style after all codes in an output that is left out. Of very many different codes the last ones count, so that a
-    program that prints nothing else costs little."""
+    """The style after all codes in a skipped output. If there are very many different codes, only the last ones count, to
+    limit the time for programs that print nothing else."""
     if ESCAPE not in data:
         return style
     start = max(data.rfind(b"\x1b[0m"), data.rfind(b"\x1b[m"), 0)
@@ -164,7 +164,7 @@ def codes_in(data: bytes) -> bytes:
 
 
 def over(style: Style, later: Style) -> Style:
-    """The style after codes that did ``later``."""
+    """Apply the codes in ``later`` to a style."""
     return tuple(old if new is None else new for old, new in zip(style, later, strict=True))
 
 
@@ -194,7 +194,7 @@ def _checked(params: str) -> str:
 
 @lru_cache(4096)
 def _assignments(params: str) -> tuple[tuple[int, str], ...]:
-    """What the parameters of one code set."""
+    """The changes that the parameters of one code make."""
     if len(params) > 200:
         return ()
     said: list[tuple[int, str]] = []

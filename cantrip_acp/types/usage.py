@@ -75,7 +75,7 @@ class Usage(msgspec.Struct, frozen=True):
         )
 
     def words(self) -> list[str]:
-        """Describe tokens and cost in short texts for people, with what is unknown. Empty if no query was made."""
+        """Describe tokens and cost in short texts for people, including unknown values. Empty if no query was made."""
         parts = []
         some, many = self.queries_without_usage, self.queries_without_cost
         if self.total_tokens is None:

@@ -126,9 +126,9 @@ def cast(
 
 
 def _of_one_word(text: str, cwd: Path) -> tuple[str, str]:
-    """Recipe and intent of a command with one argument: the argument is the intent, and the default recipe is used.
+    """Split the single argument of a command into recipe and intent: the argument is the intent, for the default recipe.
 
-    Raises click.UsageError if it may be meant as a recipe: then nothing is cast by mistake.
+    Raises click.UsageError if it may name a recipe, so that nothing is cast by mistake.
     """
     import shlex
 

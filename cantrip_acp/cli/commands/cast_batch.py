@@ -60,7 +60,7 @@ _GRACE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where the results are written: a file of JSON lines, a page, stdout."""
+    """The destinations of the results: a file of JSON lines, a page, stdout."""
 
     out: Path | None
     page: Path | None
@@ -261,7 +261,7 @@ def cast_batch(
 
 
 def _model_name(recipe: Recipe, model: str | None) -> str:
-    """The name of the model that takes the place of the recipe's own, or ""."""
+    """The name of the model that replaces the recipe's own, or ""."""
     if model is None:
         return ""
     from cantrip_acp.recipes.build.crystal_choices import name_for_run
@@ -276,7 +276,7 @@ def _tell(text: str) -> None:
 def _begin(
     store: TupleStore, log: BatchLog, files: str, tuples: Callable[[Round], list[WorkTuple]], again: str | None
 ) -> list[WorkTuple]:
-    """The tuples of the batch: of the round that goes on or has ended, or of a new one. It is noted if there is work to do."""
+    """The tuples of the batch, from its present round or a new one. Records the round if there is work to do."""
     from cantrip_acp.tuplespace.batch import Round, latest_attempts
 
     while True:
@@ -302,7 +302,7 @@ def _batch_name(
     lane: str | None,
     project: str,
 ) -> str:
-    """The name of a batch and of its budget: the same for the same command, and for a file to which intents were added."""
+    """The name of a batch and of its budget: equal for the same command, also after intents were added to its file."""
     import hashlib
 
     def name(*parts: object) -> str:
@@ -340,7 +340,7 @@ def _cast_here(
     place: Place,
     policy: Policy,
 ) -> bool:
-    """Cast in this process what was put. Whether the user interrupted."""
+    """Cast the waiting tuples in this process. Returns whether the user interrupted."""
 
     from cantrip_acp.tuplespace.alarms import alarms_to
     from cantrip_acp.tuplespace.tuples import Pattern
@@ -374,7 +374,7 @@ def _cast_here(
 
 
 def _of_round(work: WorkTuple) -> dict[str, Any]:
-    """What only the tuples of one round have: what waits of an earlier one was given up."""
+    """The part of a tuple that identifies its round. Waiting tuples of an earlier round are given up."""
     inputs, run = (work.payload[0].args or {}).get("inputs"), (work.map_pos or {}).get("run")
     return {
         **({"payload": [{"args": {"inputs": inputs}}]} if inputs else {}),
@@ -391,7 +391,7 @@ def _cast_by_workers(
     budget: str | None,
     meta: Mapping[str, str],
 ) -> bool:
-    """Leave the casts to workers and wait for the results. Whether the user interrupted."""
+    """Leave the casts to workers and wait for the results. Returns whether the user interrupted."""
     from cantrip_acp.tuplespace.errors import SpaceError, SpaceFull
 
     position, outage = 0, False
@@ -426,7 +426,7 @@ def _cast_by_workers(
 
 
 class _HeldUp:
-    """Looks now and then whether a worker takes the casts that are left to workers, and says it if none does."""
+    """Checks from time to time whether a worker takes the waiting casts, and reports if none does."""
 
     def __init__(self, store: TupleStore, lane: str, start: str, report: _Report) -> None:
         self._store, self._lane, self._start, self._report = store, lane, start, report
@@ -435,7 +435,7 @@ class _HeldUp:
         self._is_idle = False
 
     def look(self) -> bool:
-        """Whether nobody works on the casts, so that no time can be estimated."""
+        """Whether no worker takes the casts, so that the remaining time cannot be estimated."""
         from cantrip_acp.tuplespace.monitoring.status import find_stuck
 
         if time.monotonic() < self._next_at:
@@ -457,7 +457,7 @@ class _HeldUp:
 
 
 class _Report:
-    """Counts what has ended, and shows it."""
+    """Counts and shows the ended casts."""
 
     def __init__(
         self,
@@ -497,7 +497,7 @@ class _Report:
         return not self._waiting
 
     def nothing_waits(self) -> bool:
-        """Whether all have ended, here or in another process that runs the same batch."""
+        """Whether all casts have ended, here or in another process that runs the same batch."""
         if self._waiting:
             self.collect()
         return self.all_ended()
@@ -506,7 +506,7 @@ class _Report:
         return self._budget is not None and any(each.is_spent for each in self._store.budgets(self._budget))
 
     def collect(self, *, earlier: bool = False) -> None:
-        """Look for results that the store has: of an ``earlier`` run, or of other workers."""
+        """Collect results from the store: of an ``earlier`` run, or of other workers."""
         waiting = [work.id for work in self._works if work.id in self._waiting]
         for start in range(0, len(waiting), _LOOK_AT):
             for tuple_id, receipt in self._store.ended(waiting[start : start + _LOOK_AT]).items():
@@ -514,7 +514,7 @@ class _Report:
                 self._earlier += earlier
 
     def one_ended(self, ended: Any) -> None:
-        """A cast of this process ended, was stopped, or will be tried again."""
+        """Count a cast of this process that ended, was stopped, or will be tried again."""
         if ended.receipt is None:
             self._again += ended.tried
         elif ended.claim.work.id in self._waiting:
@@ -552,7 +552,7 @@ class _Report:
         }
 
     def cost(self) -> tuple[float | None, int]:
-        """The known cost in US dollars, and how many results do not say theirs."""
+        """The known cost in US dollars, and the number of results without a known cost."""
         known = [each["cost"].get("usd") for each in self._results.values()]
         paid = [usd for usd in known if usd is not None]
         return (sum(paid) if paid else None), len(known) - len(paid)
@@ -587,7 +587,7 @@ class _Report:
         click.echo(f"cantrip: {clean(text)}", err=True)
 
     def write(self, out: Path) -> None:
-        """Write all results, also of casts that have not ended. Raises `OutputError`."""
+        """Write all results, also of unfinished casts. Raises `OutputError`."""
         from cantrip_acp.loom.output_file import output_file
 
         text = "".join(json.dumps(self._row(index), ensure_ascii=False) + "\n" for index in range(len(self._works)))
@@ -595,7 +595,7 @@ class _Report:
             file.write(text.encode())
 
     def write_page(self, target: Path, title: str) -> None:
-        """Write the page of the batch, also with casts that have not ended."""
+        """Write the page of the batch, also with unfinished casts."""
         from cantrip_acp.tuplespace.monitoring.batch_page import write_report
 
         pairs = list(zip(self._works, self._intents, strict=True))
@@ -611,7 +611,7 @@ class _Report:
             json_errors.ended()
 
     def summary(self, loom: str | None, interrupted: bool) -> None:
-        """Say on stderr how it ended, with the reasons of failures, and what to do next."""
+        """Print on stderr how the batch ended, the reasons of failures, and the next step for the user."""
         from cantrip_acp.tuplespace.monitoring.status import same_reason
 
         self._progress.clear()

@@ -96,7 +96,7 @@ def build(check: bool, as_json: bool, cwd: Path) -> int:
 
 
 def _is_only_upgraded(changes: CatalogDiff) -> bool:
-    """Whether packages were upgraded, and all that they bring is as before."""
+    """Whether packages were upgraded without a change of their capabilities."""
     return (
         not (changes.added or changes.removed)
         and bool(changes.changed)

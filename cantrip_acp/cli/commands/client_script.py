@@ -243,7 +243,7 @@ def _describe(value: Mapping[str, Any]) -> str:
 
 
 class TurnObserver:
-    """Collects what the agent does in the current step, and answers its permission requests (`ClientObserver`)."""
+    """Collects the agent's actions in the current step, and answers its permission requests (`ClientObserver`)."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -330,13 +330,13 @@ class TurnObserver:
         return (chosen, {}) if chosen is not None else None
 
     async def request_form(self, message: str, schema: Mapping[str, Any]) -> None:
-        """No answer: the agent was not told that a form can be shown."""
+        """Return None: the agent was not told that a form can be shown."""
 
     async def on_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
-        """Does nothing: scripts have no expectations about files."""
+        """Do nothing: scripts have no expectations about files."""
 
     async def on_line(self, source: str, line: str) -> None:
-        """Does nothing: scripts have no expectations about stderr."""
+        """Do nothing: scripts have no expectations about stderr."""
 
 
 def _with_output(call: dict[str, Any], terminal: str) -> dict[str, Any]:

@@ -220,7 +220,7 @@ def _sandbox() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    """The extras of the package: those that are installed, and how to install the others."""
+    """List the installed extras of the package, and how to install the others."""
     from importlib import metadata
 
     try:
@@ -293,7 +293,7 @@ def _folders() -> Iterator[Finding]:
 
 
 def _tuples() -> Iterator[Finding]:
-    """Tuples that wait and that no worker takes, in the tuple-space that commands use here."""
+    """Report waiting tuples that no worker takes, in the default tuple-space."""
     from cantrip_acp.files.paths import state_dir
 
     space = os.environ.get("CANTRIP_TUPLE_SPACE") or str(state_dir() / "tuples.db")
@@ -321,7 +321,7 @@ def _tuples() -> Iterator[Finding]:
 
 
 def _substrate() -> Iterator[Finding]:
-    """Who keeps private texts apart in a substrate that several people may share."""
+    """Report how a shared substrate separates the private texts of its users."""
     address = os.environ.get("CANTRIP_SUBSTRATE", "")
     if "://" not in address:
         return

@@ -49,7 +49,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where the result is kept, what with it, and with which earlier one it is compared."""
+    """Where the result is written, and the earlier result to compare with."""
 
     out: Path | None
     keep: bool
@@ -277,7 +277,7 @@ def _new_folder(state: Path, name: str) -> Path:
 
 
 def _run(runner: Runner, progress: _Progress) -> bool:
-    """Run the samples. Whether the user interrupted."""
+    """Run the samples. Returns whether the user interrupted."""
     total = len(runner.waiting())
     try:
         return run_with_progress(
@@ -288,7 +288,7 @@ def _run(runner: Runner, progress: _Progress) -> bool:
 
 
 class _Progress:
-    """Shows on stderr what has ended."""
+    """Shows finished samples on stderr."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -318,7 +318,7 @@ class _Progress:
 
 
 def _show_failed(result: Result, place: Path, screen: Screen) -> None:
-    """Print what failed: for each task and crystal each reason once, with the number of its samples, and one thread."""
+    """Print the failures: for each task and crystal each reason once, with the number of its samples, and one thread."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in result.records:
         if record["outcome"] != "passed":
@@ -343,7 +343,7 @@ def _show_failed(result: Result, place: Path, screen: Screen) -> None:
 
 
 def _show(result: Result, place: Path, comparisons: Sequence[Comparison], left_out: Sequence[str]) -> None:
-    """Print the tables: a row for each crystal, then each task with each crystal, then what failed."""
+    """Print the tables: a row for each crystal, then each task with each crystal, then the failures."""
     from cantrip_acp.cli.render.table import print_table
     from cantrip_acp.cli.render.terminal import Screen
     from cantrip_acp.evaluation import report

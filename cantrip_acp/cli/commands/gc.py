@@ -119,7 +119,7 @@ def gc(
 
 
 class _Results:
-    """The large results of a tuple-space. There may be no space; none is made."""
+    """The large results of a tuple-space, if there is one. It is never created here."""
 
     def __init__(
         self, space: str | None, state: Path, hot_days: int | None, warm_days: int | None, max_mb: int | None
@@ -134,7 +134,7 @@ class _Results:
         self.tiers: Tiers | None = None
 
     def collect(self, yes: bool, freed: int) -> None:
-        """Purge what is too old or too much, or with False only count it."""
+        """Purge results beyond the age and size limits, or with False only count them."""
         if self._space == "":
             return
         import msgspec

@@ -35,7 +35,7 @@ _TASK = "Help me with the files in this folder."
 
 @dataclass(frozen=True)
 class Answers:
-    """What the entity is for, its crystal (``scripted`` for one that needs no key), and what it may do."""
+    """The answers about the entity: its task, its crystal (``scripted`` for one that needs no key), and its permissions."""
 
     task: str
     model: str
@@ -103,7 +103,7 @@ def init(name: str, task: str | None, model: str | None, may: str | None, yes: b
 
 
 def usable_models() -> list[tuple[str, str]]:
-    """The crystals that can be used here, best first, with a description. The last one needs nothing."""
+    """The usable crystals on this machine, best first, with a description. The last one needs nothing."""
     from cantrip_acp.crystals import keys
     from cantrip_acp.crystals.catalog.lookup import default
     from cantrip_acp.crystals.embedded import weights

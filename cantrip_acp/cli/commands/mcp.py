@@ -52,7 +52,7 @@ _LAST_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class OfOneTuple:
-    """The most that clients may ask for. None: no limit."""
+    """Limits on a client's requests. None: no limit."""
 
     max_usd: float | None
     max_tokens: int | None
@@ -266,7 +266,7 @@ def mcp(
 
 
 def _loom(state: Path, cwd: Path) -> str:
-    """The loom of a project's casts: a cast that was given back goes on from there, also in another server's process."""
+    """The loom of a project's casts. A cast that was given back continues from it, also in another server's process."""
     import hashlib
 
     from cantrip_acp.files import paths
@@ -288,7 +288,7 @@ async def _serve(answers: Answers, server: HttpServer | None, workers: Sequence[
     stdio, timers = anyio.CancelScope(), list[threading.Timer]()
 
     def give_back() -> None:
-        """A client that ends its server does not wait long. The next start goes on with what runs."""
+        """Give running tuples back, because a client does not wait long for its server's end. The next start continues them."""
         for worker in workers:
             worker.drain()
             worker.drain()
@@ -357,9 +357,9 @@ def _workers(
 
 
 def _catalog(cwd: Path) -> Callable[[], Catalog]:
-    """Returns the catalog of the project: its file, which is read again when it has changed, or what would be in it.
+    """Make a function that returns the catalog of the project: its file, read again after each change, or else a new catalog.
 
-    Raises `TupleError` if the file is not valid. A file that becomes invalid later is logged, and the former content stays.
+    Raises `TupleError` if the file is not valid. If it becomes invalid later, that is logged, and the earlier content stays.
     """
     from cantrip_acp.tuplespace.catalog.build import build_catalog
     from cantrip_acp.tuplespace.catalog.capabilities import FILE, read_catalog

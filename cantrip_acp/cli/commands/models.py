@@ -155,7 +155,7 @@ def _with_percent(known: KnownModel) -> Path:
 
 
 def _with_progress(known: KnownModel) -> Path:
-    """Download, and show how far it is, on standard error."""
+    """Download, and show the progress on standard error."""
     from cantrip_acp.crystals.embedded import weights
 
     try:

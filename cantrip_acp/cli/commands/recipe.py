@@ -274,7 +274,7 @@ def show(name: str, as_json: bool, source: bool, cwd: Path, state_dir: Path | No
 
 
 def _allowed(found: Recipe, circle: Circle) -> Allowed:
-    """What casts of the recipe may do without a question. Its Python files and its servers are not started."""
+    """List what casts of the recipe may do without a question. Its Python files and its servers are not started."""
     from cantrip_acp.acp.permissions.allowed import allowed
     from cantrip_acp.gates.mcp.declaration import McpServer
     from cantrip_acp.recipes.inspect import gate_files

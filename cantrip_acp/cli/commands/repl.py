@@ -178,7 +178,7 @@ def repl(
 
 
 def _show_earlier(output: ClientText, earlier: Sequence[CastPart]) -> None:
-    """Show the end of what is continued: the last prompts, and the beginnings of their answers."""
+    """Show the end of the continued session: the last prompts, and the beginnings of their answers."""
     if len(earlier) > _SHOWN_CASTS:
         output.show_lines(f"… {len(earlier) - _SHOWN_CASTS} earlier; /loom lists the turns")
     for part in earlier[-_SHOWN_CASTS:]:

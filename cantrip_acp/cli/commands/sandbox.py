@@ -281,7 +281,7 @@ class Printer:
             self.stop(f"it printed more than {self._most:,} bytes; the rest was cut off (--max-output-bytes)")
 
     def finish(self) -> None:
-        """Print what was held back: an incomplete escape sequence at the end of the output."""
+        """Print the text that was held back: an incomplete escape sequence at the end of the output."""
         for stream, cleaner in (self._cleaners or {}).items():
             self._write(stream, cleaner.finish().encode())
 

@@ -200,7 +200,7 @@ def _engine(view: SessionView, recipe: str) -> Engine:
 
 
 def _boundary(view: SessionView, program: str) -> Boundary:
-    """What a program that the user runs may read and, if it declares it, write."""
+    """The boundary of a program that the user runs: what it may read and, if it declares that, write."""
     from cantrip_acp.substrate.boundary import Boundary
 
     return Boundary((view.boundary.read[0] | {program},), (frozenset({view.project.id}),), "user")
@@ -218,7 +218,7 @@ def _served(view: SessionView, reads: tuple[str, ...], writes: tuple[str, ...]) 
 
 
 def _caster(recipe_name: str, workspace: Path) -> CastAgent:
-    """Casts an entity of the recipe for each run of the agent program that is in no other entity."""
+    """Make the function that casts an entity of the recipe for each run of the agent program outside of another entity."""
 
     async def cast(task: AgentTask) -> str:
         from cantrip_acp.cli.session.setup import load_trusted

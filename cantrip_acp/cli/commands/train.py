@@ -190,7 +190,7 @@ def _run(name: str, out: Path | None, state_dir: Path | None, given: dict[str, A
 
 
 def _from_here(model: str) -> str:
-    """A model of the command line. Its path is relative to the folder of the command, not to that of the example."""
+    """A model from the command line. Its path is relative to the current folder, not to that of the example."""
     provider, colon, file = model.partition(":")
     if colon and provider == "embedded":
         return model

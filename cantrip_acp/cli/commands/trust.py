@@ -167,7 +167,7 @@ def _list(ledger: Ledger, *, as_json: bool) -> int:
 
 
 def _describe_files(folder: Path, what: Content) -> list[dict[str, Any]]:
-    """The files that would be trusted. A recipe also has what it could do, and which of its lines need trust."""
+    """Describe the files that would be trusted. For a recipe, also its possible effects and the lines that need trust."""
     from cantrip_acp.recipes.parse.document import SUFFIXES
     from cantrip_acp.recipes.recipe import load
     from cantrip_acp.recipes.trust import FOLDER, demands, powers

@@ -146,7 +146,7 @@ def _fan_out(work: WorkTuple, depth: int, branching: int) -> WorkTuple:
 
 
 def _documents(text: str) -> list[tuple[int, str]]:
-    """The JSON texts with their line numbers: the whole text if it is one object, else each line."""
+    """Split JSON texts, with their line numbers: the whole text if it is one object, else each line."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -541,7 +541,7 @@ def resume(pattern: str | None, failed: bool, as_json: bool, space: str | None, 
 
 
 def _may_hold(holder: Holder, wanted: Pattern, stored: StoredTuple | None) -> bool:
-    """Whether a worker may hold what is asked for."""
+    """Whether this worker may hold one of the wanted tuples."""
     if stored is not None:
         return stored.state == "claimed" and stored.worker == holder.worker and stored.work.lane == holder.lane
     return wanted.lane is None or wanted.lane == holder.lane

@@ -219,7 +219,7 @@ def notice(text: str) -> None:
 
 
 def note_references(opened: OpenedRecipe) -> None:
-    """Say it if no cast with an expected answer can be made with this loom."""
+    """Warn if this loom allows no casts with an expected answer."""
     from cantrip_acp.tuplespace.yools.cast_yool import why_no_references
 
     why = why_no_references(opened.cantrip, opened.loom)
@@ -228,7 +228,7 @@ def note_references(opened: OpenedRecipe) -> None:
 
 
 def _is_left(store: TupleStore, runner: Worker) -> int:
-    """Say what failed here, and what waits for another worker. The exit status."""
+    """Report failures of this worker and tuples that wait for another one. Returns the exit status."""
     from cantrip_acp.tuplespace.monitoring.status import find_stuck
 
     if runner.failed:

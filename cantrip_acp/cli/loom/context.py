@@ -78,8 +78,8 @@ def _turn(held: Loom, wanted: str | None) -> tuple[str, int | None]:
 
 
 def _window(held: Loom, turn_id: str) -> tuple[Window, int, bool]:
-    """The part of the crystal's context in which it wrote a turn, the number of messages before it, and whether it is not
-    what was sent."""
+    """The window of the crystal's context that contains a turn, the number of messages before it, and whether it differs from
+    the sent query."""
     from cantrip_acp.core.history.replayed_context import ReplayedContext
     from cantrip_acp.loom.query.outline import Outline
     from cantrip_acp.types.errors import LoomError

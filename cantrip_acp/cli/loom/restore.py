@@ -69,7 +69,7 @@ def restore(name: str, turn: str, dry_run: bool, force: bool, as_json: bool, sta
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was restored, or would be: the action for each path, and the reason for each file that was left."""
+    """The result of a restore, or of a dry run: the action for each path, and the reason for each skipped file."""
 
     workspace: str
     dry_run: bool

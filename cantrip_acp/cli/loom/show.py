@@ -462,7 +462,7 @@ def _summary(turn: Turn) -> str:
 
 
 def _attempts(voided: Sequence[VoidedAttempt]) -> list[str]:
-    """What happened to the attempts of a query that gave no answer which could be used."""
+    """Describe the attempts of a query without a usable answer."""
     hows = ["interrupted" if v.rejected is None else f"rejected ({v.rejected.replace('_', ' ')})" for v in voided]
     return [f"attempt {each.attempt} was {how}" for each, how in zip(voided, hows, strict=True)]
 

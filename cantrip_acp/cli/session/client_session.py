@@ -163,7 +163,7 @@ class ClientSession:
         self.reopen()
 
     def continue_words(self) -> str:
-        """What the user types to continue this session; empty if it has no turn, or if it is not kept."""
+        """The command that continues this session; empty if it has no turn or is not kept."""
         if not self._used:
             return ""
         if self.own:
@@ -210,7 +210,7 @@ class ClientSession:
 
     @property
     def commands(self) -> list[tuple[str, str]]:
-        """The names of the agent's slash commands in this session, without the slash, and what they do."""
+        """The agent's slash commands in this session, without the slash, and their descriptions."""
         return self._commands.get(self.session.id, [])
 
     def note_commands(self, session_id: str, commands: list[Any]) -> None:
@@ -313,7 +313,7 @@ class ClientSession:
             return False
 
     def call(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a coroutine function in the protocol's thread, and show what the agent sends meanwhile."""
+        """Run a coroutine function in the protocol's thread, and show the agent's updates meanwhile."""
         self._wait(work)
 
     def soon(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -321,7 +321,7 @@ class ClientSession:
         self._portal.start_task_soon(work)
 
     def interrupt(self, number: int) -> None:
-        """What a signal does. Any thread may call this."""
+        """Handle a signal. Any thread may call this."""
         if number == signal.SIGINT:
             self._interrupts += 1
         else:
@@ -358,7 +358,7 @@ class ClientSession:
         return future.result()
 
     def show(self, work: Callable[[], None]) -> None:
-        """Print something in any thread, and not in the midst of something else."""
+        """Print in any thread, but never in the middle of other output."""
         if self._waiting and threading.get_ident() != self._thread:
             self._queue.put(work)
         else:
@@ -440,7 +440,7 @@ class _QueueObserver:
         await self._put(lambda: self._output.show_update(session_id, update))
 
     async def _shown(self, work: Callable[[], None]) -> None:
-        """Do something in the main thread, and wait until it is done."""
+        """Run a function in the main thread, and wait for its end."""
         done = anyio.Event()
 
         def run() -> None:

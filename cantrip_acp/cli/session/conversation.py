@@ -62,7 +62,7 @@ def at_terminal(state_dir: Path | None, workspace: Path, talk: Callable[[Screen,
 
 
 def questions_at(screen: Screen, line: InputLine | None) -> Questions:
-    """Questions to the person at this terminal."""
+    """Make the questions for the person at this terminal."""
     return Questions(screen) if line is None else Questions(screen, line.in_terminal)
 
 
@@ -94,7 +94,7 @@ class Conversation:
 
     @property
     def hint(self) -> str:
-        """What a person must know at the beginning."""
+        """The hint that a person sees at the beginning."""
         modes = get_list(self._client.session.modes, "availableModes")
         asks = self._line is not None and self._client.asks and any(get_text(each, "id") == ASK for each in modes)
         keys = ", Shift-Tab asks before each change" if asks else ""
@@ -151,7 +151,7 @@ class Conversation:
         return status
 
     def _turn(self, words: str) -> bool:
-        """Run one prompt, and return whether it came to its end."""
+        """Run one prompt, and return whether it completed."""
         client, queue = self._client, self._queue
         if queue is not None and self._line is None and isinstance(self._output, ClientText):
             self._output.show_lines("working")
@@ -176,7 +176,7 @@ class Conversation:
             yield words
 
     def _typed(self) -> Iterator[str]:
-        """What the user types or pipes. A backslash at the end of a line continues it on the next one."""
+        """Yield the typed or piped lines. A backslash at the end of a line continues it on the next one."""
         if self._line is not None:
             yield from self._line.intents()
             return

@@ -60,7 +60,7 @@ _FRAMES: Final = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "-\\|/")
 
 @dataclass(eq=False)
 class _Request:
-    """Somebody waits for the user: for an intent, for a line typed during a cast, for an answer, or for one key."""
+    """A request that waits for the user: an intent, a line typed during a cast, an answer, or one key."""
 
     kind: Literal["intent", "typed", "answer", "key"]
     message: str = ""
@@ -70,7 +70,7 @@ class _Request:
 
 
 class InputLine:
-    """The input line. ``complete`` is for the Tab key: what can stand in the place of the end of a text (`completions`)."""
+    """The input line. ``complete`` returns the possible completions of a text for the Tab key (`completions`)."""
 
     def __init__(self, history: Path, complete: Complete) -> None:
         from cantrip_acp.files.paths import private
@@ -122,7 +122,7 @@ class InputLine:
                 raise Quit(INTERRUPTED) from None
 
     def when_shift_tab(self, called: Callable[[], None]) -> None:
-        """What Shift-Tab calls, in any thread. It is also called for each time that the key was pressed before."""
+        """Set the function for Shift-Tab, called in any thread. It is also called for each earlier press of the key."""
         self._shift_tab = called
         early, self._early_shift_tabs = self._early_shift_tabs, 0
         for _ in range(early):
@@ -338,7 +338,7 @@ class InputLine:
             self._session.app.renderer.render(self._session.app, self._session.app.layout)
 
     def _message(self) -> StyleAndTextTuples:
-        """What is above the line and at its beginning."""
+        """The text above the line and at its beginning."""
         assert self._session is not None, "the input line runs"
         marks, top = self.screen.marks, self._top()
         rows = self._session.app.output.get_size().rows
@@ -445,8 +445,8 @@ class InputLine:
 
 
 def _take_typed_ahead(source: Input) -> None:
-    """Give the input line what was typed before it was there. Until then the terminal edits lines itself: it turns the Enter
-    key into a line feed, which is another key here, and Ctrl-D at the beginning of a line into a null character."""
+    """Pass to the input line the text that was typed before it existed. Until then the terminal edits lines itself: it turns
+    the Enter key into a line feed, which is another key here, and Ctrl-D at the beginning of a line into a null character."""
     data = b""
     while is_ready(source.fileno(), 0) and (more := os.read(source.fileno(), 65536)):
         data += more
@@ -479,7 +479,7 @@ class _Above(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Does nothing: whole lines are already written."""
+        """Do nothing: whole lines are already written."""
 
 
 class _Typing:

@@ -40,7 +40,7 @@ def prompt_blocks(text: str, workspace: Path) -> tuple[list[dict[str, str]], lis
 
 
 def _mentions(text: str, workspace: Path) -> tuple[list[tuple[int, int, Link]], list[str]]:
-    """The mentions of what exists, each with its place in the text, and notes about what does not."""
+    """The mentions of existing files, each with its place in the text, and notes about missing ones."""
     links: list[tuple[int, int, Link]] = []
     notes = []
     for found in _MENTION.finditer(text):

@@ -60,7 +60,7 @@ casting_place_options = option_group(
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What casts may use together. None: no limit."""
+    """The budget that casts share. None: no limit."""
 
     budget_usd: float | None
     budget_tokens: int | None = None
@@ -96,7 +96,8 @@ def concurrency_option(what: str, default: int) -> Decorator:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Which tuples are cast by whom: the tuple-space, the lane in it, how many casts run at once, and whom alarms call."""
+    """Where tuples are and who casts them: the tuple-space, the lane in it, the number of parallel casts, and the command for
+    alarms."""
 
     space: str | None
     concurrency: int | None

@@ -79,18 +79,18 @@ class OwnAgent(SessionFactory):
         self.store.save(changed(metadata, loom=where if is_address(where) else os.path.abspath(where), granted=kept))
 
     def _interceptor(self, permissions: Interceptor) -> Interceptor:
-        """What decides about calls. If nobody can be asked, everything that the recipe allows is allowed, but not a request to
-        a host that nobody named."""
+        """The interceptor that decides about calls. If nobody can be asked, everything that the recipe allows is allowed,
+        except requests to hosts that nobody named."""
         cast("Permissions", permissions).hosts = self._hosts
         return permissions if self._asks else self._hosts
 
     def _definition(self, cwd: Path) -> tuple[Cantrip, Recipe | None]:
-        """What a new session is made of."""
+        """The definition of a new session."""
         cantrip, recipe = self.recipes.cantrip(cwd)
         return self.with_cache(cantrip), recipe
 
     def _next(self, cantrip: Cantrip) -> tuple[Cantrip, str, str, list[Grant]]:
-        """The cantrip, the chosen model, the mode and the "always" answers of the next new session: those of the one before."""
+        """Take the cantrip, the chosen model, the mode and the "always" answers of the previous session for the next new one."""
         assert self.opened is not None, "the first session is as the command line says"
         before = self.opened.metadata
         cantrip = cantrip.replace(crystal=self.opened.entity.crystal)
@@ -139,7 +139,7 @@ class OwnAgent(SessionFactory):
 
 
 class NewSessions(OwnAgent):
-    """Begins sessions of one recipe in one folder, the first of them with what was given on the command line."""
+    """Begins sessions of one recipe in one folder. The first one gets the options of the command line."""
 
     def __init__(
         self,
@@ -167,8 +167,8 @@ class NewSessions(OwnAgent):
 
 
 class EarlierSession(OwnAgent):
-    """Continues a session that an editor or a terminal began, or a cast (`find_session`). ``recipe`` and ``model`` take the
-    place of its own."""
+    """Continues a session of an editor or a terminal, or a cast (`find_session`). ``recipe`` and ``model`` replace those of
+    the session."""
 
     def __init__(
         self,

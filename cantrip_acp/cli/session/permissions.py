@@ -193,7 +193,7 @@ def describe_allowed(table: Allowed) -> list[str]:
 
 
 def describe_asking(circle: Circle, hosts: Sequence[str] = ()) -> str:
-    """A text that says what ``--ask`` asks about, and what is still done without a question."""
+    """Describe what ``--ask`` asks about, and what still happens without a question."""
     program = {"code": "Python in the sandbox", "monty": "restricted Python in the sandbox"}.get(circle.medium.name)
     free = [f"{program}, which writes no files of yours"] if program and not circle.wards.code_writable_paths else []
     fetching = any(gate.kind == "fetch" for gate in circle.gates.values())
@@ -289,5 +289,5 @@ class TerminalAnswers:
 
 
 def with_answers(cantrip: Cantrip, screen: Screen) -> Cantrip:
-    """The cantrip, whose gate `ask_user` asks at this process's terminal."""
+    """The cantrip, with the gate `ask_user` asking at this process's terminal."""
     return cantrip.for_session((), TerminalAnswers(screen))

@@ -52,8 +52,8 @@ def duration(seconds: float) -> str:
 def run_with_progress(
     work: Callable[[], Awaitable[object]], show: Callable[[], None], stop: Callable[[anyio.CancelScope], object]
 ) -> bool:
-    """Run ``work`` in an event loop, and call ``show`` five times a second. SIGINT and SIGTERM call ``stop`` with the scope of
-    the work. Whether one came."""
+    """Run ``work`` in an event loop, and call ``show`` five times a second. SIGINT and SIGTERM call ``stop`` with the scope
+    of the work. Returns whether a signal came."""
     import anyio
 
     from cantrip_acp.cli.session.tuple_space import run_async

@@ -149,7 +149,7 @@ def _choices(field: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _value(words: str, field: Mapping[str, Any], choices: Sequence[tuple[str, str]]) -> Any:
-    """What was typed, as a value of the field. None if it is none."""
+    """Convert typed text to a value of the field. None if it does not fit."""
     kind = get_text(field, "type")
     if choices:
         if words.isdecimal() and 1 <= int(words) <= len(choices):
@@ -164,7 +164,7 @@ def _value(words: str, field: Mapping[str, Any], choices: Sequence[tuple[str, st
 
 
 def _edit(plan: str) -> str:
-    """Open the plan in the user's editor ($VISUAL, $EDITOR). Returns what is left there; the plan itself if it is empty."""
+    """Open the plan in the user's editor ($VISUAL, $EDITOR). Returns the saved text; the plan itself if that is empty."""
     import click
 
     changed = click.edit(plan, extension=".md")

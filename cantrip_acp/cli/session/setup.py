@@ -105,8 +105,8 @@ context_option = click.option(
 
 @dataclass(frozen=True)
 class BuiltRecipe:
-    """A recipe with its cantrip and folder. ``model`` is the model that takes the place of the recipe's own, as
-    ``PROVIDER:MODEL``, or ""."""
+    """A recipe with its cantrip and folder. ``model`` is the model that replaces the recipe's own, as ``PROVIDER:MODEL``, or
+    ""."""
 
     recipe: Recipe
     cantrip: Cantrip
@@ -185,8 +185,8 @@ def build_recipe(
 
 
 def model_for_run(recipe: Recipe, model: str | None) -> tuple[Crystal | None, str]:
-    """The crystal of ``--model`` and its ``PROVIDER:MODEL``; nothing without the option. Says on stderr what the recipe sets and
-    this model does not take."""
+    """The crystal of ``--model`` and its ``PROVIDER:MODEL``; None without the option. Warns on stderr about settings of the
+    recipe that the model does not accept."""
     if model is None:
         return None, ""
     from cantrip_acp.recipes.build.crystal_choices import crystal_for_run, name_for_run
@@ -198,8 +198,8 @@ def model_for_run(recipe: Recipe, model: str | None) -> tuple[Crystal | None, st
 
 
 def install_servers(cantrip: Cantrip, *, yes: bool = False) -> tuple[int, int]:
-    """Ask about each MCP server that must be installed, and install it. Returns how many were installed, and how many were
-    not. With ``yes`` nothing is asked. Raises `McpError` if one cannot be installed."""
+    """Ask about each MCP server that must be installed, and install it. Returns the numbers of installed and of skipped
+    servers. With ``yes`` it does not ask. Raises `McpError` if one cannot be installed."""
     from cantrip_acp.gates.mcp.servers import to_install
 
     missing = to_install(cantrip.sources, cantrip.circle)
@@ -256,7 +256,7 @@ class ContextFiles:
     data: Any = None
 
     def to(self, cantrip: Cantrip) -> Cantrip:
-        """The cantrip with the data in its circle."""
+        """The cantrip with the data of these files in its circle."""
         return cantrip if self.data is None else cantrip.replace(circle=cantrip.circle.replace(data=self.data))
 
 

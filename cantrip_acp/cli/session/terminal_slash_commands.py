@@ -48,7 +48,7 @@ Ctrl-C cancels the running turn."""
 
 
 def names() -> list[tuple[str, str]]:
-    """The names of all commands of our own agent and of the terminal, with their slash, and what they do."""
+    """The names of all commands of our agent and of the terminal, with their slash, and their descriptions."""
     from cantrip_acp.acp.sessions.commands.slash_commands import COMMANDS
 
     found = {name: command.description for name, command in COMMANDS.items()}
@@ -71,7 +71,7 @@ def values_of(option: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 class TerminalCommands:
-    """Runs these commands for one session."""
+    """Runs the commands of the terminal for one session."""
 
     def __init__(self, client: ClientSession, output: ClientText) -> None:
         self._client, self._output = client, output
@@ -92,9 +92,9 @@ class TerminalCommands:
         }
 
     def run(self, line: str) -> str | None:
-        """Run a command. Returns the line that the agent gets: a command of the agent, or text that only looks like a command,
-        such as a path. None if there is nothing more to do. ``:name`` means the command of this program also if the agent has
-        one of that name."""
+        """Run a command. Returns a line for the agent: a command of the agent, or text that only looks like a command, such
+        as a path. None if nothing is left to do. ``:name`` means the command of this program even if the agent has one of
+        that name."""
         if line.startswith("!"):
             return self._shell(line[1:].strip())
         if line[0] not in "/:":
@@ -120,14 +120,14 @@ class TerminalCommands:
         return None
 
     def names(self) -> list[tuple[str, str]]:
-        """The names of all commands, with their slash, and what they do."""
+        """The names of all commands, with their slash, and their descriptions."""
         if self._client.own:
             return names()
         found = {name: OWN[name][0] for name in OWN} | dict(self._client.commands)
         return sorted((f"/{name}", about) for name, about in found.items())
 
     def models(self) -> list[tuple[str, str]]:
-        """The models that can be chosen, with what is known about them."""
+        """The models to choose from, with the known facts about them."""
         option = model_option(self._client.session.config_options)
         values = values_of(option) if option is not None else []
         return [(get_text(each, "value"), get_text(each, "description")) for each in values]
@@ -171,7 +171,7 @@ class TerminalCommands:
             self._say("there is no terminal to ask at")
 
     async def toggle_ask(self) -> None:
-        """Switch to the mode `ask`, or back, and say so. It runs in the protocol's thread."""
+        """Switch to the mode `ask`, or back, and report it. It runs in the protocol's thread."""
         try:
             await self._client.toggle_ask()
         except AgentRefused as refused:
@@ -241,7 +241,7 @@ class TerminalCommands:
             self._say("no sessions")
 
     def _clear(self, rest: str) -> None:
-        """Begin a conversation that knows nothing of the earlier one. With our own agent it has the same model and mode."""
+        """Begin a new conversation without the history of the earlier one. With our own agent it has the same model and mode."""
         earlier = self._client.continue_words()
         self._client.begin_anew()
         if earlier:

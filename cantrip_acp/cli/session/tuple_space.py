@@ -48,7 +48,7 @@ def open_space(space: str | None, state_dir: Path | None) -> TupleStore:
 
 
 def reuse_in(store: TupleStore, state_dir: Path | None, workspace: Path) -> Reuse | None:
-    """How a worker reuses answers for the project in a folder. None if ``CANTRIP_NO_CACHE`` is set."""
+    """The reuse of answers for the project in a folder. None if ``CANTRIP_NO_CACHE`` is set."""
     from cantrip_acp.files import paths
     from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.tuplespace.receipts import user_key
@@ -96,7 +96,8 @@ def worker_name() -> str:
 
 
 def give_back_of_dead_processes(store: TupleStore, lane: str) -> None:
-    """Let tuples of a lane wait again whose process on this machine was killed, without waiting for their leases."""
+    """Make tuples of a lane available again if the process that held them on this machine was killed, without waiting for
+    their leases."""
     for holder in store.holders():
         host, _, pid = holder.worker.rpartition(":")
         if holder.lane == lane and host == socket.gethostname() and pid.isdigit():
@@ -129,7 +130,6 @@ def cast_yools(opened: Sequence[OpenedRecipe], hosts: Sequence[str]) -> dict[str
 
 
 def cast_of(opened: OpenedRecipe, hosts: Sequence[str]) -> CastYool:
-    """The yool that casts a recipe."""
     from cantrip_acp.git.project_identity import project_id
     from cantrip_acp.tuplespace.batch import recipe_digest
     from cantrip_acp.tuplespace.yools.cast_yool import CastYool

@@ -11,7 +11,7 @@ ENDS_LATER = "quits when this turn and what waits has ended; Ctrl-C stops it"
 
 
 class _Line:
-    """A line that waits. ``sent``: the agent has it, and reads it before its next query."""
+    """A waiting line. ``sent``: the agent has it, and reads it before its next query."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -19,7 +19,7 @@ class _Line:
 
 
 class TypedLines:
-    """The lines that wait, first one first. ``show`` prints a note. ``steer`` gives the running turn a message; it returns False
+    """The waiting lines, oldest first. ``show`` prints a note. ``steer`` gives the running turn a message; it returns False
     if none runs. The coroutines run in the protocol's thread."""
 
     def __init__(self, show: Callable[[str], None], steer: Callable[[str], Awaitable[bool]]) -> None:
@@ -30,7 +30,7 @@ class TypedLines:
         """Whether Ctrl-D was pressed while a turn ran, at a terminal that cannot move its cursor."""
 
     def before(self, typed: Iterator[str]) -> Iterator[str]:
-        """Yield the lines that wait, and then one that the user types, again and again."""
+        """Yield the waiting lines, then each line that the user types."""
         while True:
             if self._lines:
                 line = self._lines.pop(0).text
@@ -43,7 +43,7 @@ class TypedLines:
             yield text
 
     async def read(self) -> None:
-        """Read lines until the turn ends. A line that answers a question is left to the question."""
+        """Read lines until the turn ends. Lines that answer a question are left to the question."""
         from cantrip_acp.crystals.human import terminal
 
         try:
@@ -98,7 +98,7 @@ class TypedLines:
         return True
 
     async def _send(self, line: _Line) -> None:
-        """Give a line to the running turn. If none runs, it is the next prompt, and `before` says so."""
+        """Give a line to the running turn. If none runs, `before` yields it as the next prompt."""
         self._lines.remove(line)
         self._lines.insert(sum(each.sent for each in self._lines), line)
         if not line.sent and await self._steer(line.text):

@@ -31,7 +31,7 @@ class CommandArguments:
                 raise self._wrong(f"has no argument {str(name)[:60]!r}{near}")
 
     def has(self, name: str) -> bool:
-        """Whether the argument was given; null counts as not given."""
+        """Whether the argument is present; null counts as absent."""
         return self._values.get(name) is not None
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -44,7 +44,7 @@ class CommandArguments:
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false; false if it was not given."""
+        """A boolean; false if it is absent."""
         value = self._values.get(name)
         if value is not None and not isinstance(value, bool):
             raise self._wrong(f"takes true or false for {name!r}")

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 async def cast(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
-    """Cast a recipe with the text that the editor has, saved or not."""
+    """Cast a recipe with the text in the editor, saved or not."""
     path = recipe_path(server, given)
     return await _cast(
         server, given, work, path, given.text("intent") if given.has("intent") else _known_intents(server, path)[0]
@@ -117,7 +117,7 @@ async def last_result(server: Server, given: CommandArguments, work: CommandRun)
 
 
 async def open_loom(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
-    """Show the loom of a recipe's last cast, or the loom that is named."""
+    """Show a named loom, or the loom of a recipe's last cast."""
     if given.has("loom"):
         file = given.file("loom")
     else:
@@ -132,7 +132,7 @@ async def open_loom(server: Server, given: CommandArguments, work: CommandRun) -
 
 
 async def trust(server: Server, given: CommandArguments, work: CommandRun) -> dict[str, Any]:
-    """Trust a recipe as it is now; with ``revoke``, stop trusting it."""
+    """Trust a recipe in its present form; with ``revoke``, stop trusting it."""
     path = recipe_path(server, given)
     files, workspace = server.files(), server.documents.workspace(path)
 
@@ -150,7 +150,7 @@ async def trust(server: Server, given: CommandArguments, work: CommandRun) -> di
 
 
 def recipe_path(server: Server, given: CommandArguments) -> Path:
-    """The recipe that is named, else the only open recipe."""
+    """The named recipe, else the only open recipe."""
     if given.has("uri"):
         return given.file()
     opened = [document.path for document in server.documents.by_uri.values() if document.recipe]

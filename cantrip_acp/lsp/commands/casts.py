@@ -165,7 +165,7 @@ class RecipeCasts:
         cast.start()
 
     def end(self, path: Path, cast: RecipeCast, how: CastOutcome | str) -> None:
-        """A cast has ended: keep its result."""
+        """Store the result of an ended cast."""
         running = self.running.get(path, [])
         if cast in running:
             running.remove(cast)
@@ -189,7 +189,7 @@ class RecipeCasts:
 
 
 def summary(ended: CastOutcome, *, whole: bool = False) -> str:
-    """A text of one line: how a cast ended."""
+    """Describe on one line how a cast ended."""
     import json
 
     from cantrip_acp.lsp.commands.progress import money

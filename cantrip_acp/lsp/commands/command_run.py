@@ -91,7 +91,7 @@ class CommandRun:
             self._send_progress(types.WorkDoneProgressEnd(message=last[:LONGEST] if last else None))
 
     def set_cancel(self, cancel: Callable[[], None]) -> None:
-        """Set what happens when the client cancels the progress."""
+        """Set the function to call when the client cancels the progress."""
         self._cancel = cancel
         if self._token is not None:
             self._server.works[self._token] = cancel
@@ -181,7 +181,7 @@ async def _run(server: Server, command: Command, given: CommandArguments, work: 
 
 
 def _show_late_error(server: Server, command: Command, task: asyncio.Task[Any]) -> None:
-    """Nobody waits for the answer any more; show a late error to the user."""
+    """Show a late error to the user, because nobody waits for the answer any more."""
     if task.cancelled() or (error := task.exception()) is None:
         return
     server.window_show_message(

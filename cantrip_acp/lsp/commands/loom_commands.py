@@ -155,7 +155,7 @@ def turn_of(path: Path, wanted: str) -> tuple[str, str]:
 
 
 async def _recipe(server: Server, given: CommandArguments, loom: Path, question: str) -> Path:
-    """The recipe that is named, else the one that the loom was cast with from here, else the one that the user chooses."""
+    """The named recipe, else the one with which this server cast into the loom, else one that the user chooses."""
     workspace = server.documents.workspace(loom)
     if given.has("recipe"):
         name = given.text("recipe")
@@ -183,7 +183,7 @@ async def _recipe(server: Server, given: CommandArguments, loom: Path, question:
 
 
 def _cast_with(server: Server, loom: Path) -> Path | None:
-    """The recipe whose last cast from here is in this loom."""
+    """The recipe whose last cast by this server is in this loom."""
     for path, how in server.casts.last.items():
         if isinstance(how, casts.CastOutcome) and how.loom and os.path.abspath(how.loom) == str(loom):
             return path

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TrustManager:
-    """The trust that was given to this server."""
+    """The trust that the user gave to this server."""
 
     def __init__(self) -> None:
         self._granted: set[str] = set()
@@ -40,7 +40,7 @@ class TrustManager:
             raise UntrustedRecipe(places, folder=str(workspace), how=how) from None
 
     def asked(self, path: Path, files: Files, workspace: Path) -> int:
-        """How many keys of a recipe need trust that it does not have. 0 if it may be cast, or is not valid."""
+        """The number of a recipe's keys that need trust which it lacks. 0 if it may be cast, or is not valid."""
         from cantrip_acp.files import paths
         from cantrip_acp.types.errors import CantripError, UntrustedRecipe
 
@@ -54,7 +54,7 @@ class TrustManager:
         return 0
 
     def grant(self, recipe: Recipe, workspace: Path, state: Path) -> dict[str, Any]:
-        """Trust the recipe as it is now; return what was trusted. Raises `DefinitionError` if it must be saved first."""
+        """Trust the recipe in its present form; return the trusted files. Raises `DefinitionError` if it must be saved first."""
         from cantrip_acp.recipes import trust
         from cantrip_acp.types.errors import DefinitionError
 

@@ -36,7 +36,8 @@ def closed(ls: Server, uri: str) -> None:
 
 
 async def _read(ls: Server, uri: str, tell: Callable[[LoomDocument], Any]) -> Any:
-    """What ``tell`` returns for the loom at a URI. None if the loom cannot be read; its diagnostics then say so."""
+    """Read the loom at a URI with ``tell``, and return the result. None if the loom cannot be read; its diagnostics then say
+    why."""
     path = path_of(uri)
     if path is None:
         return None

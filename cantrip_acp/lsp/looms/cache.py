@@ -33,7 +33,7 @@ LIST_CHANGED = "cantrip/loom/listChanged"
 
 
 class LoomClient(Protocol):
-    """What the cache needs of the server: background tasks, and messages to the client."""
+    """The part of the server that the cache uses: background tasks, and messages to the client."""
 
     @property
     def protocol(self) -> Any: ...
@@ -70,7 +70,7 @@ class LoomCache:
             self._server.keep(self._first(path))
 
     def closed(self, uri: str) -> None:
-        """The client closed a loom: clear its diagnostics."""
+        """Clear the diagnostics of a loom that the client closed."""
         path = path_of(uri)
         if path is not None and self._uris.pop(path, None) is not None:
             self._sent.pop(path, None)
@@ -81,7 +81,7 @@ class LoomCache:
         self._hurry.set()
 
     def folders(self, folders: list[Path]) -> None:
-        """From now on, tell the client when looms appear in these folders or disappear."""
+        """Tell the client from now on when looms appear in these folders or disappear."""
         for folder in folders:
             self._folders.setdefault(folder, _state(folder))
         self._follow()

@@ -84,7 +84,7 @@ class LoomDocument:
     # Reading
 
     def load(self) -> None:
-        """Read the whole file. If that fails, ``broken`` says why; raises nothing."""
+        """Read the whole file. Raises nothing: on failure, ``broken`` says why."""
         try:
             with self.lock:
                 self._begin()
@@ -107,7 +107,7 @@ class LoomDocument:
         return self._store is not None and bool(self._store.running([cast_id]))
 
     def look(self) -> bool:
-        """Read what was written since; return whether anything changed. A replaced file is read anew."""
+        """Read new records; return whether anything changed. A replaced file is read again from the start."""
         if not self.loaded.is_set():
             return False
         with self._looking:
@@ -402,7 +402,7 @@ def findings(book: LoomDocument) -> list[types.Diagnostic]:
 
 
 def of_line(book: LoomDocument, line: int) -> str:
-    """What is wrong with a line, as text; empty if nothing is."""
+    """The problems of a line as text; empty if there are none."""
     found = [_diagnostic(problem).message for problem in book.problems(MOST, line)]
     return "\n".join(found)
 

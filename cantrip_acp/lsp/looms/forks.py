@@ -21,15 +21,14 @@ class _Fork(msgspec.Struct, rename="camel"):
 
 
 class _Session(msgspec.Struct):
-    """What a session's metadata file says of its fork."""
+    """The facts about a fork in a session's metadata file."""
 
     id: str
     forked_from: _Fork | None = None
 
 
 def related(path: Path) -> list[Path]:
-    """The looms of the sessions that this loom's session was forked from, or that were forked from it, directly or by way of
-    others."""
+    """The looms of sessions that are related to this loom's session by forks, directly or through others."""
     decoder = codecs.json_decoder(_Session)
     groups: dict[str, set[str]] = {}
     for note in path.parent.glob(f"*{SESSION}"):
@@ -52,8 +51,8 @@ def related(path: Path) -> list[Path]:
 
 
 def difference(path: Path, other: Path) -> dict[str, Any]:
-    """The first message of ``other`` that ``path`` has not, when it was sent, and the message that ``path`` has instead; null
-    where there is none."""
+    """The first message of ``other`` that ``path`` lacks, its time, and the message that ``path`` has instead; null if there
+    is none."""
     own, theirs = _messages(path), _messages(other)
     message = next((each for cast, each in theirs.items() if cast not in own), None)
     instead = next((each for cast, each in own.items() if cast not in theirs), None)
@@ -65,7 +64,7 @@ def difference(path: Path, other: Path) -> dict[str, Any]:
 
 
 def _messages(path: Path) -> dict[str, CastRecord]:
-    """The starts of the casts that are not of children, by their ids."""
+    """The start records of casts that are not of children, by id."""
     decoder, found = codecs.json_decoder(CastRecord), {}
     try:
         with path.open("rb") as file:

@@ -57,7 +57,7 @@ def record(book: LoomDocument, position: int) -> str:
 
 
 def turn(book: LoomDocument, number: int) -> str:
-    """A turn as Markdown: its id, the cast's intent, what the crystal said, what ran, and what was observed."""
+    """A turn as Markdown: its id, the cast's intent, the crystal's words, the programs and calls, and their results."""
     body = book.body(number)
     data = labels.turn(book, number, body)
     head = {"call": "Call", "fold": "Fold"}.get(body.role, f"Turn {body.sequence}")

@@ -106,7 +106,7 @@ def turn_facts(data: dict[str, Any]) -> str:
 
 
 def cast_facts(data: dict[str, Any]) -> str:
-    """How a cast ended and what it used, in one line."""
+    """The end and the usage of a cast, on one line."""
     how = data["reason"] or data["state"]
     parts = [how, many(data["turns"], "turn"), *_usage_text(data)]
     if data["forkedFrom"]:

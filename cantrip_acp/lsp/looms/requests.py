@@ -167,8 +167,8 @@ def _about(path: Path, modified: float, size: int) -> dict[str, Any]:
 
 
 async def forks(ls: Server, params: object) -> dict[str, Any]:
-    """The looms of the sessions that were forked from that of a loom, or that it was forked from, the last written first, each
-    with the first message that differs."""
+    """The looms of sessions related to a loom's session by forks, the last written first, each with the first message that
+    differs."""
     path = RequestParams(params).path()
     return await asyncio.to_thread(_forks, path)
 

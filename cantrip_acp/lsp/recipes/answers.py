@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def _opened(answer: Callable[[Server, OpenDocument, Any], T]) -> Callable[[Server, Any], T | None]:
-    """Answer only for recipes that the client has open."""
+    """Answer only for recipes that are open in the client."""
 
     @wraps(answer)
     def for_recipe(ls: Server, params: Any) -> T | None:
@@ -34,7 +34,8 @@ def _opened(answer: Callable[[Server, OpenDocument, Any], T]) -> Callable[[Serve
 
 
 def _of(module: str, ask: Callable[[Any, Server, OpenDocument, Any], T]) -> Callable[[Server, Any], T | None]:
-    """The answer of a module of this folder to requests about an open recipe. It is imported at the first request."""
+    """Make a handler from a module of this folder, for requests about an open recipe. The module is imported at the first
+    request."""
 
     def answer(ls: Server, document: OpenDocument, params: Any) -> T:
         return ask(importlib.import_module(f"cantrip_acp.lsp.recipes.{module}"), ls, document, params)
@@ -116,7 +117,7 @@ def hover(
 async def _with_knowledge(
     ls: Server, document: OpenDocument, found: types.Hover, content: types.MarkupContent
 ) -> types.Hover:
-    """Add what a session of this recipe would read now."""
+    """Add the knowledge that a session of this recipe would read now."""
     from cantrip_acp.lsp.knowledge import hover_text
 
     data, folder = ls.analysis(document).data, ls.documents.workspace(document.path)
@@ -140,7 +141,7 @@ def references(
 
 
 async def _users(ls: Server, file: Path) -> list[types.Location]:
-    """Any recipe of the workspace may use the file."""
+    """The recipes of the workspace, because any of them may use the file."""
     from cantrip_acp.lsp.recipes.references import users
 
     async with ls.analyzing_library:
@@ -216,7 +217,7 @@ _RULE = re.compile(r"(?m)^---\n?")
 
 
 def fitted(content: types.MarkupContent, formats: Sequence[types.MarkupKind] | None) -> types.MarkupContent:
-    """The content in a format that the client shows; plain text if it names no format."""
+    """Convert the content to a format that the client shows; plain text if it names no format."""
     if content.kind == types.MarkupKind.PlainText or types.MarkupKind.Markdown in (formats or ()):
         return content
     return types.MarkupContent(types.MarkupKind.PlainText, plain(content.value))

@@ -80,7 +80,8 @@ class EntityHierarchy:
         return " · ".join([*parts, f"max_depth {max(0, self._wards.max_depth - depth)}"])
 
     def _gates(self, depth: int) -> list[Span]:
-        """Where the circle at a depth lists gates that make children. Allow and deny lists for children hold below the root."""
+        """The places where the circle at a depth lists gates that make children. Allow and deny lists for children apply
+        below the root."""
         denied = {*self._wards.remove_gate, *(self._wards.child_gate_denylist if depth else ())}
         allowed = self._wards.child_gate_allowlist if depth else None
         found: list[Span] = []
@@ -94,13 +95,13 @@ class EntityHierarchy:
 
     @cached_property
     def _choices(self) -> list[str]:
-        """The crystals that a child may have, its parent's first."""
+        """The possible crystals of a child, its parent's first."""
         named = self._document.tree.get("crystals")
         return [OWN, *(str(child.key) for child in (named.children if named is not None else ()) if child.key)]
 
     @cached_property
     def _reach(self) -> int:
-        """How many levels of children there can be."""
+        """The maximum number of levels of children."""
         return self._wards.max_depth if self._gates(0) else 0
 
     @cached_property

@@ -58,7 +58,8 @@ def path_beside(folder: Path, name: str) -> Path:
 
 
 def problems(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[LintMessage]:
-    """What is missing or cannot be used. ``folder`` is the recipe's folder, ``workspace`` the one to cast it in."""
+    """The problems of named files: missing, or not usable. ``folder`` is the recipe's folder, ``workspace`` the one to cast
+    it in."""
     for path, name, kind in named(data):
         if not name.strip() or "\0" in name:
             continue

@@ -59,7 +59,7 @@ def _default(name: str) -> str:
 
 
 def key(path: KeyPath, root: Node) -> str:
-    """The meaning of a key; empty if it is unknown."""
+    """Describe a key; empty if it is unknown."""
     name = path[-1] if path else None
     if not isinstance(name, str):
         return ""
@@ -119,7 +119,7 @@ def model_line(provider: str, name: str) -> str:
 
 
 def value(node: Node) -> str:
-    """The meaning of a value, by its key path; empty if there is nothing to say."""
+    """Describe a value, by its key path; empty if there is nothing to say."""
     path, text = node.path, node.value
     if node.kind != "scalar" or not path:
         return ""

@@ -35,7 +35,7 @@ class LintMessage:
 
 
 def all_of(data: Any) -> Iterator[LintMessage]:
-    """Everything that the text alone shows."""
+    """All lint messages that need only the text."""
     if not isinstance(data, dict):
         return
     circle = data.get("circle")
@@ -92,7 +92,7 @@ def servers(data: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def runs_commands(data: Mapping[str, Any], circle: Mapping[str, Any]) -> bool:
-    """Whether the wards for commands can matter: here, in a child, or for a sandboxed MCP server."""
+    """Whether the wards for commands have an effect: here, in a child, or on a sandboxed MCP server."""
     given = gates(circle).keys()
     return (
         circle.get("medium", "conversation") != "conversation"
@@ -241,7 +241,7 @@ def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str
 
 
 def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[LintMessage]:
-    """A ward that is given twice: reported at the one without effect."""
+    """Report a ward that is set twice, at the one without effect."""
     from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.errors import DefinitionError
 

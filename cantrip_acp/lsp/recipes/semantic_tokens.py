@@ -38,7 +38,7 @@ def part(document: OpenDocument, spot: types.Range) -> types.SemanticTokens:
 
 
 def changed(document: OpenDocument, before: str) -> types.SemanticTokens | types.SemanticTokensDelta:
-    """What differs from an earlier answer; all tokens if that answer is no longer kept."""
+    """The differences from an earlier answer; all tokens if that answer is no longer stored."""
     if document.colored is None or document.colored[0] != before:
         return full_tokens(document)
     old = document.colored[1]

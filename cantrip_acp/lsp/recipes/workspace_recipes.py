@@ -32,7 +32,7 @@ class WorkspaceRecipes:
         self._documents: dict[Path, tuple[tuple[int, int], OpenDocument]] = {}
 
     def all(self, documents: Documents) -> list[OpenDocument]:
-        """Every recipe below the workspace's folders: the client's text if it is open, else the file on disk."""
+        """Every recipe below the workspace's folders: the open text if the client has one, else the file on disk."""
         opened = {document.path: document for document in list(documents.by_uri.values()) if document.recipe}
         found = dict(opened)
         left = FOLDERS
@@ -63,7 +63,7 @@ class WorkspaceRecipes:
         return document
 
     def forget(self) -> None:
-        """Drop what was found about the recipes: files that they name may have changed."""
+        """Forget the files that recipes name, because these files may have changed."""
         for _, document in self._documents.values():
             document.analysis = None
 

@@ -129,7 +129,7 @@ async def _run_command(ls: Server, params: types.ExecuteCommandParams) -> Any:
 
 
 def _asking_module(module: str, name: str) -> Callable[[Server, Any], Any]:
-    """What a module's `answer` returns to the request with this name."""
+    """Make a handler that asks a module's `answer` for the request with this name."""
 
     def handle(ls: Server, params: Any) -> Any:
         return importlib.import_module(f"cantrip_acp.lsp.{module}").answer(name, ls, params)
@@ -150,7 +150,7 @@ def _asking(name: str) -> Callable[[Server, Any], Any]:
 
 
 def _kind(params: Any) -> document_kinds.DocumentKind | None:
-    """The kind that answers: of the document in the parameters, or of an item that was sent earlier."""
+    """The kind of the document in the parameters, or of an item that was sent earlier."""
     about = getattr(params, "text_document", None) or getattr(params, "item", None)
     uri = getattr(about, "uri", None)
     if isinstance(uri, str):

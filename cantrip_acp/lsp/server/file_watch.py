@@ -43,7 +43,7 @@ class FileWatch:
         self._task: asyncio.Task[Any] | None = None
 
     async def begin(self) -> None:
-        """Ask the client to watch, if it can."""
+        """Ask the client to watch files, if it can."""
         workspace = self._server.client_capabilities.workspace
         watched = workspace.did_change_watched_files if workspace is not None else None
         if watched is not None and watched.dynamic_registration:
@@ -58,7 +58,8 @@ class FileWatch:
         self.update_soon()
 
     def changed(self, uris: list[str]) -> None:
-        """The client reports changed files. A loom grows with every turn and does not affect recipes."""
+        """Handle files that the client reports as changed. Looms are ignored: they grow with every turn and do not affect
+        recipes."""
         if all(uri.endswith(".loom.jsonl") for uri in uris):
             if "looms" in self._server.__dict__:
                 self._server.looms.hurry()

@@ -71,8 +71,7 @@ class Protocol(LanguageServerProtocol):
     _server: Server
 
     def structure_message(self, data: dict[str, Any]) -> Any:
-        """As pygls, but an invalid request is answered with an error, and an invalid notification is logged; both give
-        None."""
+        """Like pygls, but answer an invalid request with an error and log an invalid notification; both give None."""
         if "jsonrpc" not in data:
             return data
         method, number = data.get("method"), data.get("id")
@@ -103,7 +102,7 @@ class Protocol(LanguageServerProtocol):
         return (_INVALID, "the server is shutting down") if self._shutdown else None
 
     def handle_message(self, message: Any) -> None:
-        """As pygls; None is a message that was refused."""
+        """Like pygls, but ignore None, which stands for a refused message."""
         if isinstance(message, dict | list) or (not hasattr(message, "jsonrpc") and message is not None):
             number = message.get("id") if isinstance(message, dict) else None
             self.refuse(number, _INVALID, "not a JSON-RPC 2.0 message")
@@ -118,7 +117,7 @@ class Protocol(LanguageServerProtocol):
         args: tuple[Any, ...] | None = None,
         kwargs: dict[str, Any] | None = None,
     ) -> None:
-        """As in pygls, but a handler may also return a coroutine: it sees the current text, and may take longer."""
+        """Like pygls, but a handler may also return a coroutine, which sees the current text and may take longer."""
         if asyncio.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
             super()._execute_handler(msg_id, handler, callback, args, kwargs)
             return
@@ -193,14 +192,14 @@ class Server(LanguageServer):
         return await self.run_command(self, params)
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """As pygls, but a message that is not JSON is answered."""
+        """Like pygls, but answer a message that is not JSON."""
         if isinstance(error, json.JSONDecodeError | RecursionError | UnicodeDecodeError):
             self.protocol.refuse(None, PARSE_ERROR, "the message is not JSON")
         else:
             super().report_server_error(error, source)
 
     def begin(self, params: types.InitializeParams) -> None:
-        """Store what the client said in ``initialize``."""
+        """Store the client's parameters of ``initialize``."""
         encoding = getattr(self.protocol.workspace, "position_encoding", None) or self.workspace.position_codec.encoding
         name = str(getattr(encoding, "value", encoding) or "utf-16")
         self.documents.encoding = "utf-8" if name == "utf-8" else "utf-32" if name == "utf-32" else "utf-16"
@@ -227,7 +226,7 @@ class Server(LanguageServer):
     def edited(
         self, about: types.VersionedTextDocumentIdentifier, changes: list[types.TextDocumentContentChangeEvent]
     ) -> None:
-        """The client changed a document; ignored if the document is not open."""
+        """Apply a client's changes to a document; ignored if the document is not open."""
         if self._of_kind(about.uri, "edited", about, changes):
             return
         document = self.documents.by_uri.get(about.uri)
@@ -239,7 +238,7 @@ class Server(LanguageServer):
             document.waiting = asyncio.get_running_loop().call_later(SOON_S, self._start_reading, document)
 
     def closed(self, uri: str) -> None:
-        """The client closed a document: clear its diagnostics."""
+        """Clear the diagnostics of a document that the client closed."""
         if self._of_kind(uri, "closed", uri):
             return
         document = self.documents.by_uri.get(uri)
@@ -254,12 +253,12 @@ class Server(LanguageServer):
         return LoomCache(self)
 
     def files_changed(self) -> None:
-        """Files around the recipes changed: check recipes again and refresh lenses."""
+        """Check recipes again and refresh lenses, because files around the recipes changed."""
         self.recheck()
         self.lenses_changed()
 
     def _of_kind(self, uri: str, name: str, *given: Any) -> bool:
-        """Whether a document is not a recipe; if so, call its kind's function ``name``."""
+        """If a document is not a recipe, call its kind's function ``name``. Returns whether it is not."""
         kind = kinds.of(uri)
         if kind is None or kind.name == "recipe":
             return False
@@ -286,7 +285,7 @@ class Server(LanguageServer):
         return bool(document is not None and document.diagnostic is not None)
 
     def recheck(self) -> None:
-        """Check every open recipe again: files around it may have changed."""
+        """Check every open recipe again, because files around it may have changed."""
         if "library" in self.__dict__:
             self.library.forget()
         if "looms" in self.__dict__:
@@ -298,7 +297,7 @@ class Server(LanguageServer):
                 document.waiting = asyncio.get_running_loop().call_later(SOON_S, self._start_reading, document)
 
     def analysis(self, document: OpenDocument) -> Analysis:
-        """The analysis of the current text of a document. It is made now if needed."""
+        """The analysis of a document's current text, computed if needed."""
         if document.analysis is None:
             from cantrip_acp.lsp.recipes import diagnostics
 
@@ -369,7 +368,7 @@ class Server(LanguageServer):
         self.start_task(work).add_done_callback(self._log_failure)
 
     def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """As `keep`, but the caller waits for the result."""
+        """Like `keep`, but for a caller that waits for the result."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -384,7 +383,7 @@ class Server(LanguageServer):
         self.keep(self.read(document))
 
     async def read(self, document: OpenDocument) -> None:
-        """Read a recipe in a thread and publish its diagnostics, if the text is still the current one then."""
+        """Read a recipe in a thread, and publish its diagnostics if its text has not changed meanwhile."""
         from cantrip_acp.lsp.recipes import diagnostics
 
         text = document.text
@@ -432,7 +431,7 @@ class Server(LanguageServer):
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(document.uri, found, document.version))
 
     def analysis_to_send(self, document: OpenDocument) -> Analysis:
-        """The current analysis, which the client receives now: a later analysis is compared with it."""
+        """The current analysis for sending to the client: a later analysis is compared with it."""
         analysis = self.analysis(document)
         self._sent[document] = document.text, analysis
         return analysis

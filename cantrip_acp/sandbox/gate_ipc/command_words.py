@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 
 class Gate(Protocol):
-    """What a command needs to know of the gate that it calls."""
+    """The facts about a gate that its command needs."""
 
     @property
     def name(self) -> str: ...

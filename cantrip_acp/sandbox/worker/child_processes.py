@@ -104,10 +104,10 @@ class WorkerProcesses:
 
 
 class GroupProcesses:
-    """The same on macOS: `ps` shows what belongs to the worker's `GroupTree`. ``worker``: its process ID.
+    """Like `WorkerProcesses`, on macOS: `ps` shows the processes of the worker's `GroupTree`. ``worker``: its process ID.
 
     Create it before the worker runs any code of the entity. The processes of that moment stay: the worker itself, and the
-    shell that waits for our end. `all_stopped` runs `ps`, and the other methods use what it saw last.
+    shell that waits for our end. `all_stopped` runs `ps`, and the other methods use its last output.
     """
 
     KILL_WITHIN = 5.0
@@ -121,7 +121,7 @@ class GroupProcesses:
 
     @property
     def is_quiet(self) -> bool:
-        """There is no quick way to know it."""
+        """Return False: there is no quick way to know."""
         return False
 
     def all_stopped(self) -> bool:
@@ -142,7 +142,7 @@ class GroupProcesses:
         kill_all(self._seen.keys() - self._ours)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def _children(pid: int, thread: int) -> list[int]:

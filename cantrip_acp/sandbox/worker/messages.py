@@ -145,7 +145,7 @@ _LARGE = 1 << 20
 
 
 class FrameError(SandboxError):
-    """The other end breaks the protocol of frames."""
+    """The other end violates the protocol of frames."""
 
 
 class Frames:

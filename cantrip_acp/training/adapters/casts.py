@@ -34,7 +34,7 @@ __all__ = ["Casts", "Sample"]
 
 
 def not_installed(library: str, error: ImportError) -> ImportError:
-    """The error of an adapter whose library cannot be imported. It says what to install."""
+    """Make the error for an adapter whose library cannot be imported, with what to install."""
     return ImportError(f"{error}; install {library} with: pip install {library}")
 
 
@@ -89,9 +89,9 @@ class Casts:
         return [{"prompt": [{"role": "user", "content": q.intent}], "reference": q.reference} for q in asked]
 
     def question(self, prompt: str | Sequence[Mapping[str, Any]]) -> Question:
-        """The question of the example in a prompt: a text, or messages, of which the user's last one counts.
+        """Find the question of the example in a prompt: a text, or messages, whose last one of the user counts.
 
-        Raises `DefinitionError` if the example has no such question: its expected answer is then unknown.
+        Raises `DefinitionError` if the example has no such question, because its expected answer is then unknown.
         """
         said = [prompt] if isinstance(prompt, str) else [m["content"] for m in prompt if m["role"] == "user"]
         if not said or said[-1] not in self._known:

@@ -46,7 +46,7 @@ class TokenEngine:
         return self._pieces[token]
 
     def close(self) -> None:
-        """Cancel what is not answered."""
+        """Cancel the unanswered queries."""
         for task in self._tasks:
             task.cancel()
 
@@ -73,7 +73,7 @@ class TokenEngine:
 
 
 def batched(generate: Callable[[Sequence[Request]], list[Answer]]) -> Generate:
-    """A function for one query from a blocking one for many: queries that come together are one batch, in a thread."""
+    """Make a function for one query from a blocking one for many: simultaneous queries become one batch, in a thread."""
     waiting: list[tuple[Request, asyncio.Future[Answer]]] = []
     working: list[asyncio.Task[None]] = []
 

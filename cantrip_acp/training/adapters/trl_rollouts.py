@@ -39,7 +39,7 @@ class Rollouts(Casts):
         return Dataset.from_list(self.prompts(questions))
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        """Cast the question of each prompt once: the trainer repeats a prompt for each sample that it wants."""
+        """Cast the question of each prompt once: the trainer repeats a prompt for each wanted sample."""
         # In a thread of its own, because a notebook has an event loop already.
         with start_blocking_portal() as portal:
             samples = portal.call(self._roll_out, prompts, trainer)

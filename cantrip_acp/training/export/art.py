@@ -92,7 +92,7 @@ def _row(
 
 
 def _rejected(source: Source, answer: RejectedAnswer) -> dict[str, Any]:
-    """A trajectory of an answer that was not used: the prompt, and the answer as the only choice."""
+    """A trajectory of a rejected answer: the prompt, and the answer as the only choice."""
     turn = answer.uttered.turn
     weights = weights_of(turn)
     return {

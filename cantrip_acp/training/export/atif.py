@@ -179,5 +179,5 @@ def _media(attachment: Attachment) -> dict[str, Any] | None:
 
 
 def _known(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields without those that are None: the format leaves out what is not known."""
+    """Leave out the fields that are None, because the format has no unknown values."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -39,7 +39,7 @@ _KNOWN_STOPS = ("stop", "tool_calls", "content_filter")
     ending="eval",
 )
 def inspect_log(source: Source) -> Iterator[dict[str, Any]]:
-    """One sample per thread, and what a reader needs to find them."""
+    """Yield one sample per thread, and the files by which a reader finds them."""
     epochs: Counter[str] = Counter()
     summaries: list[dict[str, Any]] = []
     for episode in source.episodes(marked=True):

@@ -73,8 +73,8 @@ def _spans(source: Source, episode: Episode, exported: set[str], *, content: boo
 
 
 def _steering(source: Source, whole: list[str], path: list[str]) -> dict[str, list[Message]]:
-    """What the user sent while a cast ran, by the turn on the path that read it first. ``path`` has the crystal's turns of
-    the ``whole`` path."""
+    """The user's messages from while a cast ran, by the turn on the path that read them first. ``path`` has the crystal's
+    turns of the ``whole`` path."""
     places, own = source.outline.places, set(path)
     next_after: dict[str, str] = {}
     following = ""
@@ -224,7 +224,7 @@ def _turn_spans(
 
 
 def _calls(turn: Turn) -> Iterator[tuple[str, str, Any, Any, str | None]]:
-    """What a turn ran: name, id, arguments, result, kind of failure. Programs of the medium first, then gate calls."""
+    """The calls of a turn: name, id, arguments, result, kind of failure. Programs of the medium first, then gate calls."""
     observation = turn.observation
     outputs = observation.outputs if isinstance(observation.outputs, tuple) else (observation.output,)
     answered = {r.tool_call_id for r in observation.results}

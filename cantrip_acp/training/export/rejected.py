@@ -45,12 +45,12 @@ class RejectedAnswer:
         return self.window.uttered[0]
 
     def about(self) -> dict[str, Any]:
-        """What a row says about it: a flat mapping of texts, numbers and nulls."""
+        """The fields of a row about the answer: a flat mapping of texts, numbers and nulls."""
         return {**self.episode.about(), "turn": self.turn_id}
 
 
 def failure_reward(source: Source, episode: Episode) -> float:
-    """The reward of an answer that could not be used: 0, or the lowest reward of the thread's group if that is lower."""
+    """The reward of a rejected answer: 0, or the lowest reward of the thread's group if that is lower."""
     group = next((each for each in source.groups if each.id == episode.group), None)
     # In a group of casts that failed, only one may have a thread. Its first turn names the group.
     leaves = group.leaves if group is not None else (source.outline.tips.get(episode.group or "", episode.leaf),)
@@ -77,9 +77,9 @@ def rejected_answers(source: Source, episode: Episode) -> Iterator[RejectedAnswe
 
 
 def failed_casts(source: Source) -> Iterator[tuple[Episode, list[RejectedAnswer]]]:
-    """Yield the first casts of entities, also of forks, that ended without a turn because no answer could be used.
+    """Yield the first casts of entities, also of forks, that ended without a turn because no answer was usable.
 
-    Such a cast is no thread. Its episode has the intent, the reference and the reason, and that of a fork the group of forks.
+    Such a cast is no thread. Its episode has the intent, the reference and the reason, and for a fork the group of forks.
     """
     for partial in source.seen.partials.values():
         if not _begins(source, partial) or not _has_rejected(partial) or source.wanted.threads:
@@ -98,7 +98,7 @@ def failed_casts(source: Source) -> Iterator[tuple[Episode, list[RejectedAnswer]
 
 
 def _begins(source: Source, partial: UtteranceRecord) -> bool:
-    """Whether an answer that was never finished is the first of its entity."""
+    """Whether an unfinished answer is the first of its entity."""
     place = source.outline.places.get(partial.parent_id)
     fork = source.loom.fork_of(partial.entity_id)
     return (place is not None and place.role == "call") or (fork is not None and fork.from_turn == partial.parent_id)
@@ -180,7 +180,7 @@ def _answers(
 
 
 def _turn_of(partial: UtteranceRecord) -> Turn:
-    """A turn in place of an answer that was never finished."""
+    """Make a turn for an unfinished answer."""
     metadata = TurnMetadata(model=partial.model, voided=partial.voided)
     return Turn(
         partial.id,

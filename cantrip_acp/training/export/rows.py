@@ -28,7 +28,7 @@ Note = Callable[[str], None]
 
 
 def rendered(message: Message, *, arguments: Arguments, thinking: str | None, note: Note) -> dict[str, Any]:
-    """One message. ``thinking`` is the key for the thinking; None leaves it out."""
+    """Render one message. ``thinking`` is the key for the thinking; None leaves it out."""
     out: dict[str, Any] = {"role": message.role, "content": _content(message, note)}
     if message.role == "tool":
         out["tool_call_id"] = message.tool_call_id or ""
@@ -60,7 +60,7 @@ def tools(definitions: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 def attachments_as_parts(
     message: Message, note: Note, shown: Callable[[Attachment], dict[str, Any] | None]
 ) -> list[dict[str, Any]]:
-    """A part for each attachment: what ``shown`` makes of it, or a text with its name, which is noted."""
+    """Make a part for each attachment with ``shown``, or a text with its name, which is noted."""
     parts = []
     for each in message.attachments:
         part = shown(each)
@@ -72,7 +72,7 @@ def attachments_as_parts(
 
 
 def content_of(message: Message, note: Note, shown: Callable[[Attachment], dict[str, Any] | None]) -> Any:
-    """The text of a message; if it has attachments, parts: these, then the text."""
+    """The text of a message; if it has attachments, a list of parts: the attachments, then the text."""
     if not message.attachments:
         return message.content or ""
     text = [{"type": "text", "text": message.content}] if message.content else []
@@ -100,7 +100,7 @@ def _content(message: Message, note: Note) -> Any:
 
 
 def arguments_of(text: str) -> dict[str, Any] | None:
-    """The arguments of a call; None if its text is no JSON object."""
+    """Parse the arguments of a call; None if they are not a JSON object."""
     try:
         found = msgspec.json.decode(text) if text.strip() else {}
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -137,7 +137,7 @@ def nanoseconds(timestamp: str) -> int:
 
 
 def request_of(turn: Turn) -> dict[str, Any]:
-    """The parameters that a turn's query was sent with, and the model that answered. Empty if nothing is recorded."""
+    """The sent parameters of a turn's query, and the answering model. Empty if nothing is recorded."""
     about: dict[str, Any] = {}
     if isinstance(turn.metadata.request, RequestParameters):
         about = msgspec.to_builtins(turn.metadata.request)
@@ -147,7 +147,7 @@ def request_of(turn: Turn) -> dict[str, Any]:
 
 
 def weights_of(turn: Turn) -> str | None:
-    """The label of the version of the weights that answered; None if it is not known."""
+    """The label of the weights that answered; None if unknown."""
     sent = turn.metadata.request
     return sent.weights if isinstance(sent, RequestParameters) else None
 
@@ -194,7 +194,7 @@ class Sequences:
         return sampled, prompt
 
     def of_rejected(self, sampled: SampledTokens) -> list[int]:
-        """The ids of the whole prompt of an answer that was rejected. Call it before `of` for its turn."""
+        """The ids of the whole prompt of a rejected answer. Call it before `of` for its turn."""
         if (
             not sampled.ids
             or len(self._sequence) < sampled.prompt_from
@@ -240,8 +240,8 @@ _TOKENS = frozenset(
 def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) -> Report:
     """Write the rows as they are made, and return the report. Raises the stream's errors, and `LoomError`.
 
-    Secrets that this process knows are always masked. Text that looks like a secret is masked too, unless ``raw`` is
-    true. Tokens cannot be masked: a row (in ``art``, a trajectory) with tokens and such a text is left out.
+    Known secrets are always masked. Text that looks like a secret is masked too, unless ``raw`` is true. Tokens cannot be
+    masked: a row (in ``art``, a trajectory) with tokens and such a text is left out.
     """
     shapes = ShapeMask(raw=raw)
     source.masked = not raw
@@ -275,7 +275,7 @@ def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) 
 
 
 def _masked(row: Any, shapes: ShapeMask, source: Source) -> Any:
-    """The row with secrets, and with text that looks like one, masked; None if nothing of it can be written."""
+    """Mask known secrets, and with ``shapes`` text that looks like one. None if the row cannot be written."""
     several = row.get("trajectories")
     if not isinstance(several, list):
         return _whole_or_none(row, shapes, source)

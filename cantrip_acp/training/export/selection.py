@@ -57,7 +57,7 @@ class Episode:
             yield from windows_as_sent(window, self.seen.loom)
 
     def queries(self) -> Iterator[Window]:
-        """Yield exactly what its crystal was sent, also to make summaries and after a rejected answer."""
+        """Yield exactly the messages that the crystal was sent, also to make summaries and after a rejected answer."""
         for window in self.seen.windows(self.leaf, summaries=True):
             for part in windows_asked_again(window):
                 yield from windows_as_sent(part, self.seen.loom)
@@ -84,13 +84,13 @@ class Episode:
                     yield window, message, None
 
     def results(self, turn: Turn) -> list[Message]:
-        """What the crystal read as the answer to an utterance: a message for each of its calls. A message of the user that
-        asks it to go on is a step."""
+        """The results that the crystal read after an utterance: a message for each call. A message of the user that asks it
+        to go on is a step."""
         return [each for each in self.seen.context(turn.cantrip_id).turns.render(turn)[1:] if each.role == "tool"]
 
     @property
     def complete(self) -> bool:
-        """Whether it ended by itself (LOOM-7)."""
+        """Whether the thread ended by itself (LOOM-7)."""
         return self.state == "terminated"
 
     @property
@@ -99,7 +99,7 @@ class Episode:
         return as_text(self.reference)
 
     def about(self) -> dict[str, Any]:
-        """What a row says about its thread beside the messages: a flat mapping of texts, numbers, truths and nulls.
+        """The fields of a row about its thread beside the messages: a flat mapping of texts, numbers, booleans and nulls.
 
         ``as_sent`` is false if a query of the thread was recorded otherwise than it is rebuilt (`ThreadSelection`).
         """
@@ -158,7 +158,7 @@ class Source:
 
     @cached_property
     def _with_failed(self) -> dict[tuple[str, str | None], str]:
-        """The groups of casts on one intent of which some ended without a turn, by the call and the intent."""
+        """The groups of casts on one intent in which some ended without a turn, by the call and the intent."""
         failed: dict[tuple[str, str | None], list[str]] = {}
         for partial in self.seen.partials.values():
             place, start = self.outline.places.get(partial.parent_id), self.outline.starts.get(partial.cast_id)
@@ -207,8 +207,8 @@ class Source:
     def fresh_windows(
         self, *, marked: bool, summaries: bool = False, unfit: Callable[[Episode], str | None] | None = None
     ) -> Iterator[tuple[Episode, int, Window, list[WindowUtterance]]]:
-        """Yield each window of the selected threads that says something new, with its number in its thread and its new
-        utterances (`fresh`). ``unfit`` says why a thread is left out, or None."""
+        """Yield each window of the selected threads with new utterances, its number in its thread, and these utterances
+        (`fresh`). ``unfit`` says why a thread is left out, or None."""
         for episode in self.episodes(marked=marked):
             if unfit is not None and (why := unfit(episode)) is not None:
                 self.leave_out(episode.leaf, why)
@@ -218,8 +218,8 @@ class Source:
             self.count_exported(episode.leaf)
 
     def fresh(self, windows: Iterable[Window]) -> Iterator[tuple[int, Window, list[WindowUtterance]]]:
-        """Yield the number of each window that has utterances which no earlier row has, and these utterances: a prefix that
-        forks share is trained once."""
+        """Yield the number of each window that has utterances which no earlier row has, and these utterances. So a prefix
+        that forks share is trained once."""
         for number, window in enumerate(windows):
             fresh = [uttered for uttered in window.uttered if uttered.first not in self._taken]
             self._taken.update(uttered.first for uttered in window.uttered)
@@ -227,7 +227,7 @@ class Source:
                 yield number, window, fresh
 
     def take(self, turn_id: str, of: str = "") -> bool:
-        """Whether an utterance, by its first turn, is exported now, because no earlier row has it. ``of="rejected"`` means the
+        """Whether to export an utterance, named by its first turn, now: no earlier row has it. ``of="rejected"`` means the
         answers that were rejected before it."""
         new = of + turn_id not in self._taken
         self._taken.add(of + turn_id)
@@ -324,13 +324,13 @@ class Source:
         return self.reward(self.outline.tips[spawner]) if spawner in self.outline.tips else None
 
     def asked(self, cast_id: str | None) -> tuple[str, Any]:
-        """The intent of a cast and its expected answer (JSON data)."""
+        """The intent of a cast, and its expected answer (JSON data)."""
         start = self.outline.starts.get(cast_id) if cast_id is not None else None
         reference = None if start is None or start.reference is msgspec.UNSET else start.reference
         return (start.intent if start is not None else None) or "", reference
 
     def begun(self, turn: Turn) -> str | None:
-        """The cast of a turn; if its entity only resumed an earlier one of its own, that one."""
+        """The cast of a turn; if its entity only resumed one of its earlier casts, that one."""
         casts = [turn.cast_id]
         while casts[-1] is not None and (start := self.outline.starts.get(casts[-1])) is not None:
             before = self.outline.starts.get(start.resumes) if isinstance(start.resumes, str) else None

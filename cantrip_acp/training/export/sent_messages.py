@@ -45,8 +45,8 @@ def windows_as_sent(window: Window, loom: BaseLoom, form: Form | None = None) ->
 
 
 def windows_asked_again(window: Window) -> Iterator[Window]:
-    """Yield a window, but an answer that a crystal gave after it was asked again has a window of its own: in its prompt were
-    the answers that were rejected before it in the same query, and in no later prompt."""
+    """Split a window so that an answer that followed a rejected one has a window of its own: its prompt contains the rejected
+    answers, and no later prompt does."""
     begun, group = window.begun, list[WindowUtterance]()
     for uttered in window.uttered:
         extra = [each for attempt in uttered.turn.metadata.voided or () for each in asked_again(attempt)]
@@ -65,7 +65,7 @@ def windows_asked_again(window: Window) -> Iterator[Window]:
 
 
 def asked_again(attempt: VoidedAttempt) -> tuple[Message, ...]:
-    """What the next attempt of a query had in its prompt of a rejected answer; empty if the same prompt was sent again."""
+    """The messages about a rejected answer in the prompt of the next attempt; empty if the same prompt was sent again."""
     if attempt.asked_again is None:
         return ()
     return Message("assistant", attempt.content), Message("user", attempt.asked_again, kind="nudge")
@@ -109,7 +109,7 @@ def _as_sent(window: Window, uttered: list[WindowUtterance], loom: BaseLoom, for
 
 
 def _as_native(message: Message, ids: CallIds) -> Message:
-    """A message as Chat Completions takes it: with names, ids and arguments that every server accepts."""
+    """A message in a form that every Chat Completions server accepts, with its names, ids and arguments."""
     if message.role == "tool":
         return msgspec.structs.replace(message, name=None, tool_call_id=ids.of_answer(message.tool_call_id or ""))
     if not message.tool_calls:

@@ -83,7 +83,7 @@ def _rejected(source: Source, answers: Iterable[RejectedAnswer], group: str) -> 
 
 
 def _missing(sampled: SampledTokens | None, sequences: Sequences) -> str:
-    """Why an utterance cannot be trained."""
+    """Why an utterance cannot be trained; None if it can."""
     if sampled is None:
         return sequences.problem or NO_TOKENS
     return NO_IDS if not sampled.ids else NO_LOGPROBS if not sampled.logprobs else NO_PROMPT
@@ -110,7 +110,7 @@ class _Row:
         return same and prompt[: len(sequence)] == sequence
 
     def add(self, uttered: WindowUtterance, prompt: list[int], sampled: SampledTokens) -> None:
-        """Add what a turn read since the one before, and what it wrote."""
+        """Add the messages that a turn read since the previous one, and its utterance."""
         between = prompt[len(self._prompt) + len(self._response) :]
         self._response += [*between, *sampled.ids]
         self._mask += [0] * len(between) + [1] * len(sampled.ids)

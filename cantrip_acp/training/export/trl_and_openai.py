@@ -88,8 +88,7 @@ def _messages(source: Source, messages: Sequence[Message]) -> list[dict[str, Any
 
 
 def _parting(source: Source, episode: Episode, group: Group) -> tuple[Window, int] | None:
-    """The window with a thread's first utterance below the turn where the group parts, and the position of that
-    utterance."""
+    """The window with a thread's first utterance after the group parts, and the position of that utterance."""
     path = source.outline.own_path(episode.leaf)
     if group.turn_id not in path:
         return None

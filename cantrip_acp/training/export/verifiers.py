@@ -54,7 +54,7 @@ def verifiers(source: Source) -> Iterator[dict[str, Any]]:
 
 
 def _rejected(source: Source, answers: Iterable[RejectedAnswer]) -> Iterator[dict[str, Any]]:
-    """An episode for each answer that was not used: its prompt and itself."""
+    """Make an episode for each rejected answer: its prompt and the answer."""
     for each in answers:
         graph = Graph(source.note, source.sampled, lambda _: True)
         graph.add(each.window, Sequences(source))

@@ -166,7 +166,7 @@ class _Transcript:
             self._writer.report.note(f"notifications that a loom has no place for ({str(method)[:60]})")
 
     def close(self) -> None:
-        """The end of the transcript; prompts that still run get no end."""
+        """End the transcript. Prompts that still run get no end."""
         for session in self._sessions.values():
             if session.running is not None:
                 self._writer.report.note("prompts whose end is not in the transcript")
@@ -391,7 +391,7 @@ class _Transcript:
 
 
 def _name(update: dict[str, Any]) -> str:
-    """A tool's name: from the agent's own fields (``_meta``) if it gives one, else its title or kind."""
+    """The name of a tool: the agent's own (``_meta``) if there is one, else its title or kind."""
     for value in (update.get("_meta") or {}).values():
         if isinstance(value, dict):
             for key in ("toolName", "tool_name", "gate"):

@@ -22,7 +22,7 @@ from cantrip_acp.types.records import CastRecord, ContextRecord, GateRecord, Obs
 
 @dataclass
 class Result:
-    """What a call returned, by the id of the call. ``children`` are conversations that the call started."""
+    """The result of a call, by the id of the call. ``children`` are conversations that the call started."""
 
     call_id: str | None
     content: Any
@@ -131,7 +131,7 @@ class _Writing:
             self._turn(at, item, last=at == answers[-1], followed=followed)
 
     def _begin(self, at: int, opening: Sequence[Asked | Told], reference: Any) -> None:
-        """Begin a cast. The expected answer of a conversation is that of its last one."""
+        """Begin a cast. The expected answer of a conversation belongs to its last cast."""
         talk = self._talk
         self._cast = cast = stable("c", talk.kind, talk.id, at)
         asked = [each for each in opening if isinstance(each, Asked)]

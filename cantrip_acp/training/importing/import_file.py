@@ -62,7 +62,8 @@ def import_file(where: str, into: Loom, kind: str | None = None) -> Report:
 
 
 def merge(source: Loom, into: Loom) -> Report:
-    """Add what ``into`` lacks. Ids and order stay, and damage in the source is reported. An empty loom becomes a copy.
+    """Add the records that ``into`` lacks. Ids and order stay, and damage in the source is reported. An empty loom becomes a
+    copy.
 
     Raises `LoomWriteError` if the store fails.
     """

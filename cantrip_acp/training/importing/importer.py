@@ -41,8 +41,8 @@ class RecordWriter:
     def cast(
         self, start: CastRecord, context: Sequence[ContextRecord], before: Sequence[CastRecord | UtteranceRecord] = ()
     ) -> None:
-        """Register a cast, which is written before its first new turn. ``before`` are earlier casts without a turn,
-        each with its partial utterance."""
+        """Register a cast, which is written before its first new turn. ``before`` are earlier casts without a turn, each with
+        its partial utterance."""
         if start.id not in self._casts:
             self._waiting.setdefault(start.id, [*before, start, *context])
 

@@ -279,7 +279,7 @@ def _target(target: str | list[str]) -> Any:
 
 
 def _whole(text: str, sample: _Sample) -> str:
-    """A text, or the attachment that it refers to."""
+    """A text, with a reference to an attachment replaced by its content."""
     return (
         sample.attachments.get(text.removeprefix("attachment://"), text) if text.startswith("attachment://") else text
     )

@@ -78,8 +78,8 @@ _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 class Report:
-    """Import counts. ``turns``, ``casts`` and ``rewards`` were added; ``known`` turns were there before; ``notes``
-    counts, by kind, what could not be represented."""
+    """Import counts. ``turns``, ``casts`` and ``rewards`` were added; ``known`` turns were there before; ``notes`` counts, by
+    kind, the data that could not be represented."""
 
     def __init__(self) -> None:
         self.turns = 0

@@ -80,7 +80,7 @@ class _TraceImport:
         self._note_lost_parts()
 
     def _note_lost_parts(self) -> None:
-        """Note the parts of the graph that no turn will hold."""
+        """Note the parts of the graph that become no turn."""
         note, nodes = self.writer.report.note, self.trace.nodes
         read = {at for _, _, between in self._before.values() for at in between}
         called = {c.id: c.name for node in nodes if node.sampled for c in node.message.tool_calls or ()}
@@ -132,8 +132,7 @@ class _TraceImport:
     # The shape of the graph
 
     def _sampled_before(self) -> dict[int, tuple[int | None, str, list[int]]]:
-        """For each sampled node: the sampled node before it, how they are linked, and the messages between them, in
-        order."""
+        """For each sampled node: the previous sampled node, their link, and the messages between them, in order."""
         found: dict[int, tuple[int | None, str, list[int]]] = {}
         for number, node in enumerate(self.trace.nodes):
             if not node.sampled:
@@ -150,7 +149,7 @@ class _TraceImport:
         return found
 
     def _answered(self) -> dict[int, dict[str, str]]:
-        """The answer to each call of a sampled message."""
+        """The result of each call in a sampled message."""
         answers: dict[int, dict[str, str]] = {}
 
         def answer(said: int, message: Message) -> None:
@@ -203,7 +202,7 @@ class _TraceImport:
         return None
 
     def _new_from(self, between: list[int]) -> int:
-        """The index of the first message after a fold that was not there before the fold."""
+        """The index of the first message after a fold that did not exist before the fold."""
         for place in range(len(between) - 1, -1, -1):
             message = self.trace.nodes[between[place]].message
             if message.role in ("assistant", "tool") or folded_through(message.text) is not None:

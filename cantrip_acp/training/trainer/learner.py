@@ -41,15 +41,15 @@ class TokenRow(msgspec.Struct, frozen=True):
         return self.prompt_ids + self.response_ids
 
     def trained(self) -> list[int]:
-        """The places in ``ids`` of the tokens to train."""
+        """The indices in ``ids`` of the tokens to train."""
         return [len(self.prompt_ids) + place for place, on in enumerate(self.mask) if on]
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Figures of one update. ``difference`` is the mean absolute difference between the log-probabilities that were
-    recorded and those that the learner computed; ``clipped`` is the share of tokens whose gradient was cut off; ``taught`` is
-    the number of rows whose reward differs from the mean of their group."""
+    """The figures of one update. ``difference`` is the mean absolute difference between recorded log-probabilities and the
+    learner's; ``clipped`` is the share of tokens whose gradient was cut off; ``taught`` is the number of rows whose reward
+    differs from the mean of their group."""
 
     rows: int
     tokens: int
@@ -131,7 +131,7 @@ class Learner:
         return out
 
     def tensors(self) -> dict[str, Tensor]:
-        """The LoRA weights and the optimizer's state by name, for a file that needs no pickle."""
+        """The LoRA weights and the optimizer's state by name, for a file without pickle."""
         found: dict[str, Tensor] = {}
         for name, weight in self._model.trained().items():
             found[f"weight/{name}"] = weight.detach()
@@ -140,7 +140,7 @@ class Learner:
         return {name: tensor.cpu().contiguous() for name, tensor in found.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the result of `tensors`."""
         for name, weight in self._model.trained().items():
             with torch.no_grad():
                 weight.copy_(tensors[f"weight/{name}"])
@@ -215,7 +215,7 @@ def relative_rewards(rows: Sequence[TokenRow], *, scaled: bool = True) -> list[f
 
 
 def _batches(lengths: Sequence[int]) -> list[list[int]]:
-    """Numbers of rows that are computed together: of similar length, because each is padded to the longest."""
+    """Group the numbers of rows into batches of similar length, because each row is padded to the longest."""
     out: list[list[int]] = []
     for number in sorted(range(len(lengths)), key=lambda n: lengths[n]):
         if out and (len(out[-1]) + 1) * lengths[number] <= _MOST_TOKENS:

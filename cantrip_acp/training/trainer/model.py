@@ -147,11 +147,10 @@ class Model:
         return out
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """The logits of hidden states, in float32."""
         return self._head(hidden).float()
 
     def prefix(self, ids: Sequence[int]) -> KeysAndValues:
-        """The keys and values of tokens that many sequences begin with."""
+        """The keys and values of a common beginning of sequences."""
         recorder = Recorder()
         given = torch.tensor([list(ids)], device=self.device)
         self.hidden(given, torch.arange(len(ids), device=self.device)[None], None, cache=recorder)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """The casts of one step: their mean reward, the share with the reward 1, and how many there were and failed."""
+    """The casts of one step: their mean reward, the share with the reward 1, their number and the number of failures."""
 
     reward: float
     right: float

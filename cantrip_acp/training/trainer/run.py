@@ -180,7 +180,7 @@ class Run:
         return await roll_out(self._cantrip, crystal, loom, questions, shown, samples=samples)
 
     async def _taught(self, sampler: Sampler) -> list[TokenRow]:
-        """What the method ``sft`` learns. Raises `DefinitionError` if no thread has enough reward."""
+        """The casts from which the method ``sft`` learns. Raises `DefinitionError` if no thread has enough reward."""
         from cantrip_acp.training.trainer import supervised
 
         files = supervised.looms(self.example)
@@ -203,7 +203,7 @@ class Run:
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[tuple[Sampler, SamplerServer, Learner]]:
-        """The model, loaded and served, with the weights of the last save."""
+        """Serve the model with the last saved weights."""
         from cantrip_acp.training.trainer.learner import Learner
         from cantrip_acp.training.trainer.model import Model
         from cantrip_acp.training.trainer.sampler import Sampler
@@ -294,7 +294,7 @@ def _files(folder: Path) -> dict[str, str]:
 
 
 def _plain(settings: Settings) -> dict[str, Any]:
-    """Settings as they are in the file of a state: JSON data."""
+    """Settings as JSON data, as in the state file."""
     found: dict[str, Any] = json.loads(msgspec.json.encode(settings))
     return found
 
@@ -317,7 +317,7 @@ async def _prepare(sampler: Sampler, server: SamplerServer, seed: int, weights: 
 
 
 def _empty(folder: Path) -> Path:
-    """An empty folder. What a step left that did not end is deleted."""
+    """Make a folder empty, by deleting the files of an unfinished step."""
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)

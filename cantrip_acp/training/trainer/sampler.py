@@ -49,7 +49,7 @@ class _Rows:
         self.lengths += lengths
 
     def _fitted(self, which: int, new: KeysAndValues, room: int) -> list[list[Tensor]]:
-        """The present and the new tensors of each layer, with room for so many tokens."""
+        """The present and the new tensors of each layer, with room for ``room`` tokens."""
         both = [(self.layers[n] if self.layers else None, pair) for n, pair in enumerate(new)]
         return [[_resized(pair[which], room) for pair in pairs if pair is not None] for pairs in both]
 
@@ -146,7 +146,7 @@ class Sampler:
         return await done
 
     def seed(self, seed: int) -> None:
-        """Begin the random numbers of the next queries anew. Call it in a job."""
+        """Restart the random numbers for the next queries. Call it in a job."""
         self._generator = torch.Generator(device=self.model.device).manual_seed(seed)
 
     def piece(self, token: int) -> str:
@@ -199,7 +199,7 @@ class Sampler:
             request.report()
 
     def _admit(self) -> None:
-        """Let waiting queries join that share the prompt's beginning. If nothing runs, choose that beginning anew."""
+        """Add waiting queries with the same beginning of the prompt. If nothing runs, choose a new beginning."""
         idle = not self._rows.requests
         if idle:
             known = -1
@@ -288,7 +288,7 @@ class Sampler:
             self._judge(request, token)
 
     def _judge(self, request: Request, token: int) -> None:
-        """Decide whether an answer ends with this token, and report what is new."""
+        """Decide whether an answer ends with this token, and report new text."""
         text: str = self.model.tokenizer.decode(request.ids, skip_special_tokens=True)
         found = [at for stop in request.stop if (at := text.find(stop)) >= 0]
         if found:

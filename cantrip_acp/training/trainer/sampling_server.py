@@ -59,7 +59,7 @@ class SamplerServer:
         await self._server.serve(sockets=[self._socket])
 
     def stop(self) -> None:
-        """Accept nothing more, and let `serve` return."""
+        """Accept no more requests, and let `serve` return."""
         self._server.should_exit = True
 
     def crystal(self) -> LocalCrystal:
@@ -68,7 +68,7 @@ class SamplerServer:
         return LocalCrystal(Endpoint("local", self.name, self.url, Secret(self._token), options=options))
 
     def forget(self, weights: str) -> None:
-        """Begin with new weights: forget earlier conversations, and label the answers."""
+        """Use new weights: forget earlier conversations, and label the answers."""
         self._known.clear()
         self.weights = weights
 
@@ -194,7 +194,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 async def _watch(receive: Any, request: Request, changed: asyncio.Event) -> None:
-    """Cancel a query whose client is gone."""
+    """Cancel a query whose client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
     request.cancelled = True

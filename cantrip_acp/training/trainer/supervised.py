@@ -84,7 +84,7 @@ def _text(model: Model, window: Window, end: int, *, asks: bool) -> str:
 
 
 def _unused(_: str) -> None:
-    """Nothing that the format leaves out matters: the model reads text alone."""
+    """Ignore notes: the model reads only text."""
 
 
 class _Row:

@@ -129,7 +129,7 @@ def _remove_network_access(document: OpenDocument, finding: Finding) -> Iterator
 
 
 def _without_overlaps(edits: list[tuple[Span, str]]) -> tuple[tuple[Span, str], ...]:
-    """Edits that do not overlap: two neighbours of a list that both go share one comma."""
+    """Resolve overlaps: two removed neighbours of a list share one comma."""
     out: list[tuple[Span, str]] = []
     for (start, end), text in sorted(edits):
         if out and start < out[-1][0][1] and not text and not out[-1][1]:

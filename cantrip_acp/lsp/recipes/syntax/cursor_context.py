@@ -89,7 +89,7 @@ def _in_block(document: OpenDocument, begin: int, before: str, word: Span) -> Cu
 
 
 def _holder(blocks: list[_Block], column: int) -> tuple[bool, KeyPath]:
-    """(True, path) of the mapping with keys at this column; else (False, path) of what waits for a value."""
+    """(True, path) of the mapping with keys at this column; else (False, path) of the block that waits for a value."""
     for opened in reversed(blocks):
         if opened.indent == column and opened.node.kind == "mapping":
             return True, opened.node.path

@@ -263,7 +263,7 @@ class _Reader:
         return offset - max(self.plain.rfind("\n", 0, offset), self.plain.rfind("\r", 0, offset)) - 1
 
     def _unclosed(self, begin: int, end: int) -> str:
-        """The quotes and brackets that close what is open at the end of a part."""
+        """The quotes and brackets that close open ones at the end of a part."""
         bare = _QUOTED.sub("", self.plain[begin:end])
         closing = ""
         for character in bare:

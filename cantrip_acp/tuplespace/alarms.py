@@ -28,7 +28,7 @@ from cantrip_acp.tuplespace.tuples import Pattern, now_iso
 from cantrip_acp.tuplespace.workers.guardrails import GC_LANE
 
 if TYPE_CHECKING:
-    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
 
 _LANES = (ALARM_LANE, GC_LANE)
 _LONGEST_S = 60.0

@@ -23,7 +23,7 @@ from cantrip_acp.types.errors import CantripError
 
 if TYPE_CHECKING:
     from cantrip_acp.recipes.recipe import Recipe
-    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
 
 
 class Intent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,7 +9,8 @@ from cantrip_acp.tuplespace.stores.base import BATCH_LANE
 from cantrip_acp.tuplespace.tuples import Pattern
 
 if TYPE_CHECKING:
-    from cantrip_acp.tuplespace.stores.base import StoredReceipt, StoredTuple, TupleStore
+    from cantrip_acp.tuplespace.stores.base import StoredReceipt, StoredTuple
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
 
 FINAL = ("done", "failed", "taken")
 

@@ -28,7 +28,8 @@ from cantrip_acp.files.folder import Folder
 from cantrip_acp.tuplespace.canonical_json import canonical_json
 from cantrip_acp.tuplespace.errors import NewerSchema, SpaceError, TupleError
 from cantrip_acp.tuplespace.receipts import as_ours, is_genuine, is_genuine_elsewhere
-from cantrip_acp.tuplespace.stores.base import StoredReceipt, TupleStore, is_stand_in
+from cantrip_acp.tuplespace.stores.base import StoredReceipt, is_stand_in
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, adopt_tuple
 
 LOG = "tuples.jsonl"

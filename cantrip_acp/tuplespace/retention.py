@@ -20,7 +20,7 @@ from cantrip_acp.tuplespace.tuples import Pattern, now_iso
 from cantrip_acp.tuplespace.workers.guardrails import GC_LANE, number_from_environment
 
 if TYPE_CHECKING:
-    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
 
 INLINE_BYTES = 16_384
 """A result whose canonical JSON is larger becomes an artifact."""

@@ -15,7 +15,8 @@ import anyio.to_thread
 
 from cantrip_acp.telemetry.tracing import current_metadata
 from cantrip_acp.tuplespace.errors import SpaceError, SpaceFull, TupleError, WaitTimeout
-from cantrip_acp.tuplespace.stores.base import DEFAULT_MAX_WAITING, StoredTuple, TupleStore
+from cantrip_acp.tuplespace.stores.base import DEFAULT_MAX_WAITING, StoredTuple
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
 
 _T = TypeVar("_T")

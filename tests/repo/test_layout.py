@@ -46,7 +46,6 @@ LARGER = {
     "sandbox.Worker": (450, 16, 24),
     "training.Sampler": (400, 13, 24),
     "training._TraceImport": (450, 12, 24),
-    "tuplespace.SqlTupleStore": (600, 12, 24),
     "tuplespace.Worker": (450, 13, 29),
 }
 """Classes that are larger, by top folder and name, with the lines, fields that are state, and fields that they may have. No number

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cantrip_acp.tuplespace.errors import LeaseLost
-from cantrip_acp.tuplespace.stores.base import Claim, End, TupleStore
+from cantrip_acp.tuplespace.stores.base import Claim, End
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 
 
 def acknowledge(store: TupleStore, claim: Claim, receipt: Mapping[str, Any], **more: Any) -> None:

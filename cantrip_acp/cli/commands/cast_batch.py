@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
     from cantrip_acp.recipes.recipe import Recipe
     from cantrip_acp.tuplespace.batch import BatchLog, Intent, Round
-    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
     from cantrip_acp.tuplespace.tuples import WorkTuple
     from cantrip_acp.tuplespace.workers.guardrails import Policy
 

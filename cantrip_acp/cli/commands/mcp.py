@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cantrip_acp.tuplespace.catalog.capabilities import Catalog
     from cantrip_acp.tuplespace.mcp_edge.answers import Answers
     from cantrip_acp.tuplespace.mcp_edge.mcp_server import HttpServer
-    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
     from cantrip_acp.tuplespace.workers.guardrails import Policy
     from cantrip_acp.tuplespace.workers.worker import Worker
 

@@ -19,7 +19,8 @@ from cantrip_acp.text.sanitize import escaped_json
 if TYPE_CHECKING:
     from cantrip_acp.tuplespace.monitoring.status import SpaceStatus
     from cantrip_acp.tuplespace.project_log import Changes
-    from cantrip_acp.tuplespace.stores.base import Holder, StoredTuple, TupleStore
+    from cantrip_acp.tuplespace.stores.base import Holder, StoredTuple
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
     from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
 
 

@@ -30,7 +30,7 @@ from cantrip_acp.text.sanitize import clean
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
-    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
     from cantrip_acp.tuplespace.workers.worker import Ended, Worker
 
 

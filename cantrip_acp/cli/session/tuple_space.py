@@ -15,7 +15,7 @@ from cantrip_acp.types.errors import DefinitionError
 if TYPE_CHECKING:
     from cantrip_acp.cli.session.setup import OpenedRecipe
     from cantrip_acp.tuplespace.reuse.step_results import Reuse
-    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
     from cantrip_acp.tuplespace.workers.guardrails import DiskFloor, Policy
     from cantrip_acp.tuplespace.workers.worker import Yool
     from cantrip_acp.tuplespace.yools.cast_yool import CastYool

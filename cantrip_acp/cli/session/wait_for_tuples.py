@@ -13,7 +13,7 @@ import click
 from cantrip_acp.text.sanitize import clean_line, escaped_json
 
 if TYPE_CHECKING:
-    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
     from cantrip_acp.tuplespace.tuples import WorkTuple
 
 

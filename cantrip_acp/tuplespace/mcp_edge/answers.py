@@ -25,7 +25,8 @@ from cantrip_acp.tuplespace.mcp_edge.tools import DEFAULT_WAIT_S, TOOLS
 from cantrip_acp.tuplespace.receipts import add_costs, is_genuine
 from cantrip_acp.tuplespace.retention import read_result
 from cantrip_acp.tuplespace.space import run_in_thread
-from cantrip_acp.tuplespace.stores.base import StoredReceipt, StoredTuple, TupleStore
+from cantrip_acp.tuplespace.stores.base import StoredReceipt, StoredTuple
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
 
 log = logger(__name__)

@@ -24,7 +24,8 @@ from cantrip_acp.tuplespace.tuples import Pattern, parse_time, tuple_id
 from cantrip_acp.types.errors import LoomError, OutputError
 
 if TYPE_CHECKING:
-    from cantrip_acp.tuplespace.stores.base import StoredTuple, TupleStore
+    from cantrip_acp.tuplespace.stores.base import StoredTuple
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
 
 _BLOCK = 500
 """The number of tuples in one block of the page."""

@@ -29,7 +29,7 @@ except ImportError as error:
     raise DefinitionError(f"--metrics needs prometheus-client ({error}): {install_command('metrics')}") from None
 
 if TYPE_CHECKING:
-    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.workers.worker import Ended, StepCall, StepResult, Worker, Yool
 
 _BUCKETS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)

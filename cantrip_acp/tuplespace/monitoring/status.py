@@ -15,7 +15,7 @@ from cantrip_acp.tuplespace.workers.guardrails import GC_LANE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
 
 LATELY_S = 60.0
 """The time over which the rate is counted."""

@@ -23,7 +23,7 @@ from cantrip_acp.text.json_data import thaw
 from cantrip_acp.tuplespace.canonical_json import canonical_json, content_id
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.receipts import is_genuine
-from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.yools.step import StepCall, Yool, YoolBase
 
 _CLAIMED = "claim"

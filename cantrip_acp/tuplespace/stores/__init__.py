@@ -1,4 +1,4 @@
-"""Stores of tuples. `base` says what each of them does; `open_store` opens one by its address.
+"""Stores of tuples. `sql` says what each of them does; `open_store` opens one by its address.
 
 They import tuples, patterns and text helpers, and nothing that runs a tuple.
 """
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from cantrip_acp.tuplespace.errors import SpaceNotOpened
 
 if TYPE_CHECKING:
-    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
 
-__all__ = ["base", "open_store"]
+__all__ = ["base", "open_store", "sql"]
 
 
 def open_store(address: str | Path) -> TupleStore:

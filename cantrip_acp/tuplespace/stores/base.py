@@ -1,4 +1,4 @@
-"""What a store of tuples does. SQLite and PostgreSQL do the same, and one suite of tests checks both.
+"""What a store of tuples gives back, and how it is encoded. SQLite and PostgreSQL do the same, and one suite of tests checks both.
 
 A store has three tables. Tuples and receipts are append-only. The queue has the state of delivery for each tuple:
 ``waiting`` → ``claimed`` → ``done`` or ``failed`` (dead letter), or ``taken`` by `TupleSpace.in_`. A claim has a lease. When the
@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -24,7 +22,7 @@ from cantrip_acp.text.json_data import freeze
 from cantrip_acp.tuplespace.budget import Budget
 from cantrip_acp.tuplespace.canonical_json import canonical_json
 from cantrip_acp.tuplespace.errors import SpaceError, TupleError
-from cantrip_acp.tuplespace.tuples import SCHEMA, Pattern, Runnable, WorkTuple, can_run
+from cantrip_acp.tuplespace.tuples import SCHEMA, Runnable, WorkTuple, can_run
 
 State = Literal["waiting", "claimed", "done", "failed", "taken"]
 FIRSTS = 7
@@ -183,176 +181,6 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     tuple_id: str
     """The last one of them."""
-
-
-class TupleStore(Protocol):
-    """Methods block, and any thread may call them. All raise `SpaceError` if the store cannot be read or written."""
-
-    @property
-    def location(self) -> str:
-        """The address, without a password."""
-
-    @property
-    def path(self) -> Path | None:
-        """The file, if the store is one. Other programs of this user can write it, too."""
-
-    def put(
-        self,
-        works: Sequence[WorkTuple],
-        *,
-        max_waiting: int | None = None,
-        budget: str | None = None,
-        meta: Mapping[str, str] | None = None,
-    ) -> list[bool]:
-        """Store tuples, all or none. Returns for each whether it is new. A tuple with a known id stays unchanged.
-
-        ``budget`` names the budget (`set_budget`) that the tuples share that have not ended, known ones too. ``meta`` is
-        stored with new tuples and is not part of their content: the trace context (`Claim.meta`). Raises `SpaceFull` if a
-        lane would have more than about ``max_waiting`` waiting tuples.
-        """
-
-    def claim(
-        self,
-        pattern: Pattern,
-        worker: str,
-        *,
-        lease_s: float,
-        count: int = 1,
-        runs: Sequence[Runnable] | None = None,
-    ) -> list[Claim]:
-        """Claim up to ``count`` tuples, the oldest first: only those that ``runs`` can run in full and whose shared budget is
-        not spent."""
-
-    def runnable(self, pattern: Pattern, runs: Sequence[Runnable]) -> bool:
-        """Whether a tuple waits, or pauses before another attempt, that ``runs`` can run and whose budget is not spent."""
-
-    def announce(self, entry: WorkerEntry, for_s: float) -> None:
-        """Store a worker's sign of life, valid for some seconds."""
-
-    def leave(self, worker: str, lane: str) -> None:
-        """Forget a worker that ends."""
-
-    def workers(self, lane: str | None = None) -> list[WorkerEntry]:
-        """The workers with a valid sign of life."""
-
-    def needs(self, lane: str | None = None, limit: int = 2000) -> list[Need]:
-        """The needs of waiting tuples. Looks at the ``limit`` oldest ones of each lane."""
-
-    def extend(self, claims: Sequence[Claim], lease_s: float) -> list[bool]:
-        """Extend leases by heartbeat. Returns for each claim whether it still holds."""
-
-    def save_progress(self, claim: Claim, progress: Mapping[str, Any]) -> Budget | None:
-        """Store the progress of the running step, charge its ``cost`` to the budget that its tuple shares, and return that
-        budget.
-
-        The next `save_step` removes the progress. Raises `LeaseLost`.
-        """
-
-    def save_step(
-        self,
-        claim: Claim,
-        step: int,
-        receipt: Mapping[str, Any],
-        *,
-        seal: str | None = None,
-        progress: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Store the receipt of a step, and the progress of steps that still run. With a ``seal`` its answer may be reused.
-        Raises `LeaseLost`."""
-
-    def answers(self, input_hash: str) -> list[Answer]:
-        """The newest reusable answers for an input, of this user of the database: answers that were stored with a seal under
-        a claim, never imported ones."""
-
-    def acknowledge(self, *ends: End) -> list[bool]:
-        """End tuples in one transaction: last receipts, new states and child tuples are on the disk when this returns.
-
-        Returns for each whether it ended so, now or earlier by the same receipt. False if the lease is lost.
-        """
-
-    def release(self, claim: Claim, error: str, *, delay_s: float = 0.0, counts: bool = True) -> None:
-        """Give a tuple back, to be claimed again after ``delay_s``. Raises `LeaseLost`.
-
-        ``counts`` is False if nothing was tried.
-        """
-
-    def revoke(self, worker: str, reason: str) -> int:
-        """Give back all tuples of a worker that is known to be dead, before their leases end, and return their number."""
-
-    def resume(self, pattern: Pattern) -> list[str]:
-        """Make tuples that have not ended and that no worker holds claimable at once: taken ones, those whose lease ended,
-        and those that pause before another attempt. Returns their ids."""
-
-    def put_ended(self, work: WorkTuple, receipts: Sequence[StoredReceipt]) -> bool:
-        """Store a tuple that ended elsewhere, with its receipts. Returns whether it was new.
-
-        A tuple that has ended here, or that a worker holds, stays unchanged.
-        """
-
-    def take(self, pattern: Pattern) -> WorkTuple | None:
-        """Remove the oldest waiting tuple from the queue. The tuple itself stays in the log."""
-
-    def restore(self, tuple_id: str) -> None:
-        """Put a taken tuple back into the queue, because its caller has gone."""
-
-    def read(self, pattern: Pattern) -> WorkTuple | None:
-        """The oldest tuple that waits or is being run."""
-
-    def get(self, tuple_id: str) -> StoredTuple | None:
-        """A tuple by its id."""
-
-    def receipts(self, tuple_id: str) -> list[StoredReceipt]:
-        """The receipts of a tuple, in the order of storing."""
-
-    def ended(self, tuple_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The final receipts of these tuples, by tuple. Tuples that have not ended are left out."""
-
-    def receipt(self, receipt_id: str) -> StoredReceipt | None:
-        """A receipt by its id."""
-
-    def after(self, cursor: str, pattern: Pattern, limit: int = 1000) -> tuple[list[StoredTuple], str]:
-        """Tuples that were put after a cursor, and the next cursor. The first cursor is ""."""
-
-    def counts(self) -> list[LaneCount]:
-        """The numbers of tuples by lane and state."""
-
-    def waiting(self, lane: str) -> tuple[int, float]:
-        """The number of waiting tuples of a lane, and the age of the oldest in seconds. Fast enough for each look of a
-        monitor."""
-
-    def sums(self, lately_s: float = 60.0) -> list[LaneSums]:
-        """The cost of each lane's tuples, and the number that ended in the last ``lately_s`` seconds."""
-
-    def failures(self, lane: str | None = None, limit: int = 20_000) -> list[Failures]:
-        """The reasons of dead letters, the most frequent first. Dead letters whose repetition has ended are left out."""
-
-    def repeated(self) -> dict[str, int]:
-        """By lane, the number of dead letters whose repetition has ended."""
-
-    def holders(self) -> list[Holder]:
-        """The workers that have tuples now."""
-
-    def set_budget(self, name: str, *, usd: float | None = None, tokens: int | None = None) -> Budget:
-        """Create a budget, or change its limits. The spent amounts stay."""
-
-    def budgets(self, name: str | None = None) -> list[Budget]:
-        """All budgets, sorted by name. With ``name``, only that budget."""
-
-    def put_artifact(self, body: bytes, excerpt: str) -> str:
-        """Store a body, and return its id (``sha256:…``). A body that is stored again counts as new."""
-
-    def artifact(self, artifact_id: str) -> StoredArtifact | None:
-        """An artifact by its id."""
-
-    def expire_artifacts(self, *, hot_s: float, warm_s: float, most_bytes: int, dry_run: bool) -> Expired:
-        """Purge bodies older than ``hot_s``, then the oldest until the rest has at most ``most_bytes``; and excerpts older
-        than ``warm_s``. With ``dry_run``, only report."""
-
-    def wait(self, timeout_s: float, stop: threading.Event) -> bool:
-        """Wait until the store may have changed. False if it has not changed after ``timeout_s``, or if ``stop`` was set."""
-
-    def close(self) -> None:
-        """Close the connection. Claims stay until their leases end."""
 
 
 STAND_IN = "tuple.needs.newer-version"

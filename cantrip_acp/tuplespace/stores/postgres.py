@@ -20,7 +20,7 @@ from cantrip_acp.tuplespace.stores.base import (
     stored_of,
 )
 from cantrip_acp.tuplespace.stores.postgres_tables import CAN_RUN, MIGRATIONS, ROW_SECURITY, TABLES
-from cantrip_acp.tuplespace.stores.sql import BODY, KIND, STORED, Do, Ended, SqlTupleStore
+from cantrip_acp.tuplespace.stores.sql import BODY, KIND, STORED, Do, Ended, TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple
 
 try:
@@ -45,7 +45,7 @@ def _cost(column: str) -> str:
     return f"CASE WHEN r.stored_at IS NULL THEN cantrip_tuples_number(r.body, '{column}') ELSE r.{column} END"
 
 
-class PostgresTupleStore(SqlTupleStore):
+class PostgresTupleStore(TupleStore):
     """Tuples in a database. A lost connection is opened again for up to 30 s. Raises `SpaceError`."""
 
     path = None

@@ -28,7 +28,7 @@ from cantrip_acp.tuplespace.stores.base import (
     reuse_columns,
     stored_of,
 )
-from cantrip_acp.tuplespace.stores.sql import BODY, KIND, STORED, Do, Ended, SqlTupleStore
+from cantrip_acp.tuplespace.stores.sql import BODY, KIND, STORED, Do, Ended, TupleStore
 from cantrip_acp.tuplespace.stores.sqlite_tables import MIGRATIONS
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, contains
 
@@ -41,7 +41,7 @@ _POLL_S = (0.002, 0.25)
 """The shortest and the longest pause between two looks for changes of other processes."""
 
 
-class SqliteTupleStore(SqlTupleStore):
+class SqliteTupleStore(TupleStore):
     """Tuples in a file. The file is created, with its folders, for the user only. Raises `SpaceError`."""
 
     _dialect = dialect.Sqlite()

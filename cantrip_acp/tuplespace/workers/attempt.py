@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cantrip_acp.telemetry.tracing import Trace
     from cantrip_acp.tuplespace.budget import Budget
     from cantrip_acp.tuplespace.reuse.step_results import Reuse
-    from cantrip_acp.tuplespace.stores.base import TupleStore
+    from cantrip_acp.tuplespace.stores.sql import TupleStore
     from cantrip_acp.tuplespace.tuples import WorkTuple
     from cantrip_acp.tuplespace.workers.guardrails import Policy
     from cantrip_acp.tuplespace.yools.step import Yool

@@ -24,7 +24,8 @@ from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull
 from cantrip_acp.tuplespace.monitoring import spans
 from cantrip_acp.tuplespace.reuse.step_results import Reuse
 from cantrip_acp.tuplespace.space import run_in_thread
-from cantrip_acp.tuplespace.stores.base import Claim, End, TupleStore, WorkerEntry
+from cantrip_acp.tuplespace.stores.base import Claim, End, WorkerEntry
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, Runnable
 from cantrip_acp.tuplespace.workers.attempt import Attempt
 from cantrip_acp.tuplespace.workers.guardrails import DiskFloor, Policy

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.tuplespace.stores import open_store
-from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from tests.support.fixtures.loom import postgres  # noqa: F401
 from tests.support.loom_stores import DATABASES
 from tests.support.postgres_server import Server

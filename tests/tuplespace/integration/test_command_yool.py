@@ -11,7 +11,7 @@ import pytest
 
 from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.reuse.step_results import Reuse
-from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple
 from cantrip_acp.tuplespace.workers.worker import Ended, Worker
 from cantrip_acp.tuplespace.yools.command_yool import Command, CommandYool, Template

@@ -16,7 +16,7 @@ import pytest
 from cantrip_acp.tuplespace.events import Watch
 from cantrip_acp.tuplespace.reuse.step_results import Reuse
 from cantrip_acp.tuplespace.stores import open_store
-from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
 from cantrip_acp.tuplespace.workers import worker as workers
 from cantrip_acp.tuplespace.workers.worker import StepCall, StepFailed, StepResult, Worker, Yool

@@ -24,7 +24,7 @@ import pytest
 
 from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.stores import open_store
-from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import new_tuple
 from tests.support import networks, openai_replies, processes
 from tests.support.postgres_server import Server

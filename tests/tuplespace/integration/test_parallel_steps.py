@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from cantrip_acp.tuplespace.receipts import is_genuine
-from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
 from cantrip_acp.tuplespace.workers import worker as workers
 from cantrip_acp.tuplespace.workers.worker import StepCall, StepFailed, StepResult, Worker, Yool

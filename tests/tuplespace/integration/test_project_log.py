@@ -20,7 +20,8 @@ from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.project_log import ProjectLog
 from cantrip_acp.tuplespace.receipts import is_genuine, make_receipt
 from cantrip_acp.tuplespace.stores import open_store
-from cantrip_acp.tuplespace.stores.base import TupleStore, encode_work
+from cantrip_acp.tuplespace.stores.base import encode_work
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple, tuple_id
 from tests.support import processes
 from tests.support.command_line import run

@@ -11,7 +11,8 @@ import pytest
 from cantrip_acp.tuplespace.canonical_json import content_id
 from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.retention import Tiers, answer_calls, collect, read_result
-from cantrip_acp.tuplespace.stores.base import StoredArtifact, TupleStore
+from cantrip_acp.tuplespace.stores.base import StoredArtifact
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple
 from cantrip_acp.tuplespace.workers.worker import StepCall, StepResult, Worker
 

@@ -22,7 +22,8 @@ from cantrip_acp.tuplespace.project_log import ProjectLog
 from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.reuse.step_results import Reuse
 from cantrip_acp.tuplespace.stores import open_store
-from cantrip_acp.tuplespace.stores.base import Answer, TupleStore
+from cantrip_acp.tuplespace.stores.base import Answer
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
 from cantrip_acp.tuplespace.workers import worker as workers
 from cantrip_acp.tuplespace.workers.worker import Ended, StepCall, StepResult, Worker, Yool

@@ -13,7 +13,7 @@ import pytest
 
 from cantrip_acp.tuplespace.errors import SpaceFull, TupleError, WaitTimeout
 from cantrip_acp.tuplespace.space import TupleSpace, max_waiting_from_environment
-from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import WorkTuple, new_tuple
 
 pytestmark = pytest.mark.anyio

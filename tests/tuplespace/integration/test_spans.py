@@ -12,7 +12,7 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.tuplespace.receipts import make_receipt
-from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple, now_iso
 from tests.support.command_line import run, start
 from tests.support.otlp_receiver import Receiver, attributes

@@ -14,7 +14,8 @@ import pytest
 from cantrip_acp.tuplespace.monitoring.status import read_status
 from cantrip_acp.tuplespace.receipts import make_receipt
 from cantrip_acp.tuplespace.stores import open_store
-from cantrip_acp.tuplespace.stores.base import Claim, TupleStore
+from cantrip_acp.tuplespace.stores.base import Claim
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple, now_iso
 from tests.support import command_line
 from tests.support.command_line import run

@@ -16,7 +16,8 @@ import pytest
 from cantrip_acp.tuplespace.canonical_json import content_id
 from cantrip_acp.tuplespace.errors import LeaseLost, SpaceError, SpaceFull, TupleError
 from cantrip_acp.tuplespace.stores import open_store
-from cantrip_acp.tuplespace.stores.base import Claim, StoredReceipt, TupleStore
+from cantrip_acp.tuplespace.stores.base import Claim, StoredReceipt
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, Runnable, WorkTuple, new_tuple, parse_tuple
 from tests.support.postgres_server import PASSWORD, QUOTED
 from tests.support.tuples import acknowledge

@@ -13,7 +13,8 @@ from cantrip_acp.tuplespace.errors import SpaceError
 from cantrip_acp.tuplespace.fan_out import SPAWN, batch_spawn, spawn
 from cantrip_acp.tuplespace.monitoring.status import find_stuck
 from cantrip_acp.tuplespace.receipts import is_genuine
-from cantrip_acp.tuplespace.stores.base import StoredTuple, TupleStore
+from cantrip_acp.tuplespace.stores.base import StoredTuple
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
 from cantrip_acp.tuplespace.workers import worker as workers
 from cantrip_acp.tuplespace.workers.worker import Ended, StepCall, StepFailed, StepResult, Worker, Yool

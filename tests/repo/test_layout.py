@@ -23,6 +23,7 @@ LARGER = {
     "acp.Agent": (550, 12, 24),
     "acp.OpenedSession": (400, 13, 24),
     "acp.Session": (550, 20, 34),
+    "acp.Translator": (450, 12, 24),
     "checkpoints.Watcher": (450, 14, 24),
     "cli.InputLine": (400, 18, 24),
     "core.Cantrip": (450, 12, 24),

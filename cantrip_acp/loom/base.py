@@ -57,12 +57,11 @@ _KEPT = 1 << 20
 """Bytes of a buffer that is used again."""
 
 
-class BaseLoom:
-    """A tree of turns in a store. The only way to change it is to append; `annotate_reward` appends too."""
+class LoomReader:
+    """The records of a store, by the tree that they form. Nothing here writes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._observers: list[Callable[[Any, object], None]] = []
         tree = store.tree()
         if tree is None:
             tree = Tree()
@@ -75,16 +74,9 @@ class BaseLoom:
         """The path or address of the store; None in memory."""
         self.later: Mapping[str, int] = tree.later
         """The number of records of a later version, by kind. They are kept and copied; this version does not use them."""
-        self._buffer = bytearray()
-        """For the JSON of the record that is appended."""
         self._in_step = threading.RLock()
         """Held while store and tree change, and while the whole tree is read. Threads that look for a turn read on in the
         store, also while another one appends."""
-
-    @classmethod
-    def memory(cls) -> Self:
-        """Return a loom in memory. It is lost when the process ends."""
-        return cls(MemoryStore())
 
     @property
     def header(self) -> LoomHeader | None:
@@ -112,80 +104,6 @@ class BaseLoom:
     def __contains__(self, turn_id: object) -> bool:
         return isinstance(turn_id, str) and self._tree_place(turn_id) is not None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the store, release its lock and the ids of its entities, which can write no more. Safe to call twice."""
-        self._store.close(self._tree)
-        with _claiming:
-            for entity_id, entity in list(_open_entities.items()):
-                if entity.loom is self:
-                    del _open_entities[entity_id]
-
-    # Writing
-
-    def append(self, record: _Written, body: bytes | None = None) -> _Written:
-        """Add one record; when this returns it is in the store (LOOM-1). Returns it as it was written: with known secrets
-        masked. ``body`` is the record's JSON as another loom gave it (`stored`), which masked it; it may have fields that this
-        version does not know.
-
-        Raises `LoomError` for a turn whose id is taken or whose parent is unknown and for a reward that is no finite
-        number, `TurnNotFound` for a reward of an unknown turn, `LoomWriteError` where the store fails.
-        """
-        with self._in_step:
-            if self._tree.header is None and not isinstance(record, LoomHeader):
-                self._begin_file()
-            if body is not None:
-                self._append(record, body)
-            else:
-                # Encoded once: this is searched for secrets, and it is what the store writes.
-                made = encode_into(record, self._buffer)
-                masked = as_kept(record, made)
-                if masked is not record:
-                    record, made = masked, encode_into(masked, self._buffer)
-                if isinstance(record, RewardRecord):
-                    # None says that a scorer failed.
-                    self._check_reward(record.turn_id, 0 if record.reward is None else record.reward)
-                self._append(record, made)
-            if len(self._buffer) > _KEPT:
-                self._buffer = bytearray()
-        for observer in self._observers:
-            observer(self, record)
-        return record
-
-    def _append(self, record: Record | LaterRecord, body: bytes | bytearray) -> None:
-        if isinstance(record, Turn):
-            if record.id in self._tree.turns:
-                raise LoomAppendOnly(f"loom is append-only: turn {record.id!r} is already written")
-            if record.parent_id is not None and self._tree_place(record.parent_id) is None:
-                raise LoomError(f"turn {record.id!r} names a parent that is not in this loom: {record.parent_id!r}")
-        position = self._store.append(record, body)
-        if self._store.behind:
-            # Other processes wrote records before this one. Read all of them in the order of the store, this one too.
-            self.refresh()
-        else:
-            self._tree.add(
-                position, record_heads.decode(record.data, sealed=True) if type(record) is LaterRecord else record
-            )
-
-    def observe(self, observer: Callable[[Any, object], None]) -> None:
-        """Call the observer with each record that this object writes from now on. It must be quick, and must not raise."""
-        if observer not in self._observers:
-            self._observers.append(observer)
-
-    def _begin_file(self) -> None:
-        self.refresh()
-        if self._tree.header is None:
-            try:
-                self.append(LoomHeader(id=new_id("loom"), created=now()))
-            except LoomAppendOnly:
-                # Another process has just written the header.
-                self.refresh()
-
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
         """Yield every record and its JSON as it was written, in order; `append` of another loom takes both."""
         return self._store.stored()
@@ -206,87 +124,6 @@ class BaseLoom:
                 count += 1
         return count
 
-    def begin(
-        self,
-        cantrip_id: str,
-        call: Mapping[str, Any],
-        circle: Mapping[str, Any],
-        entity_id: str,
-        shown: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET,
-        *,
-        above: str | None = None,
-    ) -> str:
-        """Write the cantrip if the loom lacks it, and return the id of its ``call`` turn, the root (CALL-4).
-
-        A child has a root of its own. Its parent is the turn that spawned the child: ``above``.
-        """
-        if above is not None:
-            self.record_cantrip(cantrip_id, call, circle, shown)
-            below = new_id("t")
-            self.append(Turn(below, above, cantrip_id, entity_id, None, role="call"))
-            return below
-        self.refresh()
-        root = self._tree.calls.get(cantrip_id)
-        if root is not None:
-            return root
-        self.record_cantrip(cantrip_id, call, circle, shown)
-        root = new_id("t")
-        self.append(Turn(root, None, cantrip_id, entity_id, None, role="call"))
-        return root
-
-    def record_cantrip(
-        self,
-        cantrip_id: str,
-        call: Mapping[str, Any],
-        circle: Mapping[str, Any],
-        shown: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET,
-    ) -> None:
-        """Write the cantrip if the loom lacks it."""
-        if cantrip_id not in self._tree.cantrips:
-            self.append(CantripRecord(cantrip_id, call, circle, shown))
-
-    def annotate_reward(
-        self,
-        turn_id: str,
-        reward: float,
-        *,
-        by: str = "",
-        note: str | None = None,
-        kind: RewardKind = "explicit",
-        group: str | None = None,
-        grade: bool = False,
-    ) -> None:
-        """Give a turn a reward. The last one counts, and all of them are kept (LOOM-3).
-
-        ``kind``, ``group`` and ``grade`` are as in `RewardRecord`.
-        Raises `TurnNotFound`, and `LoomError` for a value that is not a finite number.
-        """
-        self._check_reward(turn_id, reward)
-        about: dict[str, Any] = {"grade": True} if grade else {}
-        if group is not None:
-            about["group"] = group
-        self.append(RewardRecord(turn_id, float(reward), by, note, now(), kind, **about))
-
-    def _check_reward(self, turn_id: str, reward: Any) -> None:
-        self._known_place(turn_id)
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= sys.float_info.max:
-            raise LoomError(f"a reward is a number, not {reward!r}")
-
-    def delete_turn(self, turn_id: str) -> NoReturn:
-        """Always raises `LoomAppendOnly`: a turn cannot be deleted (LOOM-3)."""
-        raise LoomAppendOnly(f"loom is append-only: turn {turn_id!r} cannot be deleted or changed")
-
-    __delitem__ = delete_turn
-
-    def lock_cast(self, cast_id: str) -> bool:
-        """Mark a cast as running in this process, until `release_cast` or until the process dies. Returns False if
-        this process or another one runs it already."""
-        return self._store.lock_cast(cast_id)
-
-    def unlock_cast(self, cast_id: str) -> None:
-        """Mark a cast as no longer running in this process."""
-        self._store.release(cast_id)
-
     @property
     def open_casts(self) -> set[str]:
         """The casts without an end: those that run, and those whose process has died."""
@@ -300,8 +137,6 @@ class BaseLoom:
             # A cast without a lock may have ended normally after the last look.
             self.refresh()
         return running - self._tree.ends.keys()
-
-    # Reading
 
     def turn(self, turn_id: str) -> Turn:
         """Return a turn with its last reward. Raises `TurnNotFound`."""
@@ -488,21 +323,6 @@ class BaseLoom:
         frozen = self._tree.cantrips[cantrip_id] = freeze_record(record)
         return frozen
 
-    def claim(self, entity_id: str, entity: Any) -> None:
-        """Register an open entity with this id. Raises `EntityExists` if another open entity of this process has the id."""
-        with _claiming:
-            other = _open_entities.get(entity_id)
-            if other is not None and not other.closed:
-                where = (
-                    "this loom"
-                    if other.loom is self
-                    else f"another loom of this process ({other.loom.location or 'in memory'})"
-                )
-                raise EntityExists(
-                    f"entity {entity_id!r} is already open in {where}; close it first, or leave the id out for a new one"
-                )
-            _open_entities[entity_id] = entity
-
     def has_entity(self, entity_id: str) -> bool:
         """Whether any record here belongs to an entity with this id."""
         self.refresh()
@@ -602,6 +422,189 @@ class BaseLoom:
     def _rewarded(self, turn: Turn) -> Turn:
         reward = self._tree.rewards.get(turn.id)
         return turn if reward is None else msgspec.structs.replace(turn, reward=reward)
+
+
+class BaseLoom(LoomReader):
+    """A tree of turns in a store. The only way to change it is to append; `annotate_reward` appends too."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._observers: list[Callable[[Any, object], None]] = []
+        self._buffer = bytearray()
+        """For the JSON of the record that is appended."""
+
+    @classmethod
+    def memory(cls) -> Self:
+        """Return a loom in memory. It is lost when the process ends."""
+        return cls(MemoryStore())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the store, release its lock and the ids of its entities, which can write no more. Safe to call twice."""
+        self._store.close(self._tree)
+        with _claiming:
+            for entity_id, entity in list(_open_entities.items()):
+                if entity.loom is self:
+                    del _open_entities[entity_id]
+
+    def append(self, record: _Written, body: bytes | None = None) -> _Written:
+        """Add one record; when this returns it is in the store (LOOM-1). Returns it as it was written: with known secrets
+        masked. ``body`` is the record's JSON as another loom gave it (`stored`), which masked it; it may have fields that this
+        version does not know.
+
+        Raises `LoomError` for a turn whose id is taken or whose parent is unknown and for a reward that is no finite
+        number, `TurnNotFound` for a reward of an unknown turn, `LoomWriteError` where the store fails.
+        """
+        with self._in_step:
+            if self._tree.header is None and not isinstance(record, LoomHeader):
+                self._begin_file()
+            if body is not None:
+                self._append(record, body)
+            else:
+                # Encoded once: this is searched for secrets, and it is what the store writes.
+                made = encode_into(record, self._buffer)
+                masked = as_kept(record, made)
+                if masked is not record:
+                    record, made = masked, encode_into(masked, self._buffer)
+                if isinstance(record, RewardRecord):
+                    # None says that a scorer failed.
+                    self._check_reward(record.turn_id, 0 if record.reward is None else record.reward)
+                self._append(record, made)
+            if len(self._buffer) > _KEPT:
+                self._buffer = bytearray()
+        for observer in self._observers:
+            observer(self, record)
+        return record
+
+    def _append(self, record: Record | LaterRecord, body: bytes | bytearray) -> None:
+        if isinstance(record, Turn):
+            if record.id in self._tree.turns:
+                raise LoomAppendOnly(f"loom is append-only: turn {record.id!r} is already written")
+            if record.parent_id is not None and self._tree_place(record.parent_id) is None:
+                raise LoomError(f"turn {record.id!r} names a parent that is not in this loom: {record.parent_id!r}")
+        position = self._store.append(record, body)
+        if self._store.behind:
+            # Other processes wrote records before this one. Read all of them in the order of the store, this one too.
+            self.refresh()
+        else:
+            self._tree.add(
+                position, record_heads.decode(record.data, sealed=True) if type(record) is LaterRecord else record
+            )
+
+    def observe(self, observer: Callable[[Any, object], None]) -> None:
+        """Call the observer with each record that this object writes from now on. It must be quick, and must not raise."""
+        if observer not in self._observers:
+            self._observers.append(observer)
+
+    def _begin_file(self) -> None:
+        self.refresh()
+        if self._tree.header is None:
+            try:
+                self.append(LoomHeader(id=new_id("loom"), created=now()))
+            except LoomAppendOnly:
+                # Another process has just written the header.
+                self.refresh()
+
+    def begin(
+        self,
+        cantrip_id: str,
+        call: Mapping[str, Any],
+        circle: Mapping[str, Any],
+        entity_id: str,
+        shown: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET,
+        *,
+        above: str | None = None,
+    ) -> str:
+        """Write the cantrip if the loom lacks it, and return the id of its ``call`` turn, the root (CALL-4).
+
+        A child has a root of its own. Its parent is the turn that spawned the child: ``above``.
+        """
+        if above is not None:
+            self.record_cantrip(cantrip_id, call, circle, shown)
+            below = new_id("t")
+            self.append(Turn(below, above, cantrip_id, entity_id, None, role="call"))
+            return below
+        self.refresh()
+        root = self._tree.calls.get(cantrip_id)
+        if root is not None:
+            return root
+        self.record_cantrip(cantrip_id, call, circle, shown)
+        root = new_id("t")
+        self.append(Turn(root, None, cantrip_id, entity_id, None, role="call"))
+        return root
+
+    def record_cantrip(
+        self,
+        cantrip_id: str,
+        call: Mapping[str, Any],
+        circle: Mapping[str, Any],
+        shown: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET,
+    ) -> None:
+        """Write the cantrip if the loom lacks it."""
+        if cantrip_id not in self._tree.cantrips:
+            self.append(CantripRecord(cantrip_id, call, circle, shown))
+
+    def annotate_reward(
+        self,
+        turn_id: str,
+        reward: float,
+        *,
+        by: str = "",
+        note: str | None = None,
+        kind: RewardKind = "explicit",
+        group: str | None = None,
+        grade: bool = False,
+    ) -> None:
+        """Give a turn a reward. The last one counts, and all of them are kept (LOOM-3).
+
+        ``kind``, ``group`` and ``grade`` are as in `RewardRecord`.
+        Raises `TurnNotFound`, and `LoomError` for a value that is not a finite number.
+        """
+        self._check_reward(turn_id, reward)
+        about: dict[str, Any] = {"grade": True} if grade else {}
+        if group is not None:
+            about["group"] = group
+        self.append(RewardRecord(turn_id, float(reward), by, note, now(), kind, **about))
+
+    def _check_reward(self, turn_id: str, reward: Any) -> None:
+        self._known_place(turn_id)
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= sys.float_info.max:
+            raise LoomError(f"a reward is a number, not {reward!r}")
+
+    def delete_turn(self, turn_id: str) -> NoReturn:
+        """Always raises `LoomAppendOnly`: a turn cannot be deleted (LOOM-3)."""
+        raise LoomAppendOnly(f"loom is append-only: turn {turn_id!r} cannot be deleted or changed")
+
+    __delitem__ = delete_turn
+
+    def lock_cast(self, cast_id: str) -> bool:
+        """Mark a cast as running in this process, until `release_cast` or until the process dies. Returns False if
+        this process or another one runs it already."""
+        return self._store.lock_cast(cast_id)
+
+    def unlock_cast(self, cast_id: str) -> None:
+        """Mark a cast as no longer running in this process."""
+        self._store.release(cast_id)
+
+    def claim(self, entity_id: str, entity: Any) -> None:
+        """Register an open entity with this id. Raises `EntityExists` if another open entity of this process has the id."""
+        with _claiming:
+            other = _open_entities.get(entity_id)
+            if other is not None and not other.closed:
+                where = (
+                    "this loom"
+                    if other.loom is self
+                    else f"another loom of this process ({other.loom.location or 'in memory'})"
+                )
+                raise EntityExists(
+                    f"entity {entity_id!r} is already open in {where}; close it first, or leave the id out for a new one"
+                )
+            _open_entities[entity_id] = entity
 
 
 def _positions(held: Mapping[str, list[int]], turn_id: str | None) -> list[int]:

@@ -34,7 +34,6 @@ LARGER = {
     "core.TurnBuilder": (400, 14, 27),
     "crystals.ChatAnswer": (400, 19, 24),
     "gates.Connection": (400, 14, 24),
-    "loom.BaseLoom": (550, 12, 24),
     "loom.Index": (400, 18, 24),
     "loom.JsonlStore": (500, 16, 24),
     "loom.Statistics": (400, 16, 24),

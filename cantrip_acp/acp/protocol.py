@@ -718,7 +718,8 @@ class ClientAbilities(msgspec.Struct, frozen=True):
     output_styles: bool = False
     """A command's result has the colours of its ``rawOutput`` in ``_meta.cantrip.styles``."""
     answer_notes: bool = False
-    """What the user writes next to an answer comes in its ``_meta.cantrip``, so no option asks for it in a form."""
+    """Whether the client sends the user's remark on an answer in ``_meta.cantrip`` of the answer, so that no option asks for
+    it in a form."""
     turns: bool = False
     """Each turn is told when it ends, in ``_meta.cantrip.turn`` of a ``session_info_update``, and so is the intent that follows
     from a decision on a plan."""

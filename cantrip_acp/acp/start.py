@@ -232,7 +232,7 @@ def _prepare_terminal(source: int) -> None:
 
 
 _restore_terminal: list[Callable[[], None]] = []
-"""What `_prepare_terminal` has to undo before the process exits."""
+"""The terminal settings to restore before the process exits, if `_prepare_terminal` changed them."""
 
 
 def _exit_on_signal(number: int, frame: object) -> NoReturn:

@@ -37,7 +37,7 @@ _GENERATED_FOLDERS = (
     ".parcel-cache",
     ".turbo",
 )
-"""How the names of generated files, and of folders of them, end, also in a repository without ``.gitignore``."""
+"""The endings of names of generated files and of folders with generated files, used also without a ``.gitignore``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,9 +301,9 @@ class FileReview:
     undone: tuple[Change, ...]
     turn: str
     base: bytes | None = None
-    """What the present text is compared with, if the user changed the file too: ``before`` with the user's changes."""
+    """The text to compare the present one with, if the user changed the file too: ``before`` with the user's changes."""
     unsure: bool = False
-    """Whether perhaps the user changed it, while a command ran."""
+    """Whether the user may have changed the file while a command ran."""
 
     @property
     def generated(self) -> bool:

@@ -48,8 +48,8 @@ MOST_BYTES = 2 * 1024 * 1024 * 1024
 """The most files, and the most bytes, of a workspace. In a larger one no checkpoints are kept."""
 
 By = Literal["start", "user", "turn", "unsure", "restore"]
-"""Who made the differences of a checkpoint: nobody (the first one), the user, a turn of the entity, a turn or perhaps the
-user while it ran, or a restore."""
+"""Who made the changes of a checkpoint: nobody (the first one), the user, a turn of the entity, a turn or perhaps the user
+meanwhile, or a restore."""
 IGNORED = "ignored by git, so no copy was kept"
 """Why the content of a file is not kept that an ignore rule covers. Only its loss is noticed."""
 
@@ -85,7 +85,7 @@ Change: TypeAlias = "tuple[Entry | None, Entry | None]"
 """The state of a path before and after; None if nothing was there."""
 Changes: TypeAlias = "Mapping[str, Change]"
 Mark: TypeAlias = "tuple[str, Entry | None, bool]"
-"""What the user keeps of a file: everything up to a checkpoint, or (True) only the hunks that an entry has."""
+"""The kept changes of a file: everything up to a checkpoint, or (True) only the hunks that an entry has."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):

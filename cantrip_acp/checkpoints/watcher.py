@@ -56,13 +56,13 @@ class _Folder:
     def __init__(self, path: str, level: Level, *, revealed: bool = False) -> None:
         self.path = path
         self.narrow = False
-        """Whether the rules ignore it, and only the files in it that are kept for another reason are looked at."""
+        """Whether the rules ignore the folder, so that only files in it that are kept for another reason are checked."""
         self.level = level
         self.watch = -1
         self.ignored: set[str] = set()
         """The names in it that are there and ignored."""
         self.revealed = revealed
-        """Whether it was ignored until now, and was not read since."""
+        """Whether the folder was ignored until now and has not been read since."""
         self.files: dict[str, tuple[Entry, Signature | None]] = {}
         self.folders: dict[str, _Folder] = {}
 
@@ -97,7 +97,7 @@ class Watcher:
         self._new_bytes = 0
         self._changes: dict[str, Change] = {}
         self.revealed: set[str] = set()
-        """Those of the last `changes` that were there before, and only stopped being ignored."""
+        """The files of the last `changes` that existed before and only stopped being ignored."""
         self._revealed: set[str] = set()
         self._linked: set[int] = set()
         """The numbers of changed files that have more than one name. The kernel reports a change under one of them."""

@@ -141,7 +141,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("chat", "shell"), "repl"),
     "model": "models",
 }
-"""What commands of this kind are called in other programs, and our names."""
+"""Names of commands in other programs, with our names for them."""
 
 
 def is_intent(word: str) -> bool:

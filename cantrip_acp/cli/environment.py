@@ -19,7 +19,7 @@ INSIDE = (
     "CANTRIP_SANDBOX",
     "CANTRIP_CELL",
 )
-"""What Cantrip sets for the commands that it runs. A command may run `cantrip` itself."""
+"""The variables that Cantrip sets for the commands that it runs, because a command may run `cantrip` itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class _Opening:
         self, intent: str, messages: list[Message], blocks: Sequence[ContextBlock], lead: Sequence[Message] = ()
     ) -> None:
         self.lead = list(lead)
-        """What earlier casts left that were stopped before their first turn."""
+        """The messages of earlier casts that were stopped before their first turn."""
         self.partial: Message | None = None
         """The text that was streamed before this cast was stopped."""
         self.intent = intent
@@ -61,12 +61,12 @@ class _Entry:
     ) -> None:
         self.number = number
         self.whole = whole
-        """Whether it shows a result that only one query may see (``ephemeral: after_use``)."""
+        """Whether the messages show a result that only one query may see (``ephemeral: after_use``)."""
         self.turn = turn
         self.opening = opening
         self.messages = messages
         self.steering: list[Message] = []
-        """What the user sent after this turn, while the cast ran."""
+        """The user's messages after this turn, while the cast ran."""
         self.tokens = sum(map(tokens_of, messages))
 
 
@@ -107,7 +107,7 @@ class Knowledge:
         self._block: ContextBlock | None = None
         self.messages: tuple[Message, ...] = ()
         self.from_withdrawn = False
-        """Whether a cast that was withdrawn may have recorded it. Readers leave out such a cast, so it is recorded again."""
+        """Whether a withdrawn cast may have recorded the block. Readers skip such a cast, so the block is recorded again."""
         self.due: ContextBlock | None = None
 
     @property

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import anyio
 
 STOPPED_BY_USER = "the user stopped this; it may have had a part of its effect"
-"""What the entity reads of a call that the user stopped. The cast goes on."""
+"""The result of a call that the user stopped, as the entity reads it. The cast goes on."""
 
 
 class RunningCalls:

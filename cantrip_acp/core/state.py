@@ -114,7 +114,8 @@ class Children:
 
 
 _FIXED = frozenset(("id", "cantrip", "circle", "crystal", "loom", "hub", "depth", "call", "retry", "folding"))
-"""What only methods of the entity change (`Entity.set_wards`, `Entity.use_crystal`): the loom and the crystal are told of it."""
+"""The fields that only methods of the entity change (`Entity.set_wards`, `Entity.use_crystal`), because these also notify the
+loom and the crystal."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -156,7 +157,7 @@ class EntityState:
     checkpoints: FileCheckpoints | None = None
     """Keeps the files of this tree of entities; None if they are not kept."""
     running_calls: RunningCalls = field(default_factory=RunningCalls)
-    """What this tree of entities does now."""
+    """The running calls of this tree of entities."""
     single_cast: bool = False
     """Whether it is cast only once and then closed, like a child that was called."""
     running: CastState | None = None
@@ -165,10 +166,10 @@ class EntityState:
     connected: bool = False
     """Whether its gate sources (MCP servers) are connected, or it has none."""
     source_problems: tuple[str, ...] = ()
-    """What of its gate sources (MCP servers) cannot be used, and why. It is a warning of each of its casts."""
+    """The problems of gate sources (MCP servers) that cannot be used. Each cast of the entity has them as warnings."""
     closed: bool = False
     note: ContextBlock | None = None
-    """What the entity is to know of the wards in force (`Entity.set_wards`). Its ``uri`` begins with `WARDS`."""
+    """The note for the entity about the wards in force (`Entity.set_wards`). Its ``uri`` begins with `WARDS`."""
     known_note: str | None = None
     """The ``uri`` of the note that held before it was told of any."""
     name: str | None = field(init=False)
@@ -258,8 +259,8 @@ class SteeringMessage:
 
     blocks: tuple[ContextBlock, ...]
     delivered: bool = False
-    """Whether it is in the loom and in the messages of the crystal. A cast that ends before its next query does not deliver
-    it: the caller decides what becomes of it."""
+    """Whether the message is in the loom and in the crystal's messages. A cast that ends before its next query does not
+    deliver it: the caller then decides what to do with it."""
     message_id: str = ""
     """The id of the record with its text, once it is delivered."""
 
@@ -286,13 +287,13 @@ class CastState:
     extra_usage: Usage = NO_USAGE
     """Usage of the running query besides its response: failed attempts, and answers that broke the contract."""
     voided: list[VoidedAttempt] = field(default_factory=list)
-    """What attempts of the running query had streamed before they broke off."""
+    """The attempts of the running query that broke off, with their streamed text."""
     unpriced: dict[str, None] = field(default_factory=dict)
     """The models that reported no cost."""
     steering: list[SteeringMessage] = field(default_factory=list)
     """Messages of the user that wait for the next query."""
     before: Usage = NO_USAGE
-    """What the casts that this one continues have spent: limits count it too."""
+    """The usage of the casts that this one continues. Limits count it too."""
     queries: int = 0
     turns: int = 0
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)

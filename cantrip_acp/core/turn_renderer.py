@@ -35,7 +35,7 @@ MOST_IMAGES = 8
 MORE_IMAGES = "[{count} more images are not shown; one program shows {most} at most]"
 EPHEMERAL_BEGINS = "[ephemeral:"
 EPHEMERAL = EPHEMERAL_BEGINS + "{gate}]"
-"""What the crystal sees in place of an ephemeral gate's result. The loom has the whole result (PROD-5, D-010)."""
+"""The placeholder that the crystal sees for an ephemeral gate's result. The loom has the whole result (PROD-5, D-010)."""
 
 
 Marks = Mapping[str, bool | str]

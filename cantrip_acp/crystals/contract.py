@@ -70,7 +70,7 @@ class Meter:
 STOPS = ("stop", "length", "tool_calls", "refusal", "content_filter", "repetition")
 """The reasons why a response ends. All providers use these words."""
 CUTS = ("length", "repetition")
-"""Those of a response that was cut off: at its token limit, or because it repeated itself endlessly."""
+"""The stop reasons of a response that was cut off: at its token limit, or because it repeated itself endlessly."""
 
 
 WEIGHTS_VARIABLE = "CANTRIP_WEIGHTS"
@@ -192,13 +192,13 @@ class CrystalBase:
     needs."""
 
     priced: bool | None = None
-    """Whether its cost is known."""
+    """Whether the cost of the crystal's queries is known."""
     max_input: int | None = None
     """The largest number of tokens of a prompt, if that is less than the window."""
     takes_images: bool | None = None
     takes_audio: bool | None = None
     takes_documents: bool | None = None
-    """Whether its model accepts such attachments (PDF); None if that is not known."""
+    """Whether the model accepts documents (PDF); None if that is not known."""
     remarks: Sequence[str] = ()
     """Notes for the user, shown when a cast begins."""
     patient: bool = False
@@ -209,7 +209,7 @@ class CrystalBase:
     """True if it writes its tool calls as text, because its model accepts no tool definitions. Only such a crystal may also
     write a program as a code block (`mediums.text_program`)."""
     queries: int = 0
-    """How many queries it was asked."""
+    """The number of queries that the crystal has answered."""
 
     def prepare(self) -> None:
         """Do slow work before the first query, such as importing an SDK. It may block: a thread calls it, perhaps several times."""

@@ -26,7 +26,7 @@ _FIELDS = (b"data", b"event", b"id", b"retry", b"")
 """The names of fields. A comment has an empty name."""
 Api = Literal["openai", "anthropic", "google"]
 JSON = (b"{", b"[")
-"""How an object and a list begin."""
+"""The first characters of a JSON object and of a list."""
 _KNOWN = re.compile(rb"message|error|response\.|content_block")
 """Matches the names of the APIs' own events. Their data is read even if it is no JSON object, so that a fault is reported."""
 

@@ -115,7 +115,7 @@ def _format_command(what: str, query: Query) -> str:
 
 
 _questions = 0
-"""How many questions of this process wait for an answer at the terminal."""
+"""The number of this process's questions that wait for an answer at the terminal."""
 _waited = 0.0
 """Seconds that ended questions of this process have waited."""
 _waiting_since = 0.0
@@ -141,7 +141,7 @@ class Typing(Protocol):
 
 
 typing_at: Callable[[bool], Typing] | None = None
-"""What reads the terminal in this process instead of `Terminal`, if something does. Its argument is ``question``."""
+"""The replacement for `Terminal` in this process, if there is one. Its argument is ``question``."""
 
 
 @contextmanager

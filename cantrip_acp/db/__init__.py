@@ -26,7 +26,7 @@ class Kind(NamedTuple):
     error: Callable[[str], Exception]
     """Makes every other error."""
     newer: str
-    """What this version of the product can read, and what to do; with ``{}`` for `reads_to`."""
+    """The versions that this version of the product can read, and what to do; with ``{}`` for `reads_to`."""
     reads_to: int = 99
     """The highest version of tables that is opened. A version from 100 on may have changed what exists."""
 

@@ -37,7 +37,7 @@ _MAX_LINKS = 40
 _MAX_STEPS = 10_000
 """The most folders opened for one path. Each ``..`` starts again at the root, so a long path could take seconds."""
 _REPLACED_LINKS = 16
-"""How often resolving a path is tried again while links in it are replaced."""
+"""The number of attempts to resolve a path while links in it are being replaced."""
 _LONGEST = 4_096
 """The most bytes of a whole path. Descriptors allow deeper folders, but other programs could not remove them."""
 _KERNEL = ("proc", "sys", "dev")

@@ -133,7 +133,7 @@ class InterceptorBase:
     """The defaults for the optional members of an interceptor."""
 
     innermost: bool = False
-    """Whether it answers only calls that all others let through."""
+    """Whether the interceptor answers only calls that all others let through."""
 
     def without_checkpoints(self, why: str) -> None:
         """Called once if no files are kept, so that nothing can be undone."""

@@ -36,11 +36,11 @@ class MediumBase:
     """With ``arguments(program) -> str``: a crystal in text-call mode may give a program as a code block with that tag;
     ``arguments`` makes the tool call's arguments of it (`mediums.text_program`)."""
     has_values: bool = False
-    """Whether its code can make children from values (`core.delegation.child_values`)."""
+    """Whether code in the medium can make children from values (`core.delegation.child_values`)."""
     keeps_state: bool = False
-    """Whether its sessions have ``chunks``, ``snapshot()`` and ``restore(snapshot, chunks)``, for forks."""
+    """Whether the medium's sessions have ``chunks``, ``snapshot()`` and ``restore(snapshot, chunks)``, for forks."""
     remembers_folds: bool = False
-    """Whether its sessions offer the folded turns (`TurnContext.folded`) as a variable."""
+    """Whether the medium's sessions offer the folded turns (`TurnContext.folded`) as a variable."""
     options: Mapping[str, Any] = MappingProxyType({})
     """The options that differ from the medium's defaults, by the keys of a recipe: the loom records them."""
 

@@ -28,7 +28,7 @@ def names() -> list[str]:
 
 
 MEANT = {"shell": "bash", "sh": "bash", "zsh": "bash", "terminal": "bash", "python": "code", "chat": "conversation"}
-"""What people call a medium, and the medium that they mean."""
+"""Other names that people use for mediums, each with the medium's name."""
 
 
 def find(name: str, **options: Any) -> Medium:

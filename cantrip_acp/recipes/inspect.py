@@ -103,7 +103,7 @@ def _try(recipe: Recipe, at: KeyPath, makes: Callable[[], object], problems: lis
 def _circle_problems(
     recipe: Recipe, workspace: Path | None, problems: list[str], notes: list[str]
 ) -> tuple[list[str], list[str]]:
-    """Yield the problems of the circle and its wards. Files that are missing only in the workspace are notes."""
+    """The problems of the circle and its wards, and notes. Files that are missing only in the workspace are notes."""
     place: KeyPath = ("circle", "wards")
     try:
         circle = build._circle(recipe, workspace, gate_files=False)

@@ -23,9 +23,9 @@ Kind = Literal["instance", "relates"]
 """``instance``: the chunk belongs to the scope. ``relates``: a reference to it, or the definition of a type."""
 
 PROCESS = "process-"
-"""What the id of each run of a program begins with."""
+"""The beginning of the ids of program runs."""
 RECORDED = ("session:", "program:")
-"""What the source begins with of all that sessions and runs of programs wrote."""
+"""The beginning of the sources of all chunks that sessions and program runs wrote."""
 LARGEST_BODY = 1_000_000
 """Maximum size of a chunk's body, in bytes of JSON."""
 MOST_CHANGES = 10_000

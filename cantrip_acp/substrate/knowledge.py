@@ -39,7 +39,7 @@ _FENCE = re.compile(r"(`{3,}(?=[^`]*\Z)|~{3,})")
 _UNSURE_FENCE = re.compile(r" {1,3}(`{3}|~{3})")
 """It may belong to a list before it, or not."""
 _HTML = re.compile(r" {0,3}<(?:[!?]|(?:script|pre|style|textarea)(?=[\s>]|\Z))", re.IGNORECASE)
-"""What CommonMark ends not at an empty line, but at a mark of its own. It hides headings until then."""
+"""The HTML blocks that end at a mark of their own in CommonMark, not at an empty line. Until then they hide headings."""
 _ELEMENT = re.compile(r" {0,3}</?[A-Za-z]")
 _COMMENT = re.compile(r" {0,3}<!--(?!-?>).*-->\s*\Z")
 _DOT = r"(?:[·•∙⋅・･‧·᛫●◦⸱⸳・]|&(?:middot|centerdot|bull|sdot);?|&\#(?:0*(?:183|8226)|x0*(?:b7|2022));?)"

@@ -19,7 +19,7 @@ from cantrip_acp.files import paths
 from cantrip_acp.substrate.chunks import PROCESS, SubstrateError, one_line
 
 PRIVATE = "private:"
-"""What the ids begin with of chunks that are the user's own, wherever they are placed."""
+"""The beginning of the ids of chunks that belong to the user alone, wherever they are placed."""
 USER_CULTURE = "culture:user"
 """The scope of the user's own culture, for all projects."""
 USER_SKILLS = "skills:user"

@@ -39,7 +39,7 @@ _LOG = logger(__name__)
 _BATCH = 200
 """How many records one commit holds at most."""
 _LINGER_S = 1.0
-"""How long a record waits for others of its cast. A commit has a price of its own, two to three times that of a turn."""
+"""The time in which a record waits for others of its cast. A commit costs two to three times as much as a turn."""
 _PATIENCE_S = 10.0
 """How long a process that ends waits for the last commit."""
 _LONGEST_TITLE = 80

@@ -45,14 +45,14 @@ from cantrip_acp.text.redaction import shared
 
 EVERYTHING = Boundary()
 _CANDIDATES = 200
-"""How many of the best matches of a search are looked at first, where not all of them can be read."""
+"""The number of best matches that a search looks at first, if not all of them can be read."""
 _MOST_PAGES = 10
-"""How many times `MOST_RANKED` matches are looked at, until enough of them can be read."""
+"""The maximum number of pages of `MOST_RANKED` matches that a search reads to find enough readable ones."""
 _TIERS: tuple[tuple[tuple[bool, Match], ...], ...] = (
     ((True, "all"), (True, "beginning"), (False, "all"), (False, "beginning")),
     ((True, "any"), (False, "any")),
 )
-"""How a search goes on until it has enough: whether it looks at what is known or at records, and what has to match."""
+"""The steps of a search until it has enough results: knowledge or records, and the kind of match."""
 _SNIPPET = 160
 """The length of a snippet, in characters."""
 

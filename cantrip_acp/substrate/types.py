@@ -16,7 +16,7 @@ TYPES = ALL_TYPES
 AGENT = "program:agent"
 """The program that casts one of our entities."""
 SESSION_TYPES = ("prompt", "answer", "tool-call", "tool-result", "context")
-"""What a session accepts."""
+"""The types that a session accepts."""
 
 _TEXTS = {
     "session": (

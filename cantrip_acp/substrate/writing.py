@@ -52,7 +52,7 @@ _RESERVED = (
     ),
     *("prompt:", "answer:", "call:", "result:", "context:", "attachment:"),
 )
-"""What the ids begin with that cantrip alone makes: of a name, a folder, an entity or its turns, so that they can be known before
+"""The beginnings of ids that only cantrip makes: of a name, a folder, an entity or its turns, so that they are known before
 they exist; or for the runs of programs."""
 
 

@@ -172,7 +172,7 @@ def _found_shapes(text: str) -> list[tuple[int, int, str]]:
 
 
 _SAFE = re.compile(r"[A-Za-z0-9_.~-]+")
-"""What JSON and URLs write as it is."""
+"""The characters that JSON and URLs write unchanged."""
 _SHORTEST = 8
 """Shorter values are not treated as secrets: they would be found in ordinary text."""
 

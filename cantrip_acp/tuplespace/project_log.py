@@ -38,8 +38,8 @@ _RECEIPT_ID = re.compile("sha256:[0-9a-f]{64}")
 _LONGEST_LINE = 4 * 1024 * 1024
 """Bytes of a line. A tuple has at most a quarter of that."""
 _MOST_UNPACKED, _LARGEST_RATIO = 64 << 20, 100
-"""What a packed day may unpack to, in bytes and in times of its size, whichever is more. Each line has hashes, which hardly
-shrink: real days unpack to about ten times."""
+"""The limits for unpacking a packed day: bytes, and the ratio to its size, whichever is larger. Each line has hashes, which
+hardly shrink: real days unpack to about ten times their size."""
 
 
 class Changes(msgspec.Struct, kw_only=True):

@@ -536,14 +536,14 @@ class ClientObserver(Protocol):
         way as `request_permission`."""
 
     async def on_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
-        """The agent read (`action` "read") or wrote ("write") a file through the client.
+        """Called when the agent read (`action` "read") or wrote ("write") a file through the client.
 
         `refused` is the reason if the client refused, else None. `missing` is true if the reason is that the file does
         not exist, which is normal before the file is created.
         """
 
     async def on_line(self, source: str, line: str) -> None:
-        """The agent wrote a line to stderr, or a line on stdout that is not a message (`source` "stderr" or "stdout")."""
+        """Called for a line that the agent wrote to stderr, or to stdout if it is not a message (`source` "stderr" or "stdout")."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Allowed(Struct, frozen=True):
         return not (self.writes or self.network or self.children or self.servers or self.own or self.programs)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Each row with its title."""
+        """The rows, each with its title."""
         rows = [
             ("writes", "; ".join(self.writes) or "nothing"),
             ("network", "; ".join(self.network) or "none"),
@@ -130,7 +130,7 @@ _PROGRAMS = {"bash": "commands", "code": "Python", "monty": "restricted Python"}
 
 
 def _gate_writes(circle: Circle) -> list[str]:
-    """What gates of the host write: files below their folders, and what the others do by their names."""
+    """The files that gates of the host may write, or the names of gates that write elsewhere."""
     from cantrip_acp.acp.sessions.options.modes import changes_something
     from cantrip_acp.gates import registry
 
@@ -157,7 +157,7 @@ def _root(circle: Circle, gate: Gate) -> str:
 
 
 def _children(circle: Circle, bash: str, code: str, net: str) -> tuple[str, ...]:
-    """What children may do that the parent's own medium does not. They never may do more than the wards of the circle."""
+    """The additional abilities of children whose medium is not the parent's. They never exceed the wards of the circle."""
     from cantrip_acp.gates import registry
 
     if not any(gate.name in registry.DELEGATION for gate in circle.gates.values()):

@@ -55,7 +55,8 @@ class Edits(Struct):
         return ()
 
     def take(self, invocation: GateInvocation, diffs: tuple[Diff, ...]) -> Decision | None:
-        """The answer to the question for all, for a call that was among them and still makes the same change."""
+        """The answer to the common question about several edits, for a call that was among them and still makes the same
+        change."""
         shown = next((each for each in self.shown if each.is_call(invocation)), None)
         if shown is None or self.decision is None:
             return None

@@ -136,7 +136,7 @@ class Permissions:
                 each.scope.cancel()
 
     def coming(self, invocations: Sequence[GateInvocation], entity_id: str, depth: int) -> None:
-        """Take note of the edits of an utterance, before the first of them runs. ``depth`` is 0 for the session's entity."""
+        """Note the edits of an utterance, before the first of them runs. ``depth`` is 0 for the session's entity."""
         if depth == 0:
             # No child runs at this moment.
             self._edits.clear()
@@ -238,7 +238,7 @@ class Permissions:
         return why
 
     def _rule_of(self, invocation: GateInvocation, locations: tuple[Location, ...]) -> tuple[tuple[str, str], Decide]:
-        """The pattern of a gate call with its description, and what decides the call without a question."""
+        """The pattern of a gate call with its description, and the rule that decides the call without a question."""
         gate, context = invocation.gate, invocation.context
         paths = [place.path for place in locations]
         top = [str(folder) for folder in (context.workspace, *context.folders) if folder is not None]
@@ -274,8 +274,8 @@ class Permissions:
         return (pattern, pattern_text), decide
 
     async def _decide_together(self, invocation: GateInvocation, question: Question, decide: Decide) -> Decision | None:
-        """The answer for an edit that was asked about together with others, which happens at the first that asks. None if it
-        must be asked about alone."""
+        """The answer for an edit that was asked about together with others, at the first edit that needs a question. None if
+        it needs a question of its own."""
         edits = self._edits.get(question.entity_id)
         if edits is None or invocation.via is not None or not question.diffs:
             return None
@@ -295,7 +295,7 @@ class Permissions:
     async def _edits_to_ask(
         self, edits: Edits, first: GateInvocation, question: Question
     ) -> tuple[list[Edit], list[Decide]]:
-        """The later edits of the utterance that would ask too, each with its changes after those before it."""
+        """The later edits of the utterance that would also need a question, each with its changes after those before it."""
         texts = {diff.path: diff.new_text for diff in question.diffs}
         shown, decides = [], []
         for call in edits.later(first):

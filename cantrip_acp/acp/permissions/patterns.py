@@ -88,7 +88,8 @@ def patterns_of_parts(text: str) -> list[str]:
 
 
 def describe_parts(parts: Sequence[str]) -> str:
-    """What patterns of parts cover, in full: people decide by this text. If it would be too long, it says how many."""
+    """Describe in full the patterns of a command's parts, because people decide by this text. If it would be too long, give
+    the number."""
     shown = [f"`{each.removeprefix('=')}`" if each.startswith("=") else f"`{each[:-2]}` commands" for each in parts]
     words = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
     return words if len(words) <= _MOST_WORDS else f"these {len(parts)} commands, each alone or together"

@@ -94,7 +94,7 @@ class _CostTold:
             self._new = True
 
     def rest(self) -> list[acp.Update]:
-        """The update for what the client does not know yet."""
+        """The update for usage that the client does not know yet."""
         if not self._new or self._window is None:
             return []
         self._new = False
@@ -166,7 +166,7 @@ class Translator:
         return acp.ToolCallUpdate(tool_call_id=call_id, **more)
 
     def _steered(self, event: events.Steered) -> list[acp.Update]:
-        """What the user sent during the prompt. Other clients show it themselves when they send it."""
+        """The user's message during the prompt. Other clients show their own message when they send it."""
         if not self._client.queues_prompts:
             return []
         return [steering_message(event)]
@@ -202,10 +202,7 @@ class Translator:
         return [notice(f"No child was started: {event.reason}", self._client)]
 
     def _cast_ended(self, event: events.CastEnded) -> list[acp.Update]:
-        """Send the result of `done`, unless the last message has the same text.
-
-        Then send the cost of children, and warnings such as wards that could not be enforced.
-        """
+        """Send the result of `done` (unless the last message has the same text), the cost of children, and warnings."""
         new = [warning for warning in event.record.warnings or () if warning not in self._told]
         self._told.update(new)
         warnings = [notice(warning, self._client) for warning in new]

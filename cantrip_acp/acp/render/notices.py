@@ -32,7 +32,7 @@ def notice(text: str, client: acp.ClientAbilities) -> acp.Update:
 
 
 def retry_notice(event: events.RetryScheduled, client: acp.ClientAbilities) -> acp.Update:
-    """The model did not answer and is asked again."""
+    """A notice that the model did not answer and is asked again."""
     what = f"The model did not answer ({event.error}); asking again {event.when}."
     if client.notices:
         return acp.Notice("warning", f"Asking the model again {event.when}", what)
@@ -40,7 +40,7 @@ def retry_notice(event: events.RetryScheduled, client: acp.ClientAbilities) -> a
 
 
 def void_notice(event: events.Voided, client: acp.ClientAbilities, *, had_text: bool) -> acp.Update:
-    """An answer broke off. ``had_text``: text of it was shown."""
+    """A notice that an answer broke off. ``had_text``: some of its text was shown."""
     what = f"Attempt {event.attempt} broke off: {event.error}. What it said above does not count."
     meta = {"cantrip": {"void": event.message_id, "attempt": event.attempt}}
     if client.notices:
@@ -51,7 +51,7 @@ def void_notice(event: events.Voided, client: acp.ClientAbilities, *, had_text: 
 
 
 def fold_notice(event: events.Folded, client: acp.ClientAbilities) -> acp.Update:
-    """A summary replaced turns: a compaction, a notice, or a thought."""
+    """A notice that a summary replaced turns: a compaction, a notice, or a thought."""
     if client.compaction:
         return fold_update(event.turn.id, event.summary)
     # Looms of earlier versions do not say which turns a fold replaced.
@@ -70,7 +70,7 @@ def fold_update(fold_id: str, summary: str) -> acp.CompactionUpdate:
 
 
 def steering_message(event: events.Steered) -> acp.Update:
-    """What the user sent during the prompt."""
+    """The user's message during the prompt."""
     sent = event.record
     content = attached_content(sent.attachment, sent.title) if sent.attachment else None
     if content is None and sent.uri:

@@ -33,7 +33,7 @@ class CommandText:
 
     def __init__(self) -> None:
         self.progress = ""
-        """What the line says that the command is rewriting."""
+        """The text of the line that the command is rewriting, such as a progress bar."""
         self._pieces: list[Styled] = []
         self._size = 0
 
@@ -44,7 +44,7 @@ class CommandText:
             self.replace(self.whole())
 
     def replace(self, whole: Styled) -> None:
-        """Set the output to what was recorded of it."""
+        """Set the output to the recorded one."""
         self._pieces, self._size = [whole], len(whole.text)
 
     def whole(self) -> Styled:

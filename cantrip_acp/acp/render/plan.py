@@ -51,7 +51,7 @@ class SessionPlan:
         return self._update(drop_ended=True)
 
     def progress(self, batch: Batch, index: int, inner: Any) -> list[acp.Update]:
-        """Show what an event of a child changes of its entry. ``index`` is the child's place in the batch."""
+        """Update the entry of a child after one of its events. ``index`` is the child's place in the batch."""
         if index >= len(batch.entries):
             return []
         entry = batch.entries[index]

@@ -114,7 +114,7 @@ class CallChildren:
         self._finished: dict[str, int] = {}
 
     def add(self, event: events.ChildEvent) -> bool:
-        """Take an event of a child. Returns whether the view changed."""
+        """Add an event of a child. Returns whether the view changed."""
         child, inner = self._child(event), event.inner
         match inner:
             case events.Text():
@@ -239,7 +239,7 @@ def _number_text(number: tuple[int, ...]) -> str:
 
 
 def _task_text(intent: str) -> str:
-    """The task of a child on one line. It is no title, so it keeps its colons."""
+    """The task of a child on one line. Unlike a title, it keeps its colons."""
     line = " ".join(intent[: 2 * _MAX_TASK].split())
     return line if len(line) <= _MAX_TASK else line[: _MAX_TASK - 1].rstrip() + "…"
 

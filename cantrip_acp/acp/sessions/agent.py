@@ -181,7 +181,7 @@ class Agent:
     `Session`."""
 
     client = acp.ClientAbilities()
-    """What the client can do, once it has said so (`server`)."""
+    """The client's abilities, known after ``initialize`` (`server`)."""
     connection: Connection
 
     def __init__(self, factory: SessionFactory) -> None:
@@ -189,7 +189,7 @@ class Agent:
         self._store = factory.store
         self.sessions = OpenSessions()
         self._told_of_servers: set[str] = set()
-        """What the user was told of MCP servers of the client's settings, which are the same in each session."""
+        """The messages about MCP servers of the client's settings that the user has seen. They are the same in each session."""
 
     def of_session(self, method: Callable[[Session, Any, Request], Any]) -> Callable[[Any, Request], Any]:
         """Make a handler that finds the open session that the parameters name, and calls ``method`` with it."""

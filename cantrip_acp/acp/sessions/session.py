@@ -125,7 +125,8 @@ class Session:
         self._sent_notes: list[str] = []
         """Notes that were sent before the last intent."""
         self.next_context: list[ContextBlock] = []
-        """What the entity reads before the next intent: given when the session was opened, or of a command of the user."""
+        """The context that the entity reads before the next intent: from the request that opened the session, or from a
+        command of the user."""
         self.user_notes: list[str] = []
         """Notes for the user. They are shown after the reply that opens the session."""
         self.running = False

@@ -29,7 +29,7 @@ class ToldPrompt(OpenPrompt):
         super().__init__(params, request)
         self._client = client
         self.begun = False
-        """Whether it runs or has run. One that was sent into the running prompt never does."""
+        """Whether the prompt runs or has run. A prompt that was sent into the running one never does."""
         self.message_id: str | None = None
         self.error: RpcError | None = None
         self.answerable = anyio.Event()

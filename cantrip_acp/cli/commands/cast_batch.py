@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 _AT_ONCE = 8
 """Casts at once in this process."""
 _PAUSE_S = 0.5
-"""How often to look for results of other workers."""
+"""The interval of checks for results of other workers, in seconds."""
 _LOOK_AT = 5000
-"""How many tuples to ask the store for at once."""
+"""The number of tuples in one request to the store."""
 _LOOK_S = 3.0
-"""How often to look whether workers take the casts."""
+"""The interval of checks whether workers take the casts, in seconds."""
 _GRACE_S = 2.0
 """The time before the first such look."""
 
@@ -603,7 +603,7 @@ class _Report:
         write_report(self._store, target, only=[work.id for work in self._works], names=names, title=title)
 
     def show_interrupted(self) -> None:
-        """The last line of ``--json`` after an interruption."""
+        """Print the last line of ``--json`` after an interruption."""
         if self._as_json:
             failed = len(self._results) - self.terminated
             counts = {"done": self.terminated, "failed": failed, "waiting": len(self._waiting)}

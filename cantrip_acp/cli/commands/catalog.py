@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _KINDS = ("agent", "gate", "medium", "provider", "recipe")
 _OF_PACKAGES = ("gate", "medium", "provider")
-"""What has the version of its package."""
+"""The kinds of capabilities that have the version of their package."""
 file_option = click.option(
     "--file",
     type=click.Path(dir_okay=False, path_type=Path),

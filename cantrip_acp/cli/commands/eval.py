@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _SHOWN = 10
 """Of how many tasks to show what failed."""
 _REASONS = 3
-"""How many reasons of one task to show."""
+"""The maximum number of reasons that are shown for one task."""
 
 
 @dataclass(frozen=True, slots=True)

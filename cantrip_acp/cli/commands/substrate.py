@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cantrip_acp.substrate.substrate import Substrate
 
 _MOST_SHOWN = 20
-"""How many chunks of one scope `tree` and `show` print by default."""
+"""The number of chunks of one scope that `tree` and `show` print by default."""
 limit_option = click.option(
     "--limit",
     type=click.IntRange(1),

@@ -122,7 +122,7 @@ class ClientText:
         )
 
     def end_question(self) -> None:
-        """A question was withdrawn. The cursor is still behind it."""
+        """End a question that was withdrawn, while the cursor is still behind it."""
         self.screen.blank()
 
     def show_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
@@ -155,7 +155,7 @@ class ClientText:
         self.show_lines(f"attached {', '.join(names)}")
 
     def show_lines(self, text: str) -> None:
-        """Show a remark about what the user typed."""
+        """Show a remark about the user's input."""
         for line in text.splitlines():
             self.renderer.show_note(clean_line(line, 300))
         self.screen.flush()
@@ -194,12 +194,12 @@ class ClientText:
         self.screen.flush()
 
     def end_turn(self) -> None:
-        """End a turn that has no outcome."""
+        """End a turn without an outcome."""
         self.renderer.end_turn()
         self.screen.flush()
 
     def text_of(self, error: Exception) -> str:
-        """An error for people. What our own agent refuses is said without the words of the protocol."""
+        """The text of an error for people. Refusals of our own agent are shown without the words of the protocol."""
         data = error.data if self.own and isinstance(error, AgentRefused) else None
         about = data if isinstance(data, Mapping) else {}
         return get_text(about, "details") or get_text(about, "problem") or str(error)
@@ -240,10 +240,10 @@ class ClientJson:
         self._print("update", session_id=session_id, update=update)
 
     def flush_text(self) -> None:
-        """Does nothing, because all output is printed at once."""
+        """Do nothing, because all output is printed at once."""
 
     def show_permission_request(self, call: Mapping[str, Any]) -> None:
-        """Does nothing, because `show_permission_answer` prints the request too."""
+        """Do nothing, because `show_permission_answer` prints the request too."""
 
     def show_permission_answer(
         self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]], answer: str | None, by: str
@@ -251,7 +251,7 @@ class ClientJson:
         self._print("permission", tool_call=call, options=options, answer=answer)
 
     def end_question(self) -> None:
-        """Does nothing, because a program is asked nothing."""
+        """Do nothing, because a program is never asked."""
 
     def show_file_access(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         self._print("file", action=action, path=path, refused=refused)
@@ -263,7 +263,7 @@ class ClientJson:
         self._print("note", text=words)
 
     def show_attached(self, names: Sequence[str]) -> None:
-        """Does nothing: the prompt names them."""
+        """Do nothing: the prompt names the files."""
 
     def show_outcome(self, outcome: Outcome, seconds: float) -> None:
         self._result(outcome.stop_reason, seconds, usage=outcome.usage or None, meta=outcome.meta or None)

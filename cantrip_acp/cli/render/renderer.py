@@ -39,7 +39,7 @@ _LASTING = ("title", "kind", "status", "locations", "command", "above", "result"
 
 @dataclass(slots=True)
 class _Call:
-    """One tool call until the end of its turn: what was told of it, and how much of that is printed."""
+    """One tool call until the end of its turn: its known state, and how much of that is printed."""
 
     told: ToolCall
     started: float
@@ -51,7 +51,7 @@ class _Call:
     block: Block | None = None
 
     def update(self, item: ToolCall) -> ToolCall:
-        """Take the news of the call. Returns them without the changes and the output that earlier news had."""
+        """Update the call. Returns the update without the changes and the output that were already known."""
         told = {name: value for name in _LASTING if (value := getattr(item, name)) is not None}
         self.told = replace(self.told, **told, inner=self.told.inner or item.inner)
         changes = tuple(each for each in dict.fromkeys(item.changes) if hash(each) not in self.changes)
@@ -60,7 +60,7 @@ class _Call:
         return replace(item, changes=changes, output=output)
 
     def _added(self, content: str, styled: Styled | None) -> str:
-        """What the content adds to the content so far. An output that comes whole gets its colours."""
+        """The new part of the content. An output that comes as a whole gets its colours."""
         if self.status in _WAITING and content.strip() == (self.told.command or "").strip():
             # A permission request contains the command again, but the heading already shows it.
             content = ""
@@ -144,7 +144,7 @@ class Renderer:
         self._screen.line((words, style), indent=2)
 
     def flush_text(self) -> None:
-        """Print the incomplete word that waits for wrapping. Call this if nothing came for a moment."""
+        """Print the incomplete word that waits for wrapping. Call this after a moment without new text."""
         if self._flow is not None:
             self._flow.flush()
 

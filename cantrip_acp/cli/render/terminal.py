@@ -101,7 +101,7 @@ class Screen:
             self.live = None
 
     def end_message(self) -> None:
-        """Print what is shown of a message that may still change. Call this before a question."""
+        """Print the shown part of a message that may still change. Call this before a question."""
         if self._message is not None:
             self._message.close()
 
@@ -252,7 +252,7 @@ class _LiveTerminal(io.TextIOBase):
         self._stream.flush()
 
     def _removed(self) -> str:
-        """What removes the lines from the terminal."""
+        """The control sequence that removes the lines from the terminal."""
         columns, shown = shutil.get_terminal_size().columns, self._shown
         # A terminal that has become narrower has wrapped the lines.
         rows, self._shown = sum(max(-(-width // columns), 1) for width in shown), []
@@ -260,7 +260,7 @@ class _LiveTerminal(io.TextIOBase):
 
 
 def _shown(text: str) -> str:
-    """A text as a person may see it."""
+    """Clean a text for display to a person."""
     return clean(_masked(text))
 
 
@@ -272,7 +272,7 @@ def _masked(said: _Told, *, shapes: bool = False) -> _Told:
 
 
 def shown_error(told: _Told) -> _Told:
-    """What may be told of an error, an address or a command: without secrets, and without what looks like one."""
+    """Mask secrets, and text that looks like one, in an error, an address or a command."""
     return _masked(told, shapes=True)
 
 
@@ -341,7 +341,7 @@ def cut(text: str, columns: int) -> str:
 
 
 class _PieceCleaner:
-    """Cleans a text that comes in pieces, and masks secrets, also one that is divided between two of them."""
+    """Cleans a text that comes in pieces, and masks secrets, even those divided between two pieces."""
 
     def __init__(self) -> None:
         self._cleaner = Cleaner()
@@ -390,7 +390,7 @@ class Flow:
         self._write("".join(out))
 
     def flush(self) -> None:
-        """Show the incomplete word, because nothing follows for a while."""
+        """Show the incomplete word, because no text has come for a while."""
         self._write(self._next_word(), now=True)
 
     def close(self) -> None:

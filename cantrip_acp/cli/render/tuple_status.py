@@ -100,12 +100,12 @@ def _short(name: str, most: int) -> str:
 
 
 def _count(number: int) -> str:
-    """At most 7 columns."""
+    """Format a count in at most 7 columns."""
     return f"{number:,}" if number < 1_000_000 else f"{number / 1e6:,.1f}M"
 
 
 def _tokens(number: int) -> str:
-    """At most 6 columns."""
+    """Format a number of tokens in at most 6 columns."""
     return (
         ""
         if not number
@@ -142,7 +142,7 @@ class Painter:
 
 @contextmanager
 def painter() -> Iterator[Painter | None]:
-    """A screen of its own, which is left at the end. None if stdout is not a terminal."""
+    """A separate screen of the terminal, left at the end. None if stdout is not a terminal."""
     if not sys.stdout.isatty():
         yield None
         return

@@ -214,17 +214,17 @@ class ClientSession:
         return self._commands.get(self.session.id, [])
 
     def note_commands(self, session_id: str, commands: list[Any]) -> None:
-        """The agent listed its slash commands."""
+        """Note the slash commands that the agent has listed."""
         found = [each for each in commands if isinstance(each, Mapping) and get_text(each, "name")]
         self._commands[session_id] = [(get_text(each, "name"), get_text(each, "description")) for each in found]
 
     def note_options(self, session_id: str, options: list[Any]) -> None:
-        """The agent changed the config options of a session."""
+        """Note the changed config options of a session."""
         if self._session is not None and self._session.id == session_id:
             self._session = replace(self._session, config_options=options)
 
     def note_mode(self, session_id: str, mode: str) -> None:
-        """The agent changed the mode of a session."""
+        """Note the changed mode of a session."""
         if self._session is not None and self._session.id == session_id:
             self._session = replace(self._session, modes={**self._session.modes, "currentModeId": mode})
 

@@ -53,7 +53,7 @@ T = TypeVar("T")
 _TYPING_S: Final = 0.5
 """A key that comes this soon after the last one is not an answer to a question that has just appeared."""
 _QUICK_S: Final = 0.2
-"""What has ended sooner shows no sign that it works."""
+"""Work that ends within this time shows no sign of progress."""
 _FRAME_S: Final = 0.1
 _FRAMES: Final = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "-\\|/")
 
@@ -86,7 +86,7 @@ class InputLine:
         """Lines that were typed while nobody waited for one."""
         self._shown: _Request | None = None
         self._kept = Document()
-        """What the user was typing when a question took the line."""
+        """The text that the user was typing when a question took over the line."""
         self._last_key = 0.0
         self._pressed = False
         """Whether the last key was Ctrl-C on an empty line."""
@@ -98,7 +98,7 @@ class InputLine:
         """Whether another program has the terminal."""
         self._shift_tab: Callable[[], None] | None = None
         self._early_shift_tabs = 0
-        """How often Shift-Tab was pressed before there was anything to call."""
+        """The number of presses of Shift-Tab before a function for it was set."""
         self._early_end = False
         """Whether Ctrl-D was pressed while nothing waited for a prompt."""
         self._stop: Callable[[int], None] | None = None

@@ -50,7 +50,7 @@ class OwnAgent(SessionFactory):
         self.finds_servers = asks
         self._hosts, self._asks = hosts, asks
         self._given = ContextFiles()
-        """What the entity reads before the first intent."""
+        """The context that the entity reads before the first intent."""
         self._loom_file: str | None = None
         self._allowed_hosts: list[Grant] = []
 

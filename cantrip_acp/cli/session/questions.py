@@ -35,7 +35,7 @@ _PLANS: Final[Mapping[str, str]] = {
     "trusted": "yes, and do not ask",
     "sandboxed": "yes, and change files in the sandbox freely",
 }
-"""What an approved plan is carried out in: the id of the option (a mode of our own agent), and words for it."""
+"""The ways to carry out an approved plan: the id of the option (a mode of our own agent), and words for it."""
 
 
 def option_name(choice: str | None, options: Sequence[Mapping[str, Any]]) -> str:

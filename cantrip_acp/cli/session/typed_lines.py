@@ -106,7 +106,7 @@ class TypedLines:
             self._show(f"sent with the next query: {line.text}")
 
     def delivered(self, text: str) -> None:
-        """The agent has read a message of the user."""
+        """Note that the agent has read a message of the user."""
         line = next((each for each in self._lines if each.sent and each.text == text), None)
         if line is not None:
             self._lines.remove(line)

@@ -80,7 +80,7 @@ class GateExecutor:
     ) -> None:
         self._running = running or RunningCalls()
         self.checkpoints: FileCheckpoints | None = None
-        """Who keeps the files, and must know what changes them."""
+        """The keeper of the files, which must know about every change of them."""
         self._circle = circle
         self._gates = circle.gates
         self.dynamic_gates = DynamicGates(circle)
@@ -88,7 +88,7 @@ class GateExecutor:
         self.faults: list[str] = []
         """Errors in the code of gates, each with its file and line, for people."""
         self.source_problems: Sequence[str] = ()
-        """What of the gate sources, such as MCP servers, cannot be used, and why."""
+        """The problems of gate sources, such as MCP servers, that cannot be used."""
         self._sessions: dict[str, GateSession] = {}
         self._hub = hub
         self._depth = depth
@@ -591,9 +591,9 @@ def _link(interceptor: Interceptor, proceed: Proceed) -> Proceed:
 
 
 _PREFIXES = re.compile(r"(?:to=)?(?:functions|default_api|tools?|multi_tool_use|assistant)[.:]+")
-"""What formats of models put before the names of tools: Harmony's ``functions.``, Gemini's ``default_api.``."""
+"""Prefixes that model formats put before the names of tools: Harmony's ``functions.``, Gemini's ``default_api.``."""
 _MARKS = re.compile(r"<\|.*|[\s\"'`(:].*", re.DOTALL)
-"""What models leave after a name: marks of channels (``look<|channel|>commentary``), quotes, the start of arguments."""
+"""Suffixes that models leave after a name: marks of channels (``look<|channel|>commentary``), quotes, the start of arguments."""
 
 
 def _bare_name(name: str) -> str:

@@ -79,7 +79,8 @@ class CastRun:
         self._queries = Queries(self.cast, self._inbox, executor.dynamic_gates)
         self._turn: TurnBuilder | None = None
         self._end: tuple[str, Any] | None = None
-        """How the cast ends and its result, once its last turn is in the loom. Nothing changes that any more (LOOP-3)."""
+        """The reason of the end and the result, once the last turn is in the loom. From then on nothing changes them
+        (LOOP-3)."""
         scorer = entity.circle.score if entity.cantrip.scores else None
         self._scoring = Scoring(scorer, entity.loom, intent, reference)
         parameters = requested(entity.call)

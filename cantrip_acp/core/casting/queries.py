@@ -38,7 +38,7 @@ class Queries:
         self.stream: QueryStream | None = None
         """Receives the stream of the current query; None between queries."""
         self._unclear = 0
-        """How many responses in a row held a program that was not clear."""
+        """The number of responses in a row with an unclear program."""
 
     async def next(self, turn_id: str) -> Response:
         """Query the crystal. Fold first if the context has become too large (PROD-4)."""

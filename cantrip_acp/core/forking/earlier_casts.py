@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cantrip_acp.types.records import CastRecord
 
 CUT_OFF = ("error", "cancelled", "parent_terminated")
-"""How a cast ends that may go on: not by an answer and not by a ward."""
+"""The reasons of ends after which a cast may continue: neither an answer nor a ward."""
 
 
 def recorded_result(loom: Loom, entity_id: str, casts: Sequence[CastRecord]) -> CastResult[Any] | None:

@@ -53,7 +53,7 @@ State = Literal["auto", "snapshot", "replay", "none"]
 """How to restore a fork's code state. A missing snapshot is an error, unless the caller asks for replay or auto."""
 
 REPLAYED = "files: the cells ran again in a copy, which is gone; what they had written is as it is now"
-"""What is missing in a fork whose cells could write and were run again."""
+"""The note for a fork whose cells could write and were run again."""
 
 _ADVICE = (
     "Ask for state 'auto' (--state auto) to run the recorded cells again, in a copy of what they can write, or for 'none' "

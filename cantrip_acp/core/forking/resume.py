@@ -44,7 +44,7 @@ STATE_NOTES: dict[KeptState, str] = {
     "replay": "its variables were made again by running the earlier cells; gates answered as they had",
     "lost": "the variables, functions and imports of earlier cells are gone; files are as they are now",
 }
-"""What the entity reads about it."""
+"""The notes for the entity about the way its variables were restored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,14 +60,14 @@ class Checkpoints:
         self._recent: list[Writer] = []
         """These, and those that ended since the last look at the files."""
         self._worked = False
-        """Whether one of them has run since a turn was stored."""
+        """Whether a call or program has run since a turn was stored."""
         self._attribution: Attribution | None = None
         self._first: Checkpoint | None = None
         """The first checkpoint of a fork or a new entity, until one of its turns records it."""
         self.problem: str | None = None
         """Why no files are kept; None while they are."""
         self.notes: list[str] = []
-        """What the user should know, such as a restore that was completed after a crash."""
+        """Notices for the user, such as a restore that was completed after a crash."""
 
     # --- keeping
 

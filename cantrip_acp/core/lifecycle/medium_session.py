@@ -47,16 +47,16 @@ class SessionKeeper:
         self.loaded_again: list[str] = []
         """The modules that the restore loaded again, in words, until the entity is told."""
         self.not_loaded: list[str] = []
-        """Those that it could not load, until the entity and the user are told."""
+        """The modules that could not be loaded, until the entity and the user are told."""
         self.notices: list[str] = []
-        """What the user is told when the cast begins."""
+        """Notices for the user at the start of the cast."""
         self._session: MediumSession | None = None
         self._outdated = False
         self._opening = anyio.Lock()
         self._snapshot: asyncio.Task[dict[str, str]] | None = None
         """The task that makes the current snapshot."""
         self._missing: dict[str, str] = {}
-        """What the last snapshot did not contain, and why."""
+        """The names that the last snapshot does not contain, each with the reason."""
 
     @property
     def is_open(self) -> bool:

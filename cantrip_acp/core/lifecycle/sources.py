@@ -27,7 +27,7 @@ class SourceConnections:
         self.opened: list[OpenedSource] = []
         self._done = not sources
         self.problems: tuple[str, ...] = ()
-        """What of the sources cannot be used, and why. Known once they are connected."""
+        """The problems of sources that cannot be used, known after they are connected."""
         self._unseen: list[str] = []
 
     async def connect(self, circle: Circle) -> Circle | None:

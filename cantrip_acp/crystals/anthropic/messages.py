@@ -70,7 +70,7 @@ class _Rendering:
         self._model = model
         self._info = info
         self._used: dict[str, int] = {}
-        """How often each call id was used. An id must be unique in a request."""
+        """How often each call id was used, because an id must be unique in a request."""
         self._open_calls: dict[str, str] = {}
         """The calls of the last assistant message without an answer: our id, and the id in the request."""
         self._answers: list[dict[str, Any]] = []

@@ -44,7 +44,7 @@ _SPOKEN = {"reasoning.summary": r"reasoning[ _.]summar(?:y|ies)", "include": r"(
 _WHOLE_ONLY = re.compile(
     r"\breturn_token_ids is not supported with streaming|^.*\b[Ss]treaming responses are not supported"
 )
-"""What servers say that send only whole answers: SGLang with token ids of chats, and agent-lightning's proxy (1.0)."""
+"""Error texts of servers that send only whole answers: SGLang with token ids of chats, and agent-lightning's proxy (1.0)."""
 
 _NOT_TAKEN = re.compile(
     r"unsupported|not supported|does(?: not|n't) support|unrecognized|unknown|unexpected|not permitted|extra (?:fields|inputs)"

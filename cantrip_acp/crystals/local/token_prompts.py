@@ -20,7 +20,7 @@ from cantrip_acp.types.messages import SampledTokens
 PATH = "/completions"
 """Where a server takes token ids."""
 _MOST_KNOWN = 512
-"""How many answers are remembered. One that is forgotten is tokenized again."""
+"""The number of answers whose tokens are cached. A forgotten one is tokenized again."""
 _OF_CHAT = ("messages", "logprobs", "top_logprobs", "verbose", "tool_choice", "reasoning_effort")
 """The keys of a Chat Completions request that a request with token ids does not have, or has in another form."""
 

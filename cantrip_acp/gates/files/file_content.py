@@ -93,7 +93,7 @@ _LABELS = {
     "utf_16_be": "UTF-16",
 }  # fmt: skip
 _DETECTED = 65_536
-"""How many bytes the detector reads."""
+"""The number of bytes that the detector reads."""
 _WIDE = frozenset(
     {
         "gb18030",

@@ -64,7 +64,7 @@ class _FileRead:
         """The `KnownTexts` that learn the text, and its path there."""
         self.stopped = threading.Event()
         self.mine = threading.Lock()
-        """Who gets this lock closes the descriptor: the thread, or the call if it is cancelled before the thread begins."""
+        """Whoever gets this lock closes the descriptor: the thread, or the call if it is cancelled before the thread begins."""
 
     async def run_in_thread(self) -> GateReply:
         try:

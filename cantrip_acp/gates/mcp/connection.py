@@ -62,7 +62,7 @@ class McpError(CantripError):
 
 
 _STDERR_LOOKS = 40
-"""How often, every 10 ms, to look for more of what a server wrote about a failed call."""
+"""The number of checks, every 10 ms, for more error output of a server about a failed call."""
 _STDERR_QUIET = 4
 """After so many looks without more of it, it is complete."""
 
@@ -89,7 +89,7 @@ class Connection:
         self._status: int | None = None
         self._closed = False
         self._questions: ServerQuestions | None = None
-        """Who shows the server's questions: that of the last call."""
+        """The object that shows the server's questions during the last call."""
         self._pages: dict[str, _Page] = {}
         """Pages that are not done, by the server's id."""
         self.server.hide(shared())

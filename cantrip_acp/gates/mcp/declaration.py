@@ -44,7 +44,7 @@ class ServerQuestions(Protocol):
 
 
 QUESTIONS: ContextVar[ServerQuestions | None] = ContextVar("QUESTIONS", default=None)
-"""Who shows the questions that come during a call of a tool. None if nobody can."""
+"""The object that shows questions during a call of a tool. None if nobody can be asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

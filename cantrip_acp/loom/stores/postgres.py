@@ -352,7 +352,7 @@ CREATE TABLE IF NOT EXISTS cantrip_chains (
 );
 GRANT SELECT ON cantrip_chains TO PUBLIC;
 """
-"""What version 2 adds: the end of each entity's chain of checksums. Everybody may read it."""
+"""The additions of version 2: the end of each entity's chain of checksums. Everybody may read it."""
 
 _NEW_1 = f"""
 BEGIN

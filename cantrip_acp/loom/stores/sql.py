@@ -34,7 +34,7 @@ KIND = Kind(
     TABLES,
 )
 DAMAGED = (msgspec.DecodeError, UnicodeError, RecursionError, TypeError)
-"""What decoding a damaged record raises."""
+"""The exceptions of decoding a damaged record."""
 _PAGE = 1000
 """How many bodies one query reads."""
 

@@ -386,7 +386,7 @@ _ADVICE = {
     "second-turn": "this line is passed over; it may stay",
     "second-header": "two looms were joined in one file; `cantrip loom import` joins them rightly",
 }
-"""What to do, by the problem's rule."""
+"""The advice for the user, by the rule of the problem."""
 
 
 def findings(book: LoomDocument) -> list[types.Diagnostic]:

@@ -27,7 +27,7 @@ class OpenDocument:
         self.version = version
         self.analysis: Analysis | None = None
         self.untrusted = 0
-        """How many keys need trust that the recipe does not have, from the last analysis of the whole text."""
+        """The number of keys that need trust which the recipe lacks, from the last analysis of the whole text."""
         self.first: asyncio.Task[None] | None = None
         """The task of the first analysis, once it has begun."""
         self.colored: tuple[str, list[int]] | None = None

@@ -29,7 +29,7 @@ AGAIN_S = 5.0
 """Seconds before a failed watch is tried again."""
 
 GLOBS = (*(f"**/*{suffix}" for suffix in SUFFIXES), "**/*.loom.jsonl", "**/.cantrip/**")
-"""What a client watches in its folders."""
+"""The patterns of files that a client watches in its folders."""
 
 
 class FileWatch:

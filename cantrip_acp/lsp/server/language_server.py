@@ -172,7 +172,7 @@ class Server(LanguageServer):
         super().__init__("cantrip", __version__, protocol_cls=Protocol)
         self.documents = Documents()
         self.works: dict[str | int, Callable[[], None]] = {}
-        """What the client can cancel, by progress token."""
+        """The work that the client can cancel, by progress token."""
         self.casts = RecipeCasts()
         self.trusting = TrustManager()
         self.leave: Callable[[], None] = lambda: os._exit(0)
@@ -402,7 +402,7 @@ class Server(LanguageServer):
                 self.lenses_changed()
 
     async def first(self, document: OpenDocument) -> None:
-        """The first analysis of a document; it runs once, also with several callers."""
+        """Make the first analysis of a document. It runs only once, even with several callers."""
         if document.first is None:
             document.first = self.start_task(self._first(document))
         await asyncio.shield(document.first)

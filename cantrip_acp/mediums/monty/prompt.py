@@ -40,7 +40,7 @@ LACKING = {
     "`memoryview`": "memoryview",
     "`delattr`": "delattr",
 }
-"""What the language lacks, each with a cell that fails because of it."""
+"""The features that the language lacks, each with a cell that fails because of it."""
 
 
 def heap_mb(wards: Wards) -> int:

@@ -78,7 +78,7 @@ class GateWire:
         self.inside = WIRE if availability.back_end() == "bubblewrap" else folder
         """The path of the folder inside the sandbox."""
         self.sessions = 0
-        """How many commands use it now."""
+        """The number of commands that use it now."""
         self.commands: dict[str, tuple[str, Gate]] = self._named(gates)
         self._initial = dict(self.commands)
         shell = shell or wrapper_shell()

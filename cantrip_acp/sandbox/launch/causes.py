@@ -39,7 +39,7 @@ class Cause:
 
 
 class Facts:
-    """What the system says about itself.
+    """Facts about the system.
 
     ``read`` returns the text of a file, or None if it cannot be read. ``environ``: the environment of this process.
     """
@@ -116,7 +116,7 @@ class Facts:
         return last if last.endswith(".service") else ""
 
     def describe(self) -> str:
-        """What limits programs here, in words, such as ``a docker container, with a system call filter``."""
+        """Describe the limits for programs here, such as ``a docker container, with a system call filter``."""
         place = " in ".join(p for p in (f"a {self.container} container" if self.container else "", self.kernel) if p)
         parts = [place or "no container"]
         if self.filtered:

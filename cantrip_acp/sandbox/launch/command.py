@@ -453,7 +453,7 @@ class Running:
         return status
 
     def rest(self) -> dict[str, Styled]:
-        """What was printed and the listener has not got, by stream. Call it when the command has ended."""
+        """Output that was printed and not passed to the listener, by stream. Call it after the end of the command."""
         return {"stdout": self._streams[1].finish(), "stderr": self._streams[2].finish()}
 
     def partial(self, status: Status | None = None) -> Outcome:

@@ -85,7 +85,7 @@ def limit_data_size(pid: int, size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a process tree uses: the number of processes, and bytes of memory.
+    """The resources in use by a process tree: the number of processes, and bytes of memory.
 
     The memory is the resident memory and the content of the private file systems.
     """
@@ -276,7 +276,8 @@ class Watchdog:
         return None
 
     def disk_message(self, pid: int) -> str | None:
-        """Count what the tree with the first process ``pid`` has written. A message if that is too much."""
+        """Count the bytes that the tree with the first process ``pid`` has written. Returns a message if the limit is
+        exceeded."""
         over = self.disk_use.look(lambda: _process_numbers(pid)) if pid else None
         return f"The code used {over}" if over is not None else None
 

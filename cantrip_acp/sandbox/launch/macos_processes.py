@@ -104,7 +104,7 @@ class GroupTree(Tree):
         self.status.started = True
 
     def release(self) -> None:
-        """Does nothing: the command does not wait."""
+        """Do nothing: the command does not wait."""
 
     def _on_exit(self) -> None:
         super()._on_exit()
@@ -160,7 +160,7 @@ class GroupTree(Tree):
         return {pid: rows[pid] for pid in ours}
 
     def _sweep(self) -> bool:
-        """Kill what left the group, until nothing is left. Returns False if something is left after `GONE_WITHIN` seconds."""
+        """Kill processes that left the group, until none remain. Returns False if some remain after `GONE_WITHIN` seconds."""
         end = time.monotonic() + GONE_WITHIN
         while True:
             try:
@@ -230,7 +230,7 @@ class Row:
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """Kill these processes, if they still run. One that cannot be killed is still there when `ps` is asked again."""
+    """Kill these processes, if they still run. A process that cannot be killed appears in the next `ps`."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)

@@ -203,7 +203,7 @@ class Collector:
         self._skipped = (0, 0)
         """Lines and bytes that no listener gets."""
         self._skipped_style = NOTHING_SAID
-        """What the codes in these bytes did."""
+        """The style after the codes in the skipped bytes."""
         self._start_style = PLAIN
         """The style of the first stored byte."""
         self._tail_style = PLAIN
@@ -315,7 +315,8 @@ class Collector:
         return join(parts)
 
     def state(self) -> tuple[Styled, bool] | None:
-        """What the unfinished line says, and whether the program has finished this state of it. None if there is nothing new.
+        """The text of the unfinished line, and whether the program has finished this state of it. None if there is nothing
+        new.
 
         It is not part of the output: the program may still rewrite it.
         """
@@ -437,7 +438,7 @@ _NOTE = 80
 
 
 def _last_state(line: bytes) -> bytes:
-    """What a line, without its end, says after its last carriage return that something follows."""
+    """The visible state of a line: the text after its last carriage return that text follows. The line is without its end."""
     line = line.rstrip(b"\r")
     return line[line.rfind(b"\r") + 1 :]
 

@@ -76,7 +76,7 @@ class Status:
     gone: bool = True
 
     def describe(self, otherwise: str | None) -> str:
-        """How it ended, in words for an entity. ``otherwise``: what is known if nothing is known here."""
+        """Describe for an entity how the tree ended. ``otherwise``: the text if that is not known."""
         if not self.gone:
             return "not all of its processes could be ended"
         if self.ended_because is not None:

@@ -112,7 +112,7 @@ class Sandbox:
         return self._prepare().policy
 
     def prepared(self) -> Prepared:
-        """Everything that a command would be started with now."""
+        """Everything that is needed to start a command now."""
         return self._prepare()
 
     def arguments(self) -> list[str]:
@@ -135,7 +135,7 @@ class Sandbox:
 
     @property
     def supervisor(self) -> Supervisor | None:
-        """What keeps its Unix sockets from those of the host; None if there is no need or no way."""
+        """The supervisor that separates its Unix sockets from the host's; None if it is not needed or not possible."""
         if self._seatbelt or self._options.bash_network is True:
             return None
         return supervisor(self._program)
@@ -254,7 +254,7 @@ class Sandbox:
         return self.identities() <= known
 
     def identities(self) -> frozenset[tuple[str, int]]:
-        """What is taken away now, each with its inode: a file that replaced another one is not covered by its mount."""
+        """The hidden files and folders, each with its inode: a file that replaced another one is not covered by its mount."""
         found = set()
         for path in self.taken_away():
             with suppress(OSError):
@@ -352,8 +352,8 @@ async def _served(wire: GateWire | None, call: Call | None, running: Running) ->
 
 
 def _named_files(writable: Sequence[str], findings: Mapping[str, Findings]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The files that recipes name and that are not protected anyway: those that exist in writable folders, then the others
-    whose folder exists. A link cannot be protected; what it leads to can."""
+    """The files that recipes name and that are not protected otherwise: existing ones in writable folders, then missing ones
+    whose folder exists. A link cannot be protected; its target can."""
     known = {path for found in findings.values() for path in (*found.protected, *found.hidden)}
     there: set[str] = set()
     absent: set[str] = set()

@@ -155,7 +155,7 @@ def _missing(policy: Policy, parameters: list[tuple[str, str]]) -> list[str]:
 
 
 def _any_case(name: str) -> str:
-    """A regular expression for a name. What is no plain character matches anything, so that no name can end the text."""
+    """A regular expression for a name in any case. Special characters match anything, so that no name can end the text."""
     return re.sub(
         r"[A-Za-z]|[^A-Za-z0-9_-]+",
         lambda m: (
@@ -255,7 +255,7 @@ class PrivateFolder:
         return policy.home_source or os.path.join(self.folder, "home")
 
     def own(self, policy: Policy) -> tuple[str, str]:
-        """The folders that it can write and that only it sees."""
+        """The folders that only it can see and write."""
         return self.temporary, self.home(policy)
 
     def measured(self, policy: Policy) -> tuple[str, ...]:
@@ -311,7 +311,7 @@ class PrivateFolder:
         )
 
     def _environment(self, policy: Policy, port: int) -> dict[str, str]:
-        """The environment of the policy, with the paths that here are not those of bubblewrap."""
+        """The environment of the policy, with the paths that differ from those under bubblewrap."""
         found = dict(policy.environment)
         found |= {"HOME": self.home(policy), "TMPDIR": self.temporary}
         if policy.wire is not None:

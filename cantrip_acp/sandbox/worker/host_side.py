@@ -91,7 +91,7 @@ class Worker:
 
     def __init__(self, sandbox: Sandbox, interpreter: Interpreter, memory_mb: int, listening: WorkerCallbacks) -> None:
         self.taken_away = sandbox.identities()
-        """What is hidden from it: by the ward ``hidden_paths``, or because this process has it open."""
+        """The paths that are hidden from the worker: by the ward ``hidden_paths``, or because this process has them open."""
         found = sandbox.prepared()
         prepared = found.policy
         self._sandbox = sandbox

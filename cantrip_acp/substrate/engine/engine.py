@@ -45,18 +45,18 @@ from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import CantripError
 
 DEEPEST_AGENTS = 3
-"""How deep runs of the agent program may be inside each other."""
+"""The maximum depth of agent runs inside each other."""
 DEEPEST = 8
-"""How deep all runs may be inside each other."""
+"""The maximum depth of runs inside each other."""
 MOST_RUNS = 32
-"""How many programs of one engine run at the same time."""
+"""The maximum number of programs that one engine runs at the same time."""
 RUNNING = "engine:running"
 """The scope of the processes that run now. What is there although its engine ended was lost."""
 _log = logger(__name__)
 _LONGEST_RESULT = 100_000
 _LONGEST_INPUT = 100_000
 _LOOK_S = 0.2
-"""How often a process of another engine is looked at, while it is awaited."""
+"""The interval of checks on a process of another engine, while somebody waits for it."""
 
 
 class RunRefused(SubstrateError):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cantrip_acp.substrate.engine.engine import AgentTask
 
 MOST_GATES = 50
-"""How many programs are gates at the same time."""
+"""The maximum number of programs that are gates at the same time."""
 _ARGUMENTS = {
     "type": "object",
     "properties": {

@@ -42,12 +42,12 @@ from cantrip_acp.text.logs import logger
 LONGEST_LINE = 4_000_000
 """Maximum size of a message, in bytes."""
 MOST_CONNECTIONS = 16
-"""How many connections of one process are open at the same time. More are closed at once."""
+"""The maximum number of open connections of one process. Further ones are closed at once."""
 _LONGEST_WAIT_S = 3600.0
 _XUCRED = struct.calcsize("2Ih16I")
 """The size of a `struct xucred` of macOS."""
 _LOOK_S = 1.0
-"""How often a client that waits is looked at."""
+"""The interval of checks on a client that waits."""
 _log = logger(__name__)
 _CLIENT = """\
 #!/usr/bin/env python3

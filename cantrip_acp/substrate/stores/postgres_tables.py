@@ -7,7 +7,7 @@ from cantrip_acp.substrate.owners import PATTERNS
 RECORD = "(starts_with(source, 'session:') OR starts_with(source, 'program:') OR starts_with(id, 'process-'))"
 """`Chunk.is_record`."""
 KNOWN = "NOT (id ~ '^process-' OR source ~ '^(session|program):') AND id !~ '^types?(:|$)'"
-"""What a search looks for first: neither a record nor a type. Its index is small, whatever was recorded."""
+"""The condition for knowledge, which a search looks at first: neither a record nor a type. Its index stays small."""
 
 MIGRATIONS = (
     """

@@ -221,7 +221,7 @@ class SqlTables(ABC, Generic[_View]):
 
     location: str
     _driver: type[Exception]
-    """What the driver raises."""
+    """The exceptions of the driver."""
 
     def __init__(self) -> None:
         self._locks = {"read": threading.RLock(), "write": threading.RLock()}

@@ -141,7 +141,7 @@ class Source:
         self.seen = ReplayedContext(loom, self.outline)
         self.report = Report()
         self.masked = False
-        """Whether what looks like a secret is masked in the rows (`rows.write`)."""
+        """Whether text that looks like a secret is masked in the rows (`rows.write`)."""
         self._progress = progress
         self._counted: set[str] = set()
         self._taken: set[str] = set()

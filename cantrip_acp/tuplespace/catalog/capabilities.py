@@ -54,7 +54,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     lane: Name | None = None
     """The lane for its tuples if nothing else is said."""
     authority: tuple[str, ...] = ()
-    """Who may order it, such as ``user`` and ``ci``. Empty: nobody said."""
+    """Who may order it, such as ``user`` and ``ci``. Empty if it is not declared."""
     agent_terms: AgentTerms | None = None
     """The budget of its tuples if nothing else is said."""
     description: str = ""
@@ -90,7 +90,7 @@ class CatalogDiff:
     changed: tuple[tuple[Capability, Capability], ...]
     nodes_read: int
     nodes: int
-    """How many nodes the newer catalog has."""
+    """The number of nodes of the newer catalog."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed)

@@ -54,7 +54,7 @@ _GRACE_S: Final = 2
 """How long open HTTP connections have to end."""
 _SHORTEST_TOKEN: Final = 16
 _STRANGERS: Final = 64
-"""How many connections may be open that have not shown the token yet. The oldest of more is closed."""
+"""The maximum number of connections that have not sent the token yet. If there are more, the oldest is closed."""
 _ACCEPTED: Final = 16
 """How many connections are accepted at once."""
 _STRANGER_S: Final = 10

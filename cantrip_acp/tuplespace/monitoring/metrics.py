@@ -35,7 +35,7 @@ from cantrip_acp.tuplespace.workers.worker import Ended, StepCall, StepResult, W
 _BUCKETS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 """Seconds of a step."""
 _FRESH_S = 2.0
-"""How old an answer of the store may be, so that many looks cost one query."""
+"""The age up to which an answer of the store is reused, so that many requests cost one query."""
 _PATIENCE_S = 3.0
 """How long to wait for the store before it counts as not reachable. Monitors themselves wait 10 s or less."""
 _CLIENT_S = 10.0

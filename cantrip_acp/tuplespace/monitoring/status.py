@@ -65,11 +65,11 @@ class SpaceStatus(msgspec.Struct, kw_only=True):
     usd: float | None
     workers: list[Holder]
     budgets: list[dict[str, Any]]
-    """What tuples share: the limits, and what is spent of them, with the casts that run."""
+    """The budgets that tuples share: their limits, and the amounts spent, including running casts."""
     failures: list[Failures]
     """The most frequent first. Reasons that differ only in ids and numbers are one."""
     stuck: list[Stuck] = []
-    """What waits and is taken by nobody, and why."""
+    """The waiting tuples that nobody takes, and why."""
 
 
 def read_status(store: TupleStore, lane: str | None = None) -> SpaceStatus:

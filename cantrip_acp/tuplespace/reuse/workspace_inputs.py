@@ -63,7 +63,7 @@ class WorkspaceInputs:
         self._recipe, self._workspace, self._notice = recipe, workspace, notice
         declared: list[str] | None = recipe.data.get("inputs")
         self.count = reads_files(recipe) if declared is None else bool(declared)
-        """Whether any files count."""
+        """Whether the casts depend on any files of the workspace."""
         self._declared = declared or []
         self._patterns = None if declared is None else [matcher(each) for each in declared]
         paths = [state, *own, recipe.path, *trust.named_by(recipe)]

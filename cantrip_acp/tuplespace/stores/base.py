@@ -47,9 +47,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     """1 for the first claim."""
     meta: Mapping[str, str] | None = None
-    """What `TupleStore.put` got about the tuple beside its content: the trace context."""
+    """The data that `TupleStore.put` got beside the tuple's content: the trace context."""
     progress: Mapping[str, Any] | None = None
-    """What an earlier attempt saved with `save_progress`, if it did not end its step."""
+    """The progress that an earlier attempt saved with `save_progress` in a step that it did not end."""
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class StoredTuple(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     """Why the last attempt failed, or why the tuple is a dead letter."""
     progress: Mapping[str, Any] | None = None
-    """What the running step saved last: ``step`` and what its yool reports, such as ``cost`` and ``entity_id``."""
+    """The last progress of the running step: ``step`` and the yool's report, such as ``cost`` and ``entity_id``."""
 
 
 class StoredReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class StoredArtifact(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes | None
     """None after the body was purged."""
     excerpt: str | None
-    """How it began. None after the record became cold."""
+    """The beginning of the body. None after the record became cold."""
     purged_at: str | None
     """ISO 8601, when the body was purged."""
 

@@ -68,7 +68,7 @@ REPEATED = (
     "EXISTS (SELECT 1 FROM queue r WHERE r.first = coalesce(q.first, q.position) AND r.position > q.position "
     "AND r.state IN ('done', 'failed'))"
 )
-"""Whether a tuple was repeated, and how the repetition ended is known."""
+"""The condition that a tuple was repeated and the end of the repetition is known."""
 BUDGET = "name, usd, tokens, spent_usd, spent_tokens, alarmed"
 ADD_RECEIPT = (
     "INSERT INTO receipts (id, position, step, body, input_hash, seal, reused) "

@@ -62,7 +62,7 @@ class SqliteTupleStore(TupleStore):
         self._changed = threading.Condition()
         self._version = -1
         self._added = False
-        """Whether tuples were put that nobody was told of yet."""
+        """Whether new tuples were put without waking waiting callers."""
         self._closed = False
         self._held: guarded.Held | None = None
         try:

@@ -94,7 +94,7 @@ class Attempt:
         self._children: Sequence[WorkTuple] = ()
         self._running: dict[int, _Share] = {}
         self._progress: dict[int, Mapping[str, Any]] = {}
-        """What steps that have not ended saved last, in this attempt or before."""
+        """The last progress of steps that have not ended, in this attempt or an earlier one."""
         self._saving = anyio.Lock()
         self._ended = anyio.Event()
         self._error: Exception | None = None

@@ -147,7 +147,7 @@ class Worker:
         """By yool."""
         self._store_outage: _Outage | None = None
         self._unseen = 0
-        """How many signs of life in a row could not be given."""
+        """The number of signs of life in a row that failed."""
         self._answered_at: dict[str, float] = {}
         """By yool, when one of its steps last showed that what it needs works."""
         self._failed_since: dict[str, dict[str, float]] = {}

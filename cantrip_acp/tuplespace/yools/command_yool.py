@@ -41,7 +41,7 @@ _SHOWN = 500
 _PIECE = re.compile(r"\{\{|\}\}|(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}|\\.|['\"]|#|.", re.DOTALL)
 _BEGINS_WORD = re.compile(r"(?:^|[\s;|&(<>])\Z")
 _MAY_BE_EMPTY = re.compile(r"(?:^|[\s;|&(<>`])(?:\$\w+|\$\{[^}]*\})*\Z")
-"""What stands before a value that can be the beginning of a word."""
+"""The text before a value that may be the beginning of a word, because earlier values, quotes and variables can be empty."""
 _COMPUTED = re.compile(r"\$\[[^\]]*\Z|(?:\$\{|\w\[)[^\]}\s]*\Z|(?:^|\s)\[\[\s(?:(?!\s\]\]).)*\Z", re.DOTALL)
 """Where the shell computes with a value. It then runs commands that stand in an index, as in ``a[$(command)]``."""
 _COMPUTES = re.compile(

@@ -34,7 +34,7 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     position: Mapping[str, Any]
     """The tuple's ``map_pos``."""
     left_usd: float | None
-    """What is left of the tuple's budget; None if there is no budget."""
+    """The rest of the tuple's budget; None if there is no budget."""
     left_tokens: int | None
     left_s: float | None
     """Seconds to the tuple's deadline."""
@@ -47,7 +47,7 @@ class StepCall(msgspec.Struct, frozen=True, kw_only=True):
     trace: Trace | None = None
     """The trace of who put the tuple. Spans of the yool are children of the step's."""
     progress: Mapping[str, Any] | None = None
-    """What an attempt that did not end saved with ``save`` last. None if there was none."""
+    """The progress that an interrupted attempt last saved with ``save``. None if there was none."""
     save: Save = _forget
     """Stores the progress of this step, for `progress` and for those who watch. ``cost`` in it is the cost so far.
 
@@ -88,7 +88,7 @@ class StepFailed(Exception):
 
 
 Yool = Callable[[StepCall], Awaitable[StepResult]]
-"""What runs the steps of a name. It may have the members of `YoolBase`."""
+"""A function that runs the steps with one name. It may have the members of `YoolBase`."""
 
 
 class YoolBase:
@@ -96,7 +96,7 @@ class YoolBase:
 
     needs: Mapping[str, Any] = MappingProxyType({})
     without: tuple[str, ...] = ()
-    """What a step's arguments must have and must not have (`Runnable`)."""
+    """``needs`` has the required values of arguments, ``without`` the arguments that a step must not have (`Runnable`)."""
     full_name: str = ""
     """The name with its version, if steps may name it in other ways: receipts have it."""
     authority: tuple[str, ...] = ()

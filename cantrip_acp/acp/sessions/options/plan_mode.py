@@ -32,7 +32,7 @@ INSTRUCTION = ContextBlock(
     "Plan mode",
     "session",
 )
-"""What the entity reads before each intent in plan mode."""
+"""The instruction that the entity reads before each intent in plan mode."""
 
 APPROVALS: tuple[tuple[str, Literal["allow_once", "allow_always"], str], ...] = (
     (modes.SANDBOXED, "allow_always", "Yes, and change files in the sandbox freely"),

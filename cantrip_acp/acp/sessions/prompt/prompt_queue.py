@@ -155,7 +155,7 @@ class PromptQueue:
         self._sent: list[acp.QueuedPrompt] = []
         """The queue as the client knows it."""
         self._keeps_saved = False
-        """Whether the saved texts of the queue stay, because the client has left."""
+        """Whether to keep the saved texts of the queue, because the client has left."""
 
     def state(self) -> acp.Queue:
         """The prompts that wait."""

@@ -149,7 +149,7 @@ class MontyWorker:
             _signal(self._pid, signal.SIGSTOP)
 
     def _wait_for_interrupts(self) -> None:
-        """The thread that receives SIGINT. Kills the interpreter if a cell runs."""
+        """Receive SIGINT in a thread, and kill the interpreter if a cell runs."""
         while True:
             signal.sigwait({signal.SIGINT})
             if self._running:

@@ -54,7 +54,7 @@ def _view_reduction(array: Any, numpy: Any) -> Any:
 _MODULE = type(sys)
 _CODE = type(_view.__code__)
 _NO_FILE = "<dynamic-code>"
-"""What cloudpickle 3.1.3 and later put in place of the name of a code's file."""
+"""The placeholder of cloudpickle 3.1.3 and later for the name of a code's file."""
 _CACHE = _functools._lru_cache_wrapper
 
 

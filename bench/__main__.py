@@ -34,6 +34,7 @@ NAMES = (
     "sessions",
     "defences",
     "workloads",
+    "suites",
     "gate",
     "code",
     "fork",

@@ -48,7 +48,7 @@ class Wards:
         None,
         "min",
         low=8,
-        meaning="processes at once inside the sandbox; without it 128 for each processor, at least 512",
+        meaning="processes at once inside the sandbox; without it 128 for each processor, at least 1024",
     )
     sandbox_cpu_percent: int | None = _ward(
         None, "min", low=1, meaning="processor time inside the sandbox, in per cent of one processor"

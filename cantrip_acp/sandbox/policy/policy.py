@@ -45,7 +45,7 @@ class SandboxOptions:
     - ``allow_protected``: names of protected files (``.git``, ``.vscode``, …) that may be written all the same.
     - ``hidden_paths``: patterns of files and folders that are not visible. Relative ones start from the workspace.
     - ``bash_timeout_ms``: milliseconds of one command. ``bash_max_output_bytes``: bytes that are kept of its output.
-    - ``sandbox_max_processes``: processes at once; None: 128 for each processor, at least 512.
+    - ``sandbox_max_processes``: processes at once; None: 128 for each processor, at least 1024.
     - ``sandbox_cpu_percent``: processor time in per cent of one processor.
 
     The names are those of the wards of a circle, and errors use them.
@@ -86,7 +86,7 @@ class Limits:
         return cls(
             timeout_ms=options.bash_timeout_ms,
             output=options.bash_max_output_bytes,
-            processes=options.sandbox_max_processes or max(512, 128 * host.cores),
+            processes=options.sandbox_max_processes or max(1024, 128 * host.cores),
             memory=memory or max(LEAST_MEMORY, host.memory // 2),
             temporary=private,
             shared_memory=private,

@@ -300,7 +300,7 @@ def test_the_sandbox_guards_the_names_that_gates_guard() -> None:
 @pytest.mark.parametrize(
     ("cores", "memory", "said", "processes", "bytes_of_all", "private"),
     [
-        (2, 2048, None, 512, 4096, 1024),
+        (2, 2048, None, 1024, 4096, 1024),
         (16, 64 * 1024, None, 2048, 32 * 1024, 16 * 1024),
         (16, 64 * 1024, 40, 40, 32 * 1024, 16 * 1024),
     ],

@@ -94,7 +94,7 @@ class Server:
             "session/new": Method(acp.NewSession, self._agent.new),
             "session/load": Method(acp.LoadSession, self._agent.load),
             "session/resume": Method(acp.LoadSession, self._agent.resume),
-            "session/fork": Method(acp.LoadSession, self._agent.fork),
+            "session/fork": Method(acp.LoadSession, self._agent.forks.fork),
             "session/close": Method(acp.SessionParams, self._agent.close),
             "session/set_mode": Method(acp.SetMode, of(one.set_mode)),
             "session/set_model": Method(acp.SetModel, of(one.set_model)),

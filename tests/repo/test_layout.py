@@ -20,8 +20,6 @@ MOST_BY_NAME = {"getattr": 59, "hasattr": 27}
 CLASS_LINES, CLASS_STATE, CLASS_FIELDS = 400, 12, 24
 EMPTY = {"set", "dict", "list", "deque", "bytearray", "Counter", "OrderedDict"}
 LARGER = {
-    "acp.Agent": (550, 12, 24),
-    "acp.OpenedSession": (400, 13, 24),
     "acp.Session": (550, 20, 34),
     "acp.Translator": (450, 12, 24),
     "checkpoints.Watcher": (450, 14, 24),

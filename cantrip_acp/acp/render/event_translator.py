@@ -198,9 +198,6 @@ class Translator:
         self._told.add(event.text)
         return [notice(event.text, self._client)]
 
-    def _child_rejected(self, event: events.ChildRejected) -> list[acp.Update]:
-        return [notice(f"No child was started: {event.reason}", self._client)]
-
     def _cast_ended(self, event: events.CastEnded) -> list[acp.Update]:
         """Send the result of `done` (unless the last message has the same text), the cost of children, and warnings."""
         new = [warning for warning in event.record.warnings or () if warning not in self._told]
@@ -482,7 +479,7 @@ class Translator:
         events.Voided: _voided,
         events.RetryScheduled: lambda self, event: [retry_notice(event, self._client)],
         events.Noticed: _noticed,
-        events.ChildRejected: _child_rejected,
+        events.ChildRejected: lambda self, event: [notice(f"No child was started: {event.reason}", self._client)],
         events.GateCalled: _gate_called,
         events.GateStarted: _gate_started,
         events.GateFinished: _gate_finished,

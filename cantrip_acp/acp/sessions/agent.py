@@ -23,6 +23,7 @@ from cantrip_acp.acp.errors import auth_required, session_busy, session_not_read
 from cantrip_acp.acp.login import ask_until_key_is_set
 from cantrip_acp.acp.render.notices import notice
 from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory
+from cantrip_acp.acp.sessions.forks import Forks
 from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.acp.sessions.options.config_options import ask_for_trust
 from cantrip_acp.acp.sessions.request_params import (
@@ -32,23 +33,19 @@ from cantrip_acp.acp.sessions.request_params import (
     session_folders,
 )
 from cantrip_acp.acp.sessions.session import OpenPrompt, Session
-from cantrip_acp.acp.sessions.session_store import BadCursor, ClientPrompt, ForkedFrom, NoSession
+from cantrip_acp.acp.sessions.session_store import BadCursor, NoSession
 from cantrip_acp.acp.wire.connection import Request
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params, meta_of
 from cantrip_acp.types.errors import (
     CantripError,
     DefinitionError,
-    IntentRequired,
     LoomLocked,
     MissingKey,
-    TurnNotFound,
     UntrustedRecipe,
 )
-from cantrip_acp.types.records import now
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire.connection import Connection
-    from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.gates.contract import GateSource
     from cantrip_acp.telemetry import tracing
 
@@ -188,6 +185,7 @@ class Agent:
         self.factory = factory
         self._store = factory.store
         self.sessions = OpenSessions()
+        self.forks = Forks(self)
         self._told_of_servers: set[str] = set()
         """The messages about MCP servers of the client's settings that the user has seen. They are the same in each session."""
 
@@ -229,14 +227,14 @@ class Agent:
     async def _create_session(self, session_id: str, params: acp.NewSession, trace: tracing.Trace | None) -> Session:
         cwd, folders = session_folders(params.cwd, params.additional_directories)
         prompt = read_system_prompt(params)
-        sources = await self._sources(params)
+        sources = await self.sources_of(params)
         session = Session(self, session_id, trace, sources)
-        opened = await self._open_in_thread(
+        opened = await self.open_in_thread(
             self.factory.new, session_id, cwd, folders, session.permissions, sources, prompt, delete_if_cancelled=True
         )
-        return self._add(session, opened, params.meta)
+        return self.add(session, opened, params.meta)
 
-    def _add(self, session: Session, opened: OpenedSession, meta: Any) -> Session:
+    def add(self, session: Session, opened: OpenedSession, meta: Any) -> Session:
         session.begin_with(opened, meta)
         self.sessions.open[session.id] = session
         return session
@@ -277,150 +275,12 @@ class Agent:
         session.after_reply(request)
         return session.state()
 
-    async def fork(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
-        """``session/fork``: fork from the last turn, or from the turn that ``_meta.cantrip.turn`` names by id or number.
-
-        With ``_meta.cantrip.resume: true`` an empty prompt then continues the cast of that turn
-        (`core.history.continuation`). With ``_meta.cantrip.restoreFiles: true`` the files are restored as they were after
-        that turn; the reply says in ``_meta.cantrip.files`` what was restored, or without it which files differ.
-        """
-        cwd, folders = session_folders(params.cwd, params.additional_directories)
-        prompt = read_system_prompt(params)
-        asked = meta_of(params.meta, acp.ForkMeta, "cantrip")
-        source = self.sessions.open.get(params.session_id)
-        if source is None or source.closing:
-            source = await self._from_disk(params, cwd, folders, await self._sources(params))
-            source.in_use_by_client = False
-        source.fork_count += 1
-        try:
-            from cantrip_acp.loom.query.history import named_turn
-
-            if asked.turn is None:
-                turn_id: str | None = source.entity.last_turn or None
-            else:
-                async with source.loom_read:
-                    entity = source.entity
-                    turn_id = await anyio.to_thread.run_sync(named_turn, entity.loom, entity.last_turn, asked.turn)
-                if turn_id is None and (asked.turn != 0 or source.entity.last_turn):
-                    raise invalid_params(f"the session has no turn {str(asked.turn)[:100]!r}", "_meta.cantrip.turn")
-            point: Point | None = None
-            if asked.resume:
-                point = await self._continuation_point(source, turn_id)
-                turn_id = point.turn_id
-            files = await self._files_of_fork(source, turn_id, restore=True) if asked.restore_files else None
-            if source.closing:
-                raise session_busy(source.id)
-            session = await self._create_fork(
-                source, turn_id, cwd, folders, await self._sources(params), params.meta, point, prompt
-            )
-            if not asked.restore_files:
-                # Not before: the source may be closed while its files are compared.
-                files = await self._files_of_fork(source, turn_id, restore=False)
-        finally:
-            source.fork_count -= 1
-            if not source.in_use_by_client and not source.fork_count:
-                # The source was opened only to fork it.
-                await self.sessions.close(source)
-        session.after_reply(request)
-        if session.metadata.title is not None:
-            title = session.info()
-            request.after.append(lambda: session.send_now(title))
-        state = session.state(session_id=session.id)
-        if files is not None and state.meta is not None:
-            state.meta["cantrip"]["files"] = files
-        return state
-
-    async def _files_of_fork(self, source: Session, turn_id: str | None, *, restore: bool) -> dict[str, Any] | None:
-        """Restore the files of the turn that a fork starts from, or list those that differ. None if no files are kept."""
-        if turn_id is None or source.entity.checkpoints is None or source.running:
-            if restore:
-                raise (
-                    session_busy(source.id)
-                    if source.running
-                    else invalid_params("this session keeps no files", "_meta.cantrip.restoreFiles")
-                )
-            return None
-        from cantrip_acp.acp.sessions.commands import file_commands
-
-        try:
-            return await file_commands.restore_to_turn(source, turn_id, dry_run=not restore, ask=False)
-        except (CantripError, OSError) as problem:
-            if restore:
-                raise invalid_params(str(problem), "_meta.cantrip.restoreFiles") from None
-            return None
-
-    async def _continuation_point(self, source: Session, turn_id: str | None) -> Point:
-        """The point from which a fork continues without a new message. Raises `RpcError` if there is no such point."""
-        from cantrip_acp.core.history.continuation import point_of_entity
-
-        try:
-            async with source.loom_read:
-                return await anyio.to_thread.run_sync(point_of_entity, source.entity, turn_id or "")
-        except (IntentRequired, TurnNotFound) as problem:
-            why = str(problem) if turn_id else "this session has no prompt yet, so there is nothing to continue"
-            raise invalid_params(why, "_meta.cantrip.resume") from None
-
-    async def _create_fork(
-        self,
-        source: Session,
-        turn_id: str | None,
-        cwd: Path,
-        folders: Sequence[Path],
-        sources: Sequence[GateSource],
-        meta: Any = None,
-        point: Point | None = None,
-        prompt: ClientPrompt | None = None,
-    ) -> Session:
-        session_id = f"sess_{os.urandom(12).hex()}"
-        session = Session(self, session_id, source.trace, sources)
-        if turn_id is None or turn_id not in source.entity.loom:
-            # The fork of a session without a prompt is a new session.
-            prompt = prompt or source.metadata.system_prompt
-            opened = await self._open_in_thread(
-                self.factory.new,
-                session_id,
-                cwd,
-                folders,
-                session.permissions,
-                sources,
-                prompt,
-                ForkedFrom(source.id, 0, now()),
-                delete_if_cancelled=True,
-            )
-        else:
-            async with source.loom_read:
-                opened = await self._open_in_thread(
-                    self.factory.fork,
-                    session_id,
-                    source.opened,
-                    turn_id,
-                    cwd,
-                    folders,
-                    session.permissions,
-                    sources,
-                    point.cast.id if point is not None else None,
-                    prompt,
-                    delete_if_cancelled=True,
-                )
-            if opened.restored_state != "none":
-                # Without variables there is nothing to copy. Modules are loaded again with the next prompt.
-                from cantrip_acp.core.forking.fork import copy_live_state
-
-                if await copy_live_state(source.entity, opened.entity, turn_id):
-                    opened.restored_state = "snapshot"
-        from cantrip_acp.core.forking.resume import STATE_NOTES
-
-        self._add(session, opened, meta)
-        if opened.restored_state == "lost":
-            session.user_notes.append(f"Of this fork's Python, {STATE_NOTES['lost']}.")
-        return session
-
     # --- sessions on disk --------------------------------------------------------------------------------------------
 
     async def _find_session(self, params: acp.LoadSession) -> Session:
         """Find an existing session: one that is open in this connection, or one on disk."""
         cwd, folders = session_folders(params.cwd, params.additional_directories)
-        sources = await self._sources(params)
+        sources = await self.sources_of(params)
         while (live := self.sessions.open.get(params.session_id)) is not None:
             if live.closing:
                 await self.sessions.close(live)
@@ -433,9 +293,9 @@ class Agent:
                 live.in_use_by_client = True
                 return live
             await self.sessions.close(live)
-        return await self._from_disk(params, cwd, folders, sources)
+        return await self.from_disk(params, cwd, folders, sources)
 
-    async def _from_disk(
+    async def from_disk(
         self, params: acp.LoadSession, cwd: Path, folders: Sequence[Path], sources: Sequence[GateSource]
     ) -> Session:
         return await self.sessions.make(params.session_id, partial(self._load_session, params, cwd, folders, sources))
@@ -451,21 +311,21 @@ class Agent:
         permissions = session.permissions
         permissions.mode, permissions.granted = metadata.mode, list(metadata.granted)
         try:
-            opened = await self._open_in_thread(self.factory.load, metadata, cwd, folders, permissions, sources)
+            opened = await self.open_in_thread(self.factory.load, metadata, cwd, folders, permissions, sources)
         except UntrustedRecipe:
             await ask_for_trust(self.factory, self.connection, metadata.id, cwd, metadata.recipe)
-            opened = await self._open_in_thread(self.factory.load, metadata, cwd, folders, permissions, sources)
+            opened = await self.open_in_thread(self.factory.load, metadata, cwd, folders, permissions, sources)
         from cantrip_acp.core.forking.resume import STATE_NOTES
 
-        self._add(session, opened, params.meta)
-        if opened.restored_state in STATE_NOTES:
+        self.add(session, opened, params.meta)
+        if opened.restored.state in STATE_NOTES:
             session.entity_notes.append(
-                f"This session was opened again in a new process: {STATE_NOTES[opened.restored_state]}."
+                f"This session was opened again in a new process: {STATE_NOTES[opened.restored.state]}."
             )
-        if opened.restored_state == "lost":
+        if opened.restored.state == "lost":
             session.user_notes.append(f"This session was opened again: {STATE_NOTES['lost']}.")
-        if opened.definition_changes:
-            told = ", ".join(opened.definition_changes)
+        if opened.restored.definition_changes:
+            told = ", ".join(opened.restored.definition_changes)
             session.user_notes.append(
                 f"The definition of this session has changed since its last answer ({told}). The session goes on as a fork of "
                 "that answer, with the definition as it is now; the earlier turns keep theirs in the record."
@@ -474,11 +334,11 @@ class Agent:
                 f"Your definition has changed since your last answer ({told}). What you were told about it before may no "
                 "longer hold."
             )
-        if opened.dropped_choice:
+        if opened.restored.dropped_choice:
             crystal = opened.entity.crystal
             session.user_notes.append(
                 f"The model that was chosen in this session is no longer available: "
-                f"{opened.dropped_choice}. The session now uses {crystal.name}:{crystal.model}, the "
+                f"{opened.restored.dropped_choice}. The session now uses {crystal.name}:{crystal.model}, the "
                 "model of the recipe."
             )
         return session
@@ -558,18 +418,6 @@ class Agent:
             return self._ask_for_trust(waiting, prompt or OpenPrompt(params, request))
         return self.sessions.session(params.session_id).prompt(prompt or OpenPrompt(params, request))
 
-    async def fork_to_disk(self, source: Session, turn_id: str) -> str:
-        """Make a fork on disk for the slash command. It is not opened here; a client can load it. Returns its id."""
-        if source.entity.loom.location is None:
-            raise RpcError(
-                INVALID_REQUEST,
-                "This session's record is in memory. Only a session with a record on disk can be forked here.",
-            )
-        folders = [Path(folder) for folder in source.metadata.directories]
-        session = await self._create_fork(source, turn_id, Path(source.metadata.cwd), folders, source.sources)
-        await self.sessions.close(session)
-        return session.id
-
     async def _ask_for_trust(self, waiting: UntrustedSession, prompt: OpenPrompt) -> acp.PromptResult:
         """Handle a prompt to a session with an untrusted recipe: ask the user for trust, then open the session."""
         if waiting.running:
@@ -632,7 +480,7 @@ class Agent:
 
     # --- the opening -------------------------------------------------------------------------------------------------
 
-    async def _sources(self, params: acp.NewSession | acp.LoadSession) -> Sequence[GateSource]:
+    async def sources_of(self, params: acp.NewSession | acp.LoadSession) -> Sequence[GateSource]:
         """The MCP servers that a client names for a session, as gate sources. They are connected after the reply."""
         if not params.mcp_servers:
             return ()
@@ -644,7 +492,7 @@ class Agent:
         except CantripError as problem:
             raise RpcError(INTERNAL_ERROR, f"The session cannot be opened: {problem}") from None
 
-    async def _open_in_thread(
+    async def open_in_thread(
         self, work: Callable[..., OpenedSession], *args: Any, delete_if_cancelled: bool = False
     ) -> OpenedSession:
         """Open a session in a thread.

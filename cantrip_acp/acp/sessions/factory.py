@@ -57,15 +57,26 @@ CantripFactory = Callable[[Path], "Cantrip"]
 """Makes the cantrip of a session for its folder. Runs in a thread. Raises `MissingKey` if no crystal is available."""
 
 
+class Restored(Struct):
+    """What a session has of the time before it was opened.
+
+    - ``turns``: the number of its turns.
+    - ``state``: how the variables of the code medium were restored.
+    - ``dropped_choice``: the problem if the chosen crystal or effort is no longer available, else empty.
+    - ``definition_changes``: how the definition differs from that of the last answer (`definition_changes`).
+    """
+
+    turns: int = 0
+    state: KeptState = "none"
+    dropped_choice: str = ""
+    definition_changes: Sequence[str] = ()
+
+
 class OpenedSession(Struct):
     """An opened session: its entity, metadata, recipe and lock.
 
     - ``exports``: the folder for exports of the session.
-    - ``turns``: the number of turns when it was opened.
-    - ``restored_state``: how the variables of the code medium were restored.
     - ``lock``: a file descriptor that locks a session in a shared loom, or -1.
-    - ``dropped_choice``: the problem if the chosen crystal or effort is no longer available, else empty.
-    - ``definition_changes``: how the definition differs from that of the last answer (`definition_changes`).
     - ``mode_reason``: why a new session does not have the usual mode, else empty.
     - ``context``: what the entity reads before the first intent.
     - ``history``: the entity's history as read from disk. None after it was sent, or if it is out of date.
@@ -75,14 +86,11 @@ class OpenedSession(Struct):
     entity: Entity
     recipe: Recipe | None
     exports: Path
-    turns: int = 0
-    restored_state: KeptState = "none"
+    restored: Restored
     lock: int = -1
-    dropped_choice: str = ""
     mode_reason: str = ""
     released: bool = False
     history: list[CastPart] | None = None
-    definition_changes: Sequence[str] = ()
     context: Sequence[ContextBlock] = ()
 
     def release(self) -> None:
@@ -222,7 +230,7 @@ class SessionFactory:
         apply_mode(entity, mode, known=mode)
         location, named = entity.loom.location or "", self.recipes.named
         about = SessionMetadata(entity_id=entity.id, loom=location, started=named, mode=mode, **metadata)
-        opened = OpenedSession(about, entity, recipe, self.store.exports)
+        opened = OpenedSession(about, entity, recipe, self.store.exports, Restored())
         self.save_metadata(opened)
         return opened
 
@@ -253,8 +261,8 @@ class SessionFactory:
                 os.close(lock)
             raise
         apply_mode(found.entity, metadata.mode, known=metadata.known_mode or metadata.mode)
-        opened = OpenedSession(metadata, found.entity, recipe, self.store.exports, found.turns, found.kept, lock, lost)
-        opened.history, opened.definition_changes = found.parts, edited
+        restored = Restored(found.turns, found.kept, lost, edited)
+        opened = OpenedSession(metadata, found.entity, recipe, self.store.exports, restored, lock, history=found.parts)
         if lost:
             crystal = found.entity.crystal
             changes = {"crystal": f"{crystal.name}:{crystal.model}", "effort": "default"}
@@ -336,7 +344,9 @@ class SessionFactory:
                 os.close(lock)
             raise
         apply_mode(found.entity, metadata.mode, known=metadata.known_mode or metadata.mode)
-        opened = OpenedSession(metadata, found.entity, recipe, self.store.exports, found.turns, found.kept, lock)
+        opened = OpenedSession(
+            metadata, found.entity, recipe, self.store.exports, Restored(found.turns, found.kept), lock
+        )
         self.save_metadata(opened)
         return opened
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Question
     from cantrip_acp.acp.sessions.commands.slash_commands import Command
     from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory
+    from cantrip_acp.acp.sessions.forks import Forks
     from cantrip_acp.acp.sessions.prompt.prompt_content import Link
     from cantrip_acp.acp.sessions.session_store import Grant, SessionMetadata
     from cantrip_acp.acp.wire.connection import Connection, Request
@@ -91,8 +92,7 @@ class Agent(Protocol):
     connection: Connection
     client: acp.ClientAbilities
     factory: SessionFactory
-
-    async def fork_to_disk(self, source: Session, turn_id: str) -> str: ...
+    forks: Forks
 
 
 class Session:
@@ -162,7 +162,7 @@ class Session:
         self.entity = opened.entity
         self.use_entity(opened.entity, opened.recipe)
         # A fork's own turns are counted from 1 in the loom.
-        self.translator.turns_before = opened.turns - opened.entity.sequence
+        self.translator.turns_before = opened.restored.turns - opened.entity.sequence
         self.permissions.mode, self.permissions.granted = self.metadata.mode, list(self.metadata.granted)
         if self.metadata.queued:
             texts = "\n".join(f"- {text}" for text in self.metadata.queued)
@@ -197,7 +197,7 @@ class Session:
                 "entity_id": entity.id,
                 "loom": entity.loom.location,
                 "allowed": allowed_of(entity.cantrip, entity.circle).record(),
-                **({"turns": opened.turns, "state": opened.restored_state} if opened.turns else {}),
+                **({"turns": opened.restored.turns, "state": opened.restored.state} if opened.restored.turns else {}),
                 **({"forkedFrom": self.metadata.forked_from} if self.metadata.forked_from is not None else {}),
             }
         }
@@ -268,7 +268,7 @@ class Session:
     async def _run_command(self, command: Command, rest: str) -> acp.PromptResult:
         from cantrip_acp.acp.sessions.commands import slash_commands
 
-        text = await slash_commands.run_command(self, command, rest, self._agent.fork_to_disk)
+        text = await slash_commands.run_command(self, command, rest, self._agent.forks.to_disk)
         if text:
             self.send_now(acp.AgentMessageChunk(acp.TextContent(text), f"{new_id('m')}:command"))
         return acp.PromptResult("end_turn", {"cantrip": {"command": command.name}})

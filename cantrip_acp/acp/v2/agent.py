@@ -65,7 +65,7 @@ class AgentV2:
         return _reply(await self._agent.new(params, request))
 
     async def _fork(self, params: acp.LoadSession, request: Request) -> dict[str, Any]:
-        return _reply(await self._agent.fork(params, request))
+        return _reply(await self._agent.forks.fork(params, request))
 
     async def _resume(self, params: Resume, request: Request) -> dict[str, Any]:
         work = self._agent.resume if params.replay_from is None else self._agent.load

@@ -221,7 +221,7 @@ class EarlierSession(OwnAgent):
                 raise LoomLocked(
                     f"session {metadata.id} is open in another process, such as an editor; close it there first"
                 ) from None
-        if opened.dropped_choice:
+        if opened.restored.dropped_choice:
             metadata.recipe = own[0]
         else:
             metadata.recipe, metadata.crystal, metadata.effort = own
@@ -230,16 +230,16 @@ class EarlierSession(OwnAgent):
             from cantrip_acp.cli.session.setup import record_model
 
             record_model(opened.entity, self._model)
-        if opened.definition_changes:
+        if opened.restored.definition_changes:
             click.echo(
-                f"the definition of this session has changed since its last answer ({', '.join(opened.definition_changes)}): it "
+                f"the definition of this session has changed since its last answer ({', '.join(opened.restored.definition_changes)}): it "
                 "goes on as a fork of that answer",
                 err=True,
             )
-            opened.definition_changes = ()
-        if opened.restored_state in STATE_NOTES and opened.restored_state != "lost":
+            opened.restored.definition_changes = ()
+        if opened.restored.state in STATE_NOTES and opened.restored.state != "lost":
             # The output of the first cell says this too, but the user should know it now.
-            click.echo(f"opened again: {STATE_NOTES[opened.restored_state]}", err=True)
+            click.echo(f"opened again: {STATE_NOTES[opened.restored.state]}", err=True)
         opened.context = self._given.blocks
         self.opened = opened
         self.earlier = list(opened.history or ())

@@ -109,7 +109,7 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
 
     from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
     from cantrip_acp.acp import protocol as acp
-    from cantrip_acp.acp.sessions.factory import OpenedSession
+    from cantrip_acp.acp.sessions.factory import OpenedSession, Restored
     from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.acp.sessions.session_store import SessionMetadata
     from cantrip_acp.telemetry import tracing
@@ -142,7 +142,7 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
         factory = None
 
     metadata = SessionMetadata(id="sess_x", cwd=str(tmp_path), entity_id=entity.id, loom=str(path))
-    opened = OpenedSession(metadata, entity, None, tmp_path)
+    opened = OpenedSession(metadata, entity, None, tmp_path, Restored())
     agent: Any = Agent()
     session = Session(agent, "sess_x", None)
     session.begin_with(opened)

@@ -310,7 +310,7 @@ class SessionOptions:
         cantrip = base.for_session([_path(folder) for folder in metadata.directories], self._session.permissions)
         cantrip = cantrip.replace(sources=(*cantrip.sources, *self._session.sources))
         cantrip = with_client_prompt(self._factory.with_cache(cantrip, metadata), metadata.system_prompt)
-        fork_turn = old.last_turn if old.sequence or self._session.opened.turns else None
+        fork_turn = old.last_turn if old.sequence or self._session.opened.restored.turns else None
         found = await anyio.to_thread.run_sync(resume_entity, cantrip, old.loom, new_id("e"), fork_turn)
         apply_mode(found.entity, metadata.mode, known=metadata.known_mode or metadata.mode)
         self._session.use_entity(found.entity, recipe)

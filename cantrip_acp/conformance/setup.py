@@ -195,7 +195,7 @@ def decode_raw_response(script: Mapping[str, Any]) -> dict[str, Any]:
 
     answer = ChatAnswer()
     answer.feed(raw)
-    usage = answer.counted()
+    usage = answer.server.counted()
     response: dict[str, Any] = {
         "content": "".join(answer.text) or None,
         "thinking": "".join(answer.thoughts) or None,

@@ -30,7 +30,6 @@ LARGER = {
     "core.Entity": (450, 14, 24),
     "core.EntityState": (400, 32, 32),
     "core.TurnBuilder": (400, 14, 27),
-    "crystals.ChatAnswer": (400, 19, 24),
     "gates.Connection": (400, 14, 24),
     "loom.Index": (400, 18, 24),
     "loom.JsonlStore": (500, 16, 24),

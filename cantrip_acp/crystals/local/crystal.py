@@ -117,16 +117,16 @@ class LocalCrystal(ChatCrystal):
                 found = await self.sdk.ask(f"{self.base_url.removesuffix('/v1')}/props")
                 text = found.get("chat_template") if isinstance(found, dict) else None
                 self._template = template_label(text) if isinstance(text, str) else None
-            chat.template = self._template
+            chat.server.template = self._template
             if self._token_prompts is None:
                 await self._find_prompt(chat)
         except CrystalError as error:
             # The answer counts all the same.
             _log.warning("%s: the tokens of a prompt are not recorded: %s", self.sdk.who, error)
-        sampled, usage = chat.tokens.whole(), chat.counted()
+        sampled, usage = chat.tokens.whole(), chat.server.counted()
         try:
             if sampled is not None:
-                counted = usage.completion_tokens if usage is not None and not chat.stopped_by_text else None
+                counted = usage.completion_tokens if usage is not None and not chat.server.stopped_by_text else None
                 chat.tokens.corrected = await missing_tokens.complete(self._ask, sampled, counted)
         except CrystalError as error:
             chat.tokens.corrected = SampledTokens()
@@ -134,7 +134,7 @@ class LocalCrystal(ChatCrystal):
 
     async def _find_prompt(self, chat: ChatAnswer) -> None:
         """Find the ids of the prompt's tokens from its text, which llama.cpp reports."""
-        text, count = chat.prompt or ("", 0)
+        text, count = chat.server.prompt or ("", 0)
         found = await self._ask("/tokenize", {"content": text, "add_special": False, "parse_special": True})
         ids = found.get("tokens") if isinstance(found, dict) else None
         many = len(ids) if isinstance(ids, list) else 0
@@ -172,7 +172,7 @@ class LocalCrystal(ChatCrystal):
             self._check_read(usage.prompt_tokens, least_tokens(query))
 
     def usage(self, chat: ChatAnswer) -> Usage:
-        usage = chat.counted()
+        usage = chat.server.counted()
         if usage is None or not usage.total_tokens:
             # Some servers report zero for counts that they do not know.
             return UNKNOWN_USAGE

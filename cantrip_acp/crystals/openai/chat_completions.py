@@ -233,8 +233,8 @@ class ChatCrystal(EndpointCrystal):
             tuple(body.get("stop", ())),
             "text" if by_text else "native" if "tools" in body and query.tool_choice != "none" else "none",
             self.dialect.family,
-            answer.chat.template,
-            weights=self.endpoint.weights or answer.chat.weights,
+            answer.chat.server.template,
+            weights=self.endpoint.weights or answer.chat.server.weights,
             call_ids=self.dialect.ids,
         )
         query.meter.report(response.usage, complete=True)
@@ -270,14 +270,14 @@ class ChatCrystal(EndpointCrystal):
             tool_calls=calls,
             usage=self.usage(chat),
             stop_reason="tool_calls" if calls and stop == "stop" else stop,
-            model=chat.model or self.model,
+            model=chat.server.model or self.model,
             refused=chat.refused or filtered,
             provider=self.kept(chat),
-            id=chat.id,
+            id=chat.server.id,
             sampled=chat.tokens.whole() if self.endpoint.options.get("logprobs") else None,
             text_calls=bool(found and not chat.calls),
             notices=(*self._effort.notices(), *self._choice.notices(), *self._schemas.notices()),
-            fingerprint=chat.fingerprint,
+            fingerprint=chat.server.fingerprint,
         )
 
     def _remark(self, content: str) -> None:
@@ -310,7 +310,7 @@ class ChatCrystal(EndpointCrystal):
 
     def usage(self, chat: ChatAnswer) -> Usage:
         """The usage of the answer, with its cost if that is known."""
-        usage = chat.counted()
+        usage = chat.server.counted()
         return UNKNOWN_USAGE if usage is None else priced(usage, self.endpoint.info.price)
 
 

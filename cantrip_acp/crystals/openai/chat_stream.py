@@ -47,18 +47,9 @@ class PartialCall:
 
 
 @dataclass(slots=True)
-class ChatAnswer:
-    """The answer so far. Call ``feed`` with each chunk."""
+class ServerReport:
+    """What a server says of an answer beside its text: tokens, time, model, ids."""
 
-    text: list[str] = field(default_factory=list)
-    thoughts: list[str] = field(default_factory=list)
-    thought_key: str | None = None
-    """The key under which the server sends thinking. It expects the thinking back under the same key."""
-    calls: list[PartialCall] = field(default_factory=list)
-    details: list[dict[str, Any]] = field(default_factory=list)
-    finish: str | None = None
-    error: Any = None
-    refused: bool = False
     usage: Mapping[str, Any] | None = None
     timings: Mapping[str, Any] | None = None
     model: str | None = None
@@ -72,11 +63,9 @@ class ChatAnswer:
     """Whether a stop sequence ended the answer, which llama.cpp reports if ``verbose`` is set."""
     template: str | None = None
     """The label of the server's chat template, if it is known."""
-    tokens: TokenCollector = field(default_factory=TokenCollector)
-    _slots: dict[int, PartialCall] = field(default_factory=dict)
 
-    def feed(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        """Process one chunk, and return the pieces to show. A whole answer (``message`` instead of ``delta``) works too."""
+    def feed(self, chunk: Mapping[str, Any]) -> bool:
+        """Process one chunk. Returns whether it has the usage."""
         if isinstance(chunk.get("model"), str) and chunk["model"]:
             self.model = chunk["model"]
         if isinstance(chunk.get("system_fingerprint"), str) and chunk["system_fingerprint"]:
@@ -95,12 +84,45 @@ class ChatAnswer:
         usage = chunk.get("usage")
         if usage is None and isinstance(chunk.get("x_groq"), Mapping):
             usage = chunk["x_groq"].get("usage")
+        if not isinstance(usage, Mapping):
+            return False
+        self.usage = usage
+        return True
+
+    def counted(self) -> Usage | None:
+        """The usage that the server reported; None if it reported none."""
+        if self.usage is not None:
+            return usage_of(self.usage)
+        if self.timings is not None:
+            cached = _count(self.timings, "cache_n")
+            return Usage(_count(self.timings, "prompt_n") + cached, _count(self.timings, "predicted_n"), cached)
+        return None
+
+
+@dataclass(slots=True)
+class ChatAnswer:
+    """The answer so far. Call ``feed`` with each chunk."""
+
+    text: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    thought_key: str | None = None
+    """The key under which the server sends thinking. It expects the thinking back under the same key."""
+    calls: list[PartialCall] = field(default_factory=list)
+    details: list[dict[str, Any]] = field(default_factory=list)
+    finish: str | None = None
+    error: Any = None
+    refused: bool = False
+    server: ServerReport = field(default_factory=ServerReport)
+    tokens: TokenCollector = field(default_factory=TokenCollector)
+    _slots: dict[int, PartialCall] = field(default_factory=dict)
+
+    def feed(self, chunk: Mapping[str, Any]) -> list[Delta]:
+        """Process one chunk, and return the pieces to show. A whole answer (``message`` instead of ``delta``) works too."""
         choices = chunk.get("choices")
-        if isinstance(usage, Mapping):
-            self.usage = usage
-            if not choices and (self.text or self.calls or self.thoughts) and self.finish is None:
-                # The last chunk has only the usage. Some servers end with it and send no finish reason.
-                self.finish = "stop"
+        counted = self.server.feed(chunk)
+        if counted and not choices and (self.text or self.calls or self.thoughts) and self.finish is None:
+            # The last chunk has only the usage. Some servers end with it and send no finish reason.
+            self.finish = "stop"
         if not isinstance(choices, list):
             return []
         for choice in choices:
@@ -121,15 +143,6 @@ class ChatAnswer:
             return "refusal"
         reason = STOP_REASONS.get(self.finish or "", self.finish or "stop")
         return "tool_calls" if reason == "stop" and self.calls else reason
-
-    def counted(self) -> Usage | None:
-        """The usage that the server reported; None if it reported none."""
-        if self.usage is not None:
-            return usage_of(self.usage)
-        if self.timings is not None:
-            cached = _count(self.timings, "cache_n")
-            return Usage(_count(self.timings, "prompt_n") + cached, _count(self.timings, "predicted_n"), cached)
-        return None
 
     def _choice(self, choice: Mapping[str, Any]) -> list[Delta]:
         if choice.get("error"):

@@ -57,12 +57,12 @@ class OpenRouterCrystal(ChatCrystal):
 
     def usage(self, chat: ChatAnswer) -> Usage:
         usage = super().usage(chat)
-        cost = (chat.usage or {}).get("cost")
+        cost = (chat.server.usage or {}).get("cost")
         if isinstance(cost, int | float) and not isinstance(cost, bool):
-            details = (chat.usage or {}).get("cost_details")
+            details = (chat.server.usage or {}).get("cost_details")
             own = details.get("upstream_inference_cost") if isinstance(details, Mapping) else None
             # If the user has a key of the provider, the cost is OpenRouter's fee plus the provider's bill.
-            byok = (chat.usage or {}).get("is_byok") is True
+            byok = (chat.server.usage or {}).get("is_byok") is True
             extra = own if byok and isinstance(own, int | float) else 0
             return msgspec.structs.replace(usage, cost=float(cost + extra), queries_without_cost=0)
         return usage

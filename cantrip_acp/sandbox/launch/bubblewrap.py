@@ -76,6 +76,9 @@ def arguments(
     add("/dev/shm", 0, "--perms", "1777", "--size", str(limits.shared_memory), "--tmpfs", "/dev/shm")
     add("/tmp", 0, "--perms", "1777", "--size", str(limits.temporary), "--tmpfs", "/tmp")
     add("/var/tmp", 0, "--symlink", "/tmp", "/var/tmp")
+    # Where Debian's PostgreSQL puts its Unix socket.
+    add("/run/postgresql", 0, "--symlink", "/tmp", "/run/postgresql")
+    add("/var/run", 0, "--symlink", "/run", "/var/run")
     for folder in ("/var/lib", "/var/log", "/opt", "/mnt", "/srv"):
         add(folder, 0, "--dir", folder)
     add(_PROCESSORS, 0, "--ro-bind-try", _PROCESSORS, _PROCESSORS)

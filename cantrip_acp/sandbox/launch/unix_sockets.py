@@ -10,7 +10,7 @@ kernel hands two calls of every program inside to us (seccomp user notification)
 - ``connect``: we copy the address, take the socket (pidfd_getfd), and connect it ourselves. The program can change neither
   afterwards. A path is only looked up to choose one of the kept files, and then we connect to the kept file and not to the
   path. So a wrong or changed path leads at most to another socket of the same sandbox. Addresses without a path (Internet,
-  abstract names) belong to the network namespace of the socket, which is the sandbox's.
+  abstract names) belong to the network namespace of the socket, which must be the sandbox's.
 
 Only stream and sequential packet sockets exist inside, which cannot send without ``connect``. A filter applies to one
 thread and to what it starts. So one thread of this process, which has the filter, starts all such sandboxes, and other
@@ -44,8 +44,8 @@ _REQUEST = struct.Struct("=QIIiIQ6Q")
 _ANSWER = struct.Struct("=QqiI")
 """``struct seccomp_notif_resp``: ID, result, error (negative), flags."""
 _CONTINUE = 1
-_UNIX_FILE = 0x89E0
-"""SIOCUNIXFILE. It needs CAP_NET_ADMIN in the sandbox's namespace, which its creator has."""
+_UNIX_FILE, _SOCKET_NETWORK = 0x89E0, 0x894C
+"""SIOCUNIXFILE and SIOCGSKNS. They need CAP_NET_ADMIN in the socket's network namespace, which a sandbox's creator has."""
 _PIDFD_GETFD, _OPENAT2 = 438, 437
 _PIDFD_THREAD = os.O_EXCL
 _RESOLVE_IN_ROOT = 0x10
@@ -222,11 +222,12 @@ class Supervisor:
         try:
             if call == self._machine.listen:
                 self._check(identity)
-                if stat.S_ISSOCK(os.fstat(taken).st_mode):
-                    # It has no file (an Internet socket, an abstract name), or no file descriptor is free.
-                    with suppress(OSError):
-                        sandbox.keep(fcntl.ioctl(taken, _UNIX_FILE))
+                # It has no file (an Internet socket, an abstract name), or no file descriptor is free.
+                with suppress(OSError):
+                    _require_network(taken, sandbox.network)
+                    sandbox.keep(fcntl.ioctl(taken, _UNIX_FILE))
                 return _CONTINUE
+            _require_network(taken, sandbox.network)
             with sandbox.connecting(taken):
                 address = _read(thread, arguments[1], _int(arguments[2]))
                 path = _path(address)
@@ -269,6 +270,18 @@ def _int(value: int) -> int:
 
 def _network(pid: int) -> int:
     return os.stat(f"/proc/{pid}/ns/net").st_ino
+
+
+def _require_network(descriptor: int, network: int) -> None:
+    """Raise OSError unless this is a socket of that network namespace. A program may have one that it got from us."""
+    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        raise OSError(errno.ENOTSOCK, "not a socket")
+    own = fcntl.ioctl(descriptor, _SOCKET_NETWORK)
+    try:
+        if os.fstat(own).st_ino != network:
+            raise OSError(errno.EPERM, "a socket of another network")
+    finally:
+        os.close(own)
 
 
 def _take(thread: int, descriptor: int) -> int:

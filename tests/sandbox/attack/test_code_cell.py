@@ -6,7 +6,7 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from tests.sandbox.attack import test_config_files as test_history
-from tests.sandbox.attack import test_files, test_kernel, test_network, test_processes, test_setid
+from tests.sandbox.attack import test_files, test_kernel, test_network, test_processes, test_setid, test_unix_sockets
 from tests.sandbox.attack.attack import TRIED, Attack
 from tests.sandbox.attack.attack_scene import Scene
 
@@ -53,6 +53,31 @@ async def test_held(attack: Attack, scene: Scene) -> None:
 
 @pytest.mark.parametrize("attack", CONTROLS, ids=lambda a: a.name)
 async def test_control(attack: Attack, scene: Scene) -> None:
+    with attack.defence.removed(scene):
+        text = await run(attack, scene)
+    assert attack.succeeded(scene, text), text
+
+
+UNIX = [
+    a
+    for a in test_unix_sockets.ATTACKS
+    if a.name in ("a relative path", "a hard link", "an address that changes meanwhile")
+]
+
+
+@pytest.mark.parametrize("attack", UNIX, ids=lambda a: a.name)
+async def test_unix_sockets(attack: Attack, scene: Scene) -> None:
+    assert attack.prepare is not None
+    attack.prepare(scene)
+    text = await run(attack, scene)
+    assert TRIED in text, text
+    assert not attack.succeeded(scene, text), text
+
+
+@pytest.mark.parametrize("attack", UNIX, ids=lambda a: a.name)
+async def test_control_of_unix_sockets(attack: Attack, scene: Scene) -> None:
+    assert attack.prepare is not None
+    attack.prepare(scene)
     with attack.defence.removed(scene):
         text = await run(attack, scene)
     assert attack.succeeded(scene, text), text

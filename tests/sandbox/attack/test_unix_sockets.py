@@ -7,12 +7,13 @@ import platform
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from tests.sandbox.attack.attack import Attack, control, held
 from tests.sandbox.attack.attack_scene import Scene
-from tests.sandbox.attack.weakened_sandbox import option, unsupervised
+from tests.sandbox.attack.weakened_sandbox import Defence, option, unnotified, unsupervised
 
 _FIRST = """
 import array, threading
@@ -75,13 +76,19 @@ def _when_asked(scene: Scene) -> None:
     threading.Thread(target=work, daemon=True).start()
 
 
-def attack(name: str, program: str, prepare: object = _before, outer: str | None = None) -> Attack:
+def attack(
+    name: str,
+    program: str,
+    prepare: Callable[[Scene], None] = _before,
+    outer: str | None = None,
+    defence: Defence = unsupervised(),  # noqa: B008
+) -> Attack:
     return Attack(
         name,
         _FIRST + program,
-        unsupervised(),
+        defence,
         python=True,
-        prepare=prepare,  # type: ignore[arg-type]
+        prepare=prepare,
         host=Scene.connected,
         outer=outer,
     )
@@ -218,7 +225,7 @@ else:
     asked = bytearray(80); fcntl.ioctl(listener, 0xC0502100, asked)
     fcntl.ioctl(listener, 0xC0182101, struct.pack("=QqiI", struct.unpack_from("=Q", asked)[0], 0, 0, 1)); time.sleep(1)
 """.replace("@CONNECT@", "42" if platform.machine() == "x86_64" else "203").replace(
-        "@SECCOMP@", "317" if platform.machine() == "x86_64" else "277")),
+        "@SECCOMP@", "317" if platform.machine() == "x86_64" else "277"), defence=unnotified()),
     attack("a call that a tracer changes", _TRACED, outer=None if platform.machine() == "x86_64" else "x86-64 only"),
     Attack(
         "an abstract name",

@@ -18,6 +18,7 @@ from unittest import mock
 from cantrip_acp.sandbox import Sandbox
 from cantrip_acp.sandbox.launch import bubblewrap, process_tree, seccomp
 from cantrip_acp.sandbox.launch.sandbox import Prepared
+from cantrip_acp.sandbox.launch.unix_sockets import Supervisor
 
 if TYPE_CHECKING:
     from tests.sandbox.attack.attack_scene import Scene
@@ -117,8 +118,13 @@ def calls(*names: str) -> Defence:
 
 
 def unsupervised() -> Defence:
-    """With Unix sockets, and nobody who looks at what they connect to."""
-    return prepared("the supervisor of Unix sockets", lambda p, _: replace(p, supervisor=None))
+    """With a supervisor of Unix sockets that lets each call go on, as if there were none."""
+    return patched("the supervisor of Unix sockets", Supervisor, "_answer", lambda self, *call: 1)
+
+
+def unnotified() -> Defence:
+    """With Unix sockets, and without the supervisor's own filter."""
+    return prepared("the filter of the supervisor", lambda p, _: replace(p, supervisor=None))
 
 
 def filtered(name: str, make: Callable[[], bytes]) -> Defence:

@@ -57,7 +57,13 @@ def test_doctor_finds_a_sandbox(home: Path) -> None:
 def test_isolation_hostility_and_network(home: Path) -> None:
     """Whole suites, as nobody. What gates send and how programs work inside is the same for every user."""
     newline = "test_a_result_without_a_final_newline_has_one_where_the_command_prints_it"
-    names = ("test_isolation.py", "test_hostile.py", "test_network.py", f"test_gate_ipc.py::{newline}")
+    names = (
+        "test_isolation.py",
+        "test_hostile.py",
+        "test_network.py",
+        "test_unix_sockets.py",
+        f"test_gate_ipc.py::{newline}",
+    )
     done = as_nobody(
         home,
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={home}/t", "--rootdir", str(ROOT),

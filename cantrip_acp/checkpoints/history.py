@@ -373,7 +373,7 @@ class FileReview:
         """The changes to undo so that the file is as before; hunks that were kept stay."""
         if self.before == self.original:
             return list(self.undone)
-        # What was kept is put back after the rest was undone.
+        # Put the kept changes back after the others were undone.
         return [*self.undone, (self.before, self.original)]
 
     def undo_hunk(self, number: int) -> Change:

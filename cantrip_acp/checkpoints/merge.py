@@ -95,7 +95,7 @@ def without(base: bytes, now: bytes, before: bytes) -> bytes | None:
     since = [edit for edit in _edits(a, b) if edit not in back and not any(_overlap(edit, other) for other in back)]
     out: list[bytes] = []
     at = 0
-    # Where both only insert, what was there before comes first.
+    # If both only insert at one place, the lines of the earlier state come first.
     for first, last, lines in sorted((*back, *since), key=lambda edit: edit[:2]):
         out += a[at:first]
         out += lines

@@ -173,7 +173,7 @@ def written_words(command: str) -> list[str]:
                 words = words[:-1] if words and words[-1].isdecimal() else words
                 continue
             if "<" in token and "(" not in token:
-                # The text that follows the line is no command, and what follows the text is not looked for.
+                # The text after the line is not a command, and the commands after the text are not read.
                 here = here or token == "<<"
                 continue
             end()

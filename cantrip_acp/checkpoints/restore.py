@@ -230,7 +230,7 @@ def run_plan(store: Store, loom: str, entity: str, plan: Plan, *, write: Write |
     with store.restoring():
         parent = store.last(loom, entity)
         known = _last_states(store, parent)
-        # What the user changed meanwhile, also in the editor, is kept first.
+        # First store the user's changes since then, also those in the editor.
         others = {p: (known.get(p, s.now), s.now) for p, s in plan.steps.items() if known.get(p, s.now) != s.now}
         with store.writing():
             if others:

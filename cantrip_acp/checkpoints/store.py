@@ -250,7 +250,7 @@ class Store:
         with self.writing() as base:
             base.execute(
                 "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                # A restore has no turn of its own, so that column has what it takes back.
+                # A restore has no turn of its own, so this column has the restore that it takes back.
                 (made.id, parent, by, _pack_changes(changes), turn or takes_back, cast, to, kept_tree, now),
             )
             base.execute("INSERT OR REPLACE INTO refs VALUES (?, ?, ?)", (loom, entity, made.id))

@@ -267,7 +267,7 @@ class Watcher:
             try:
                 fd = self._open(each.path)
             except OSError:
-                # It is there but cannot be entered now: what is in it counts as unchanged.
+                # The folder exists but cannot be entered now: its content counts as unchanged.
                 continue
             if fd is None:
                 self._lose(each)
@@ -554,7 +554,7 @@ def _why_not_kept(path: str, status: os.stat_result, absolute: str) -> str:
     if not stat.S_ISREG(status.st_mode):
         return "a special file, such as a socket or a device"
     if guarded.is_held(absolute):
-        # To close what was read would take the locks of SQLite from this process, and with them the database.
+        # Closing the file would drop this process's SQLite locks on the database.
         return "a loom or database that is open here"
     if why_hidden(parts, status.st_mode) is not None or is_git_config(parts):
         return "hidden from entities, because it may hold keys"

@@ -33,7 +33,7 @@ def model_names(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     if not colon:
         found = [CompletionItem(f"{name}:", help="a provider") for name in MODEL_PROVIDERS if name != "local"]
         found += [CompletionItem("embedded"), CompletionItem("scripted:")]
-        # Only what one provider has can be named alone.
+        # Only a model of a single provider can be named without the provider.
         found += [CompletionItem(model, help=owner) for owner, model, _ in lookup.list_models() if owner != "ollama"]
         try:
             from cantrip_acp.recipes import DEFAULT, load

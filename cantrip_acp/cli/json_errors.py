@@ -54,7 +54,7 @@ class Failure:
         if "reason" in found and status == 130:
             found["reason"] = "cancelled"
         stream = sys.stderr if self.to_stderr else sys.stdout
-        # ASCII only: what is wrong may have no encoding.
+        # ASCII only: the wrong text may have characters that cannot be encoded.
         stream.write(json.dumps(found, default=str) + "\n")
         stream.flush()
 

@@ -114,7 +114,7 @@ class Batch(Generic[Value]):
                     for item in items:
                         display.add(item)
                     for item in sorted(items, key=lambda item: item.number):
-                        # What the reader prints must not follow the line of progress.
+                        # Prints of the reader must not follow the line of progress.
                         display.clear()
                         yield item
                         display.draw()

@@ -235,7 +235,7 @@ def _one(name: str, value: Any, task: Task, workspace: Path, answer: str) -> lis
         except FileNotFoundError:
             return ""
         except OSError as error:
-            # Whoever did the task may have made a link to a file that has what is looked for.
+            # The entity may have made a link to another file that contains the searched text.
             refused.append(f"{path} is not judged: {error.strerror}")
             return ""
 

@@ -90,7 +90,7 @@ class InspectSample:
             if score is not None:
                 values = score.value.values() if isinstance(score.value, dict) else [score.value]
                 found += [(value_to_float()(value), score.explanation) for value in values]
-        # Inspect marks what it could not score as not a number.
+        # Inspect uses NaN for a sample that it could not score.
         found = [pair for pair in found if math.isfinite(pair[0])]
         if not found:
             raise DefinitionError("the task's scorers gave no score")

@@ -54,7 +54,7 @@ def mode_line(medium: Medium, *, text_calls: bool) -> str | None:
 
 
 _NEAR = {"python": ("py", "python3"), "bash": ("sh", "shell")}
-"""Other tags by which models name the language of a medium's tag."""
+"""Other tags that models write on a code block in the language of a medium."""
 
 
 class TextPrograms(Struct, frozen=True):

@@ -51,7 +51,7 @@ def check(path: Path, *, file: str | None = None, source: Source = "path", works
     problems: list[str] = []
     notes: list[str] = []
     for at, message in build.lacking(recipe):
-        # What pip can install, the machine lacks and not the recipe.
+        # If pip can install it, the machine lacks something, and the recipe is right.
         (notes if at[0] in ("loom", "mcp_servers") else problems).append(str(recipe.problem(at, message)))
     for at, makes in _parts(recipe):
         _try(recipe, at, makes, problems, notes)

@@ -178,7 +178,7 @@ def _chunk(page: _Page, chunk: Chunk, scope: str, level: int, kind: str) -> None
     tokens = text_tokens(block) + 1
     left_out = tokens > page.room
     if left_out:
-        # What comes later is left out too, even if it is short: the rule is one that people can foresee.
+        # Later chunks are left out too, even short ones, so that people can foresee what is cut.
         page.room = 0
     else:
         page.room -= tokens

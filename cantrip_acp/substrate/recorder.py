@@ -390,7 +390,7 @@ def differences(substrate: Substrate, loom: Loom) -> list[str]:
             continue
         if not substrate.exists(chunk.id):
             found.append(f"{chunk.id}: not recorded")
-        # What a context was when it was recorded is not in the loom: the number of the commit.
+        # The loom does not have the number of the commit at which a context was recorded.
         elif not chunk.id.startswith("context:") and encode_body(substrate.chunk(chunk.id).body) != encode_body(
             chunk.body
         ):

@@ -280,7 +280,7 @@ class Substrate:
         if not words:
             return []
         until, limit, found = _until(at), _limit(limit), dict[str, None]()
-        # Most often the first few are enough. What others have must not hide what is inside.
+        # Most often the first few are enough. Matches outside the boundary must not hide those inside.
         first = max(limit, _CANDIDATES) if boundary.limited else limit
         pages = [(0, first), *((n * MOST_RANKED, MOST_RANKED) for n in range(_MOST_PAGES))]
         with self.tables.reading() as view:
@@ -419,7 +419,7 @@ class Substrate:
     def _unreadable(self, chunk_id: str, at: int | None, boundary: Boundary) -> SubstrateError:
         when = f" as of commit {at}" if at is not None else ""
         if boundary.limited:
-            # The same answer for what is outside and for what does not exist.
+            # Give the same answer for a chunk outside the boundary and for one that does not exist.
             text = f"chunk {chunk_id!r} is not inside the read boundary{when}"
             return self.refuse(boundary, "read", chunk_id, text)
         later = at is not None and self.exists(chunk_id)

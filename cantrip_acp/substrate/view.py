@@ -404,7 +404,7 @@ class SessionView:
     def _recall(self, args: Mapping[str, Any], context: GateContext) -> list[dict[str, Any]]:
         if not self._synced:
             self._sync(nested=True)
-        # What this session said is in its context.
+        # The entity's own session is in its context already.
         own, boundary = session_id(context.entity_id), self.boundary_of(context.entity_id)
         hits = self.substrate.search(args["query"], boundary=boundary, limit=int(args.get("limit", 10)), without=own)
         return [

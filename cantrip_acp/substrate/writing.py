@@ -105,7 +105,7 @@ class Writer:
             elif not reach.writes(boundary, chunk.id):
                 raise Outside(chunk.id, _not_writable(chunk.id))
             elif (before.spec.propagate, before.spec.required) != (chunk.spec.propagate, chunk.spec.required):
-                # Who changes what is an archetype would change what others reach.
+                # A change of an archetype would change the chunks that others can reach.
                 raise Outside(chunk.id, f"chunk {chunk.id!r}: only the user may change 'propagate' and 'required'")
         for each in change.touched():
             scope = self._chunk(each.scope)
@@ -134,7 +134,7 @@ class Writer:
     def check_new(self) -> None:
         """Raise `Outside` if this commit leaves a new chunk outside the boundary, or makes a foreign chunk a type."""
         for chunk_id in sorted(self._foreign):
-            # Who writes would make a type of a scope that it only reads, and could write there from then on.
+            # The writer would make a type of a scope that it can only read, and could then write there.
             if self._is_type(chunk_id):
                 raise Outside(chunk_id, f"chunk {chunk_id!r}: only who may change it may make it a type")
         reach = reach_at(self._view)
@@ -185,7 +185,7 @@ class Writer:
                 )
             view.add_record(Record(removal.chunk, removal.scope, removal.kind, before_placement.sequence, number, True))
             changed += 1
-        # What something is decides what holds for it, in whatever order a commit says it.
+        # The types of a chunk decide its rules, in whatever order the commit lists the placements.
         for placement in change.placements:
             if placement.kind == "instance":
                 self._coming.setdefault(placement.chunk, []).append(placement.scope)
@@ -224,7 +224,7 @@ class Writer:
             for each in change.chunks
             if each.id in places and privacy(each.id) == "shared" and self._chunk(each.id) is None
         ]
-        # What is placed on them is their owner's, too.
+        # Chunks that are placed on them belong to their owner, too.
         while found := [each for each in waiting if all(privacy(at) != "shared" or at in own for at in places[each])]:
             for chunk_id in found:
                 for scope in places[chunk_id]:

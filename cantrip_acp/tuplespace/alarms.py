@@ -114,7 +114,7 @@ class AlarmCommand:
         work, started = claim.work, now_iso()
         step = work.payload[0]
         created = work.created_at if isinstance(work.created_at, str) else None
-        # What a tuple says of itself does not take the place of what it is.
+        # The tuple's own fields must not replace these facts about it.
         alarm = {**(step.args or {}), "alarm": step.yool, "lane": work.lane, "tuple_id": work.id, "at": created}
         failed = self._call(alarm)
         receipt = make_receipt(

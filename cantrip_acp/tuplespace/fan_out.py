@@ -163,7 +163,7 @@ class FanOut:
             **self._further,
         }
         step = {"yool": SPAWN, "args": {"fan_out": definition, "lane": self.lane, "start": start}}
-        # An earlier version, which would refuse what it does not know, does not take a tuple with flags.
+        # Earlier versions refuse unknown fields, so they do not take a tuple with flags.
         more = {"flags": {}, **self._further} if self._further else {}
         return new_tuple(self.lane, [step], map_pos={**self.map_pos, "leaves_from": start}, **more)
 

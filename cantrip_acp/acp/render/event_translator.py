@@ -311,7 +311,7 @@ class Translator:
         if call.child_name is None:
             call.title = title_with_counts(record.title or record.gate, event.diffs)
         elif not record.is_error:
-            # What the user refused keeps the title of the question.
+            # A refused call keeps the title of the question.
             call.title = title_of_child_call(
                 title_with_counts(record.title or record.gate, event.diffs), call.child_name
             )

@@ -340,7 +340,7 @@ class Session:
                     # The HTTP status of the provider. It helps a client to advise its user.
                     **({} if status is None else {"status": status}),
                     "cantrip_trace_id": trace_id,
-                    # The last turn: what was done before the failure is kept, and a next prompt continues after it.
+                    # The last turn: work before the failure is kept, and the next prompt continues after it.
                     "cantrip": {"turn": self.entity.last_turn},
                 },
             ) from None

@@ -134,7 +134,7 @@ async def files(session: Session, params: acp.FileRequest, request: Request) -> 
     return found
 
 
-# --- calls, and prompts that wait
+# Stopping calls, and the queue of prompts
 
 
 def cancel_tool_call(session: Session, params: acp.CancelToolCall, request: Request) -> dict[str, Any]:

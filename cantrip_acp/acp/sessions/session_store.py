@@ -328,7 +328,7 @@ class SessionStore:
         from cantrip_acp.loom.loom import Loom
 
         if (self.folder.parent / "checkpoints").is_dir() and path.exists():
-            # What cannot be read cannot be restored either.
+            # A record that cannot be read cannot be restored either.
             with contextlib.suppress(CantripError), Loom.open(path, readonly=True) as loom:
                 forget_checkpoints(loom, self.folder.parent)
 

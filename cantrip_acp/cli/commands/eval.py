@@ -154,7 +154,7 @@ def eval_(suite: str, wanted: Samples, budget: Budget, output: Output, list_only
     if new:
         return _write_new(Path(suite))
     state, workspace = paths.state_dir(place.state_dir), place.cwd.resolve()
-    # What the Python files of a suite print must not be between the lines of JSON.
+    # Prints of a suite's Python files must not appear between the lines of JSON.
     printing = partial(redirect_stdout, sys.stderr if as_json else sys.stdout)
     with printing():
         found = load_suite(suite, workspace=workspace, state_dir=state, recipe=wanted.recipe)

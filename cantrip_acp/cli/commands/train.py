@@ -108,7 +108,7 @@ def train(
         os.environ["OMP_NUM_THREADS"] = str(threads)
     settings = {name: value for name, value in given.items() if value is not None}
     stdout = sys.stdout
-    # What the Python files of an example print must not be between the lines of JSON.
+    # Prints of an example's Python files must not appear between the lines of JSON.
     with redirect_stdout(sys.stderr if as_json else stdout):
         return _run(example, out, state_dir, settings, stdout if as_json else None)
 

@@ -88,7 +88,7 @@ class ClientText:
         self.screen.line(("folder   ", "dim"), str(session.folder), whole=True)
         if loom := loom_of(session.meta):
             self.screen.line(("loom     ", "dim"), clean_line(loom), whole=True)
-        # What the recipe allows at most: the mode decides which of it asks.
+        # The most that the recipe allows: the mode decides which of these calls need a question.
         for title, texts in get_mapping(get_mapping(session.meta, "cantrip"), "allowed").items():
             shown = "; ".join(text for text in texts if isinstance(text, str)) if isinstance(texts, list) else ""
             if shown or title != "own_gates":

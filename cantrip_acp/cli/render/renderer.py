@@ -245,7 +245,7 @@ class Renderer:
         """Print the heading and the changes of a call before it runs, for a permission request."""
         call = self._call(item.call_id)
         self._show_call(call, call.update(item))
-        # The question follows: what came so far is shown whole.
+        # A question follows, so show all output so far.
         _close_block(call)
 
     def _update_call(self, item: ToolCall) -> None:

@@ -54,7 +54,7 @@ def at_terminal(state_dir: Path | None, workspace: Path, talk: Callable[[Screen,
         return talk(screen, None)
     from cantrip_acp.cli.session.input_line import InputLine
 
-    # Also what is typed before the session is ready is completed.
+    # Text that is typed before the session is ready is completed, too.
     line = InputLine(
         paths.state_dir(state_dir) / "repl_history", lambda typed: completions(typed, names(), workspace, {})
     )

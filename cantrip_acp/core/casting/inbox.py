@@ -51,7 +51,7 @@ class Inbox:
         that the model cannot read."""
         context, cast, resumed = self._entity.context, self._cast, self._resumed
         records = [self._write(block) for block in cast.blocks]
-        # What the model reads is what the records say.
+        # The model reads exactly the texts in the records.
         cast.blocks = tuple(map(block_of, records))
         if resumed is None or resumed.begins:
             context.begin(cast.intent, cast.blocks)

@@ -215,7 +215,7 @@ class CastRun:
                 await self._session.start_snapshot(record.id)
             await self._reports.turn(record, response if not turn.parts else None)
             if self.entity.parent is not None:
-                # Also if this cast has ended: the limits of the casts above apply to what all their children spend.
+                # Also if this cast has ended: the limits of the casts above include the spending of all their children.
                 ward_limits.stop_overspent(self.entity, used)
             if reason is not None:
                 await self._session.finish_snapshot()

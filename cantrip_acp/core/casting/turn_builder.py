@@ -310,7 +310,7 @@ class TurnBuilder:
         keep: Callable[[GateRecord], None],
     ) -> GateRecord:
         def cut(record: GateRecord) -> None:
-            # What a call had done before the cancel stays done, so the turn must have it.
+            # The effects of a call from before the cancel stay, so the turn must record them.
             why = STOPPED if via is None else UNFINISHED
             if (name in DELEGATION or name in CHILD_FUNCTIONS) and self.parts:
                 why = CUT_OFF

@@ -65,7 +65,7 @@ def _narrowed(cantrip: CantripDefinition, loom: Loom, entity_id: str, record: Ca
 
     circle, own = record.circle, cantrip.circle
     if circle.get("medium") != own.medium.name and not registry.DELEGATION & own.gates.keys():
-        # Only who may have children may have one with another medium.
+        # Only an entity that may have children may have one with another medium.
         raise DefinitionError(f"it worked in the medium {circle.get('medium')}, and this circle has {own.medium.name}")
     requests = _requests(loom, entity_id)
     recorded = _recorded_wards(circle, own.workspace)

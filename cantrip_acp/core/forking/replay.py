@@ -308,7 +308,7 @@ def compared(was: Turn, now: Turn) -> str | None:
     if was.utterance.tool_calls != now.utterance.tool_calls:
         return "the crystal called something else: the replay is a turn off"
     if was.reason in ("cancelled", "parent_terminated"):
-        # What a cancel cut off depends on its moment.
+        # The result of a cancelled call depends on the moment of the cancel.
         return None
     before, after = was.observation.results, now.observation.results
     for place, record in enumerate(before):

@@ -87,7 +87,7 @@ def find_point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
     if start is None or not start.intent:
         raise IntentRequired(f"the intent of cast {chosen!r} is not in this loom; give one")
     begins = chosen != own
-    # What changed or was sent after later turns of that cast is not known yet where it begins.
+    # Changes and messages after later turns of that cast are not known yet at its beginning.
     blocks = tuple(block for block in map(block_of, context) if block.after is None) if begins else ()
     spent, used = (0, NO_USAGE) if begins else _spent(loom, outline, at, chosen)
     return Point(at, start, begins, blocks, spent, used, taken=True)

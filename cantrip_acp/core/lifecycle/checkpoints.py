@@ -366,7 +366,7 @@ class Checkpoints:
             found = set() if path in revealed else {each.owner(path) for each in recent}
             return "turn" if "turn" in found else "unsure" if "unsure" in found else "user"
 
-        # What the user deletes of ignored files is nobody's concern.
+        # Ignored files that the user deletes do not matter.
         self._attribution.add(
             {p: each for p, each in changes.items() if each[0] is None or each[0].why != IGNORED or owner(p) != "user"},
             owner,

@@ -219,7 +219,7 @@ class GoogleCrystal(EndpointCrystal):
             "httpx_async_client": http,
             # It is never used, but it prevents that the SDK makes one and loads its own certificates.
             "httpx_client": httpx2.Client(verify=tls),
-            # For its web sockets, which are never used either.
+            # The SDK needs it for its web sockets, which are never used either.
             "async_client_args": {"ssl": tls},
         }
         key = endpoint.api_key.reveal() if endpoint.api_key else NO_KEY

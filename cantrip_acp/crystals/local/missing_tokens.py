@@ -56,7 +56,7 @@ async def complete(ask: Ask, sampled: SampledTokens, counted: int | None) -> Sam
             if missing[-1][0] == token:
                 _, piece = missing.pop()
             elif place == last:
-                # The end of the answer has no text. It came with what was held back.
+                # The end of the answer has no text. It came with the tokens that were held back.
                 piece = b""
             else:
                 raise CrystalError(f"the model wrote {text!r} with other tokens than the tokenizer makes")

@@ -111,7 +111,7 @@ class _FileRead:
         data = head
         if len(head) < self.size:
             if self.size > INLINE:
-                # What is so long is not written as a whole.
+                # Such a long text is never written as a whole.
                 return
             data = os.pread(self.descriptor, self.size + 1, 0)
         decoded = file_content.decode_file(self.place, data)

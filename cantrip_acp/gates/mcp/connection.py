@@ -387,7 +387,7 @@ class Connection:
     def _describe_failure(self, error: BaseException | None) -> str:
         """Say why the server ended, with the last lines of its standard error."""
         if install.needs_install(self.server, self._circle.wards):
-            # What its program says without a network would only hide this.
+            # The program's own error about the missing network would only hide this reason.
             return (
                 f"it is not installed: {self.server.command} downloads it when it starts. Install it once: "
                 "`cantrip recipe install` with the name of the recipe, or `cantrip cast` in a terminal, which asks"

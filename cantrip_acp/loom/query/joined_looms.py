@@ -104,7 +104,7 @@ class JoinedStore:
                 return False
         key: object
         if isinstance(head, record_heads.RewardHead | record_heads.LaterHead):
-            # Those have no id.
+            # These records have no id.
             (record,) = readable(self.stores[side], (position,))
             if record is None:
                 return True

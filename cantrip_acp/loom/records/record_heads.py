@@ -131,7 +131,7 @@ Head = (
 """A record's head. Headers and cantrips are small and few, so they are read completely."""
 
 
-# Making a decoder takes milliseconds, and who only writes needs none.
+# Making a decoder takes milliseconds, and a process that only writes needs none.
 @cache
 def head_decoder() -> msgspec.json.Decoder[Head]:
     return codecs.json_decoder(Head)

@@ -223,7 +223,7 @@ class LoomDocument:
             self._above[entity] = parent
             self._below.setdefault(parent, []).append(entity)
 
-    # Access to what was read
+    # Access to the records that were read
 
     @property
     def records(self) -> int:

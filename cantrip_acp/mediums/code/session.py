@@ -369,7 +369,7 @@ class CodeSession(SessionBase):
             self._note = self._lose(worker)
             worker = None
         if worker is not None and not self.sandbox.hides_what(worker.taken_away):
-            # Its mounts were made before: it would see what is hidden now.
+            # Its mounts are older: it would still see files that are hidden now.
             self._end_worker(worker)
             self._context_cast, self._folded, self._names = None, 0, []
             self._note = (
@@ -565,7 +565,7 @@ class CodeSession(SessionBase):
                 return
             verdict = found and f"keeping it used {found}"
             if verdict is None and not worker.is_busy:
-                # Read first what it sent before it ended.
+                # First read the messages that it sent before its end.
                 worker.drop_incomplete()
                 verdict = None if self._answered(worker) else "the process that was to keep it has ended"
             if verdict is not None:

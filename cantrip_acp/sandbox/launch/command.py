@@ -218,7 +218,7 @@ class Running:
             self._start()
             reports = 0
             while self._tree.running:
-                # What is told only a few times a second is told even if the command now prints nothing.
+                # Send the last state of a line that is sent only a few times a second, even if the command now prints nothing.
                 delayed = self._listener is not None and any(each.delayed for each in self._streams.values())
                 with anyio.move_on_after(_DELAYED if delayed else None):
                     await self._tree.changed()

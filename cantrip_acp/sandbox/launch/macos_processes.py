@@ -185,7 +185,7 @@ class GroupWatchdog(Watchdog):
     def verdict(self, pid: int, times: int = 1) -> str | None:
         if (full := self.disks.full_message()) is not None:
             return f"too much of a disk: {full}"
-        # The system counts for no process what it writes, so that is estimated by the files.
+        # The system does not count the bytes that a process writes, so the files give an estimate.
         if (over := self.disk_use.end()) is not None:
             return over
         limits = self._limits

@@ -183,7 +183,7 @@ class Engine:
         else:
             self._check_folder(chunk, [executable, *_texts(chunk.body.get("args"))])
         for side in ("read", "write"):
-            # What is no list would say nothing, and a program that nothing limits may read all that its caller may.
+            # A value that is not a list would be ignored, and a program without limits may read everything that its caller may.
             if side in chunk.body and not _is_texts(chunk.body[side]):
                 raise RunRefused(f"program {chunk.name!r}: {side!r} of its body is not a list of scope ids")
         if len(json.dumps(dict(given))) > _LONGEST_INPUT:

@@ -290,7 +290,7 @@ class Peer:
             process = chunk.removesuffix(":input")
             if process == self._process_id:
                 return True
-            # The commit itself refuses what is outside, with the same answer for everything there.
+            # The commit itself refuses chunks outside the boundary, with the same answer for all of them.
             return substrate.readable(chunk, boundary) and any(
                 (each.scope, each.kind) == ("type:process", "instance") for each in substrate.placements(process)
             )

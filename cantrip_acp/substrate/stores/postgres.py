@@ -176,7 +176,7 @@ class PostgresTables(SqlTables["PostgresView"]):
 class PostgresView(SqlView):
     """A view that shows shared chunks and the user's own."""
 
-    # What is the user's own hides what others call the same.
+    # The user's own chunks hide those of others with the same name.
     _latest = "ORDER BY owner DESC, number DESC LIMIT 1"
     _told = "told"
     _wanted = "unnest(:ids::text[]) AS wanted (id)"

@@ -80,7 +80,7 @@ MIGRATIONS = (
         BEGIN INSERT INTO known (rowid, name, text) VALUES (new.position, new.name, {_text("new")}); END;
     INSERT INTO known (rowid, name, text) SELECT position, name, {_text("v")} FROM chunk_versions v WHERE {_known("v")};
     """,
-    # INSERT OR REPLACE deletes what it replaces without a trigger of DELETE.
+    # INSERT OR REPLACE deletes the old row without a trigger of DELETE.
     """
     CREATE TRIGGER commits_replaced BEFORE INSERT ON commits
         WHEN EXISTS (SELECT 1 FROM commits WHERE number = new.number)

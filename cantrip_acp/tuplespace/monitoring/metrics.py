@@ -87,7 +87,7 @@ class WorkerMetrics:
         self._oldest = Gauge(
             "cantrip_lane_oldest_waiting_seconds", "Age of the oldest waiting tuple.", ["lane"], registry=registry
         )
-        # What has not happened yet is 0, so that rates are right from the first one on.
+        # Counters begin at 0, so that rates are right from the first event on.
         for state in ("done", "failed", "again"):
             self._ended.labels(lane, state)
         self._usd.labels(lane)

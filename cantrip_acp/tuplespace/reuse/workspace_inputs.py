@@ -81,7 +81,7 @@ class WorkspaceInputs:
         if self._patterns is not None:
             found = self._matches(name)
             if (found or may_be_above(self._declared, name)) and (place := self._workspace / name).is_symlink():
-                # The digest has where a link leads, and not what is there.
+                # The digest has the path that a link leads to, not the content there.
                 target = self._name(place)
                 if target is None or not (found and place.is_file() and self._matches(target)):
                     raise TupleError(

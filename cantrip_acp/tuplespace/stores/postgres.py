@@ -201,7 +201,7 @@ class PostgresTupleStore(TupleStore):
                 try:
                     if self._listener is None or self._listener.closed:
                         self._listener = self._connect(f"LISTEN {_CHANNEL}")
-                        # What was notified before is unknown.
+                        # Earlier notifications may have been missed.
                         return True
                     for _ in self._listener.notifies(timeout=max(0.0, min(left, _SLICE_S)), stop_after=1):
                         return True

@@ -191,7 +191,7 @@ class Attempt:
                         lambda: worker.store.save_step(claim, index, receipt, seal=seal, progress=progress)
                     )
                     self._stored.add(index)
-            # Not before: what waits for this step begins when its receipt is stored.
+            # Not earlier: steps that wait for this one begin when its receipt is stored.
             self._done[index] = receipt
             self.reused += "reused" in receipt
         except StepFailed as failure:

@@ -288,7 +288,7 @@ class CommandYool(YoolBase):
             nonlocal elsewhere
             found, place = is_input(name), self._folder / name
             if (found or may_be_above(self._inputs, name)) and place.is_symlink():
-                # The digest has where a link leads, and not what is there.
+                # The digest has the path that a link leads to, not the content there.
                 target = os.path.relpath(os.path.realpath(place), os.path.realpath(self._folder))
                 elsewhere |= not (found and place.is_file() and not target.startswith("..") and is_input(target))
             return found

@@ -39,7 +39,7 @@ async def scope(session: OpenSession, rest: str) -> str:
 
     view, entity = view_of(session), session.entity
     if view.address is not None:
-        # What other sessions of this process have just learned is there, too.
+        # Include facts that other sessions of this process have just recorded.
         await anyio.to_thread.run_sync(flush, view.address)
     word, _, name = rest.partition(" ")
     if word == "add" and name.strip():
@@ -67,7 +67,7 @@ async def remember(session: OpenSession, rest: str) -> str:
         return "Write what to remember: `/remember Ports begin at 4000.`"
     if await anyio.to_thread.run_sync(lambda: view.substrate and view.missing):
         return f"Nothing can be remembered: {view.missing}"
-    # What cannot be stored is refused before the user is asked.
+    # Refuse a text that cannot be stored before asking the user.
     make_fact(rest)
     call = acp.PermissionToolCall(
         tool_call_id=new_id("remember"),

@@ -263,7 +263,7 @@ class SessionOptions:
             make = choosing.make_chosen_crystal
             new = await anyio.to_thread.run_sync(make, recipe, metadata.crystal, metadata.effort)
         except CantripError:
-            # Its next prompt says what is wrong.
+            # The next prompt reports the error.
             return
         if (new.name, new.model) != (old.name, old.model):
             return

@@ -231,9 +231,10 @@ class EarlierSession(OwnAgent):
 
             record_model(opened.entity, self._model)
         if opened.restored.definition_changes:
+            changes = ", ".join(opened.restored.definition_changes)
             click.echo(
-                f"the definition of this session has changed since its last answer ({', '.join(opened.restored.definition_changes)}): it "
-                "goes on as a fork of that answer",
+                f"the definition of this session has changed since its last answer ({changes}): it goes on as a fork of that "
+                "answer",
                 err=True,
             )
             opened.restored.definition_changes = ()

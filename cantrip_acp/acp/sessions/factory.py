@@ -329,7 +329,7 @@ class SessionFactory:
                     found.kept,
                     (),
                     now(),
-                    resumes=UNSET if resumes is None else resumes,
+                    resumes=resumes or UNSET,
                 )
             )
             changes = {"fork_of": before.id, "from_turn": turn_id, **chosen_options(metadata)}

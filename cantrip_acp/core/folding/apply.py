@@ -165,8 +165,8 @@ def _sample(entity: EntityState, answered: Response | None, messages: Sequence[M
     kept = TokenLog().reduce(answered.sampled, messages, 0, said=answer)
     return {
         "summary": SummaryQuery(messages[-1].content or "", answer),
-        "stop_reason": msgspec.UNSET if answered.stop_reason is None else answered.stop_reason,
-        "request": msgspec.UNSET if answered.request is None else answered.request,
+        "stop_reason": answered.stop_reason or msgspec.UNSET,
+        "request": answered.request or msgspec.UNSET,
         "sampled": msgspec.UNSET if kept is None else freeze_record(kept),
     }
 

@@ -200,7 +200,7 @@ class EarlierCasts:
                 known.setdefault(_key(own.intent, own.reference), []).append(casts)
         found: list[list[CastRecord]] = []
         for intent, reference in self._casts:
-            wanted = _key(*as_kept((intent, UNSET if reference is None else reference)))
+            wanted = _key(*as_kept((intent, reference)))
             found.append(known[wanted].pop(0) if known.get(wanted) else [])
         return found
 

@@ -590,7 +590,7 @@ def files_record(
         checkpoint=made.id,
         workspace=workspace,
         changed=len(made.changes),
-        restored=UNSET if restored is None else restored,
+        restored=restored or UNSET,
     )
 
 

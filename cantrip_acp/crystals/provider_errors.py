@@ -23,6 +23,7 @@ OVERLOADED = 529
 """Anthropic's HTTP status for an overloaded service. Inside a stream, this error comes as an event without a status."""
 
 _LONGEST = 600
+_READ = 100_000
 """The most characters of a provider's error text in our error."""
 
 _MENDS = {
@@ -174,5 +175,6 @@ def is_loopback(url: str) -> bool:
 
 def error_text(message: Any) -> str:
     """Format a provider's error text: on one line, shortened, with secrets masked."""
-    text = " ".join(str(message).split())
-    return shared().diagnostic(text if len(text) <= _LONGEST else text[:_LONGEST] + " …")
+    # Masked before it is cut: half of a key is recognized by nobody.
+    text = shared().diagnostic(" ".join(str(message)[:_READ].split()))
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + " …"

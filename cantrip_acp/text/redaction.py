@@ -488,6 +488,11 @@ def beginning(text: str, most: int) -> str:
     return text if len(text) <= most else text[: shared().whole(text, most)]
 
 
+def ending(text: str, most: int) -> str:
+    """The last characters of a text, and some before them if the cut would divide a known secret."""
+    return text if len(text) <= most else text[shared().whole(text, len(text) - most) :]
+
+
 def holds_shape(value: Any) -> bool:
     """Whether a text that looks like a secret is in JSON data."""
     mask = ShapeMask()

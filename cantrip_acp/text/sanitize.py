@@ -11,6 +11,7 @@ import json
 import re
 from typing import Final
 
+from cantrip_acp.text.redaction import beginning
 from cantrip_acp.types.styled import PLAIN, SGR, Styled, after, join, params_of
 
 # All characters that need a closer look: C0 and C1 controls except newline and tab, DEL, line separators, surrogates,
@@ -203,5 +204,5 @@ def without_links(text: str) -> str:
 
 def clean_line(text: str, limit: int = 400) -> str:
     """A text for one line (a title, a name): cleaned, with white space collapsed, cut at `limit` characters."""
-    line = " ".join(clean(text[: limit * 8]).split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    line = " ".join(clean(beginning(text, limit * 8)).split())
+    return line if len(line) <= limit else beginning(line, limit - 1) + "…"

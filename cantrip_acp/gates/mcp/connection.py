@@ -29,7 +29,7 @@ from cantrip_acp.gates.mcp.user_process import UserProcess
 from cantrip_acp.gates.sandbox_options import sandbox_options
 from cantrip_acp.sandbox import Sandbox, Service, clean, ensure_checked, interpreter, machine
 from cantrip_acp.text.logs import logger
-from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.redaction import ending, shared
 from cantrip_acp.types.errors import CantripError, GateError, SandboxError
 from cantrip_acp.types.records import new_id
 from cantrip_acp.version import __version__
@@ -57,8 +57,9 @@ class McpError(CantripError):
     """A server cannot be reached, or has ended. The text names the server. ``brief`` is the reason in a few words, without it."""
 
     def __init__(self, text: str, *, brief: str = "") -> None:
-        text, self.brief = map(shared().diagnostic, (text, brief))
+        text, brief = map(shared().diagnostic, (text, brief))
         super().__init__(text)
+        self.brief = brief[:_BRIEF]
 
 
 _STDERR_LOOKS = 40
@@ -405,13 +406,13 @@ class Connection:
             parts.append(text + ("; check the configured headers" if self._status in (401, 403) else ""))
         words = service.stderr_tail if service is not None else ""
         if words:
-            parts.append(f"the end of its standard error: {words[-1000:]}")
+            parts.append(f"the end of its standard error: {ending(words, 1000)}")
         if cut and isinstance(service, Service):
             parts.append(f"it ran in the sandbox ({_describe_network(self._circle)})")
         return "; ".join(parts) or ("it said nothing" if error is None else "it ended")
 
     def _error(self, why: str) -> McpError:
-        error = McpError(f"MCP server {self.server.name!r} {why}", brief=why.partition(";")[0][:_BRIEF])
+        error = McpError(f"MCP server {self.server.name!r} {why}", brief=why.partition(";")[0])
         self.last_error = str(error)
         return error
 
@@ -441,7 +442,7 @@ async def install_server(
     )
     if outcome.exit_code != 0:
         why = outcome.ended_because or f"exit status {outcome.exit_code}"
-        words = clean("".join(output)).strip()[-1000:]
+        words = ending(clean("".join(output)).strip(), 1000)
         raise McpError(f"MCP server {server.name!r} cannot be installed: {why}; its last output: {words}")
     install.mark_installed(server)
     tell(f"installed MCP server {server.name!r}")

@@ -12,6 +12,7 @@ import anyio.to_thread
 from cantrip_acp.files.installation import install_command
 from cantrip_acp.gates.contract import Gate, SourceBase
 from cantrip_acp.gates.mcp.declaration import McpServer, unique_prefixes
+from cantrip_acp.text.redaction import ending
 from cantrip_acp.types.errors import CantripError, DefinitionError
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class OpenServers:
         error = connection.last_error or "; ".join([*problems, *([connection.left_out] if connection.left_out else [])])
         state = "running" if connection.alive else "failed" if connection.last_error else "stopped"
         tools = [{"gate": gate.name, "description": gate.description} for gate in found]
-        return {"state": state, "error": error, "output": connection.stderr_tail[-4096:], "tools": tools}
+        return {"state": state, "error": error, "output": ending(connection.stderr_tail, 4096), "tools": tools}
 
     def add(self, connection: Connection, prefix: str, failure: CantripError | None) -> None:
         """Add one server's tools, or its error."""

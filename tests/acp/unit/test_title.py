@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.acp.sessions.title import MAX_TITLE, better_title, title_of
+from cantrip_acp.acp.sessions.title import MAX_TITLE, better_title, chosen_title, title_of
+from cantrip_acp.text.redaction import shared
 from tests.support.acp_client import RawClient
+from tests.support.secret_places import SECRET
 
 TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    main()\nValueError: bad thing'
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
@@ -138,3 +140,10 @@ def test_a_session_that_begins_with_a_greeting(start: Callable[..., RawClient], 
     again = start([{"content": "Hello."}], "--state-dir", str(state))
     (listed,) = again.call("session/list")["sessions"]
     assert listed["title"] == "Fix the build"
+
+
+@pytest.mark.parametrize("at", range(180, 260, 5))
+def test_a_chosen_title_is_not_cut_in_a_secret(at: int) -> None:
+    shared().add(SECRET)
+    shown = chosen_title(f"{'x' * at} {SECRET} {'y' * 300}").replace(SECRET, "")
+    assert SECRET[:3] not in shown

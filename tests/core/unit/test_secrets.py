@@ -21,7 +21,8 @@ import cantrip_acp
 from cantrip_acp import Gate, GateReply, Loom
 from cantrip_acp.core.history.replayed_context import ReplayedContext
 from cantrip_acp.loom.query.outline import Outline
-from cantrip_acp.text.redaction import MASK, Pieces, Redactor, looks_secret, shared
+from cantrip_acp.text.redaction import MASK, Pieces, Redactor, beginning, ending, looks_secret, shared
+from cantrip_acp.text.sanitize import clean_line
 from cantrip_acp.types.events import Text, as_json
 from cantrip_acp.types.records import Diff
 from tests.support.fixtures.core import done, echo, make
@@ -102,6 +103,22 @@ def test_what_is_masked() -> None:
     assert redactor.text(key) == key, "a file that merely holds a key-like text is seen as it is"
     assert MASK in redactor.diagnostic(f"401 for {key}")
     assert MASK in redactor.diagnostic("Authorization: Bearer abcdefghijklmnop1234")
+
+
+@pytest.mark.parametrize("at", range(0, 60, 3))
+def test_a_cut_leaves_no_half_of_a_secret(at: int) -> None:
+    """Whatever is shortened before a door sees it: each half of a secret would pass."""
+    shared().add(SECRET)
+    text = f"{'x' * at}{SECRET}{'y' * (60 - at)}"
+    for most in (30, 31, 45):
+        for shown in (
+            beginning(text, most),
+            ending(text, most),
+            clean_line(text, most),
+        ):
+            rest = str(shown).replace(SECRET, "").replace(MASK, "")
+            assert SECRET[:3] not in rest
+            assert SECRET[-3:] not in rest
 
 
 @pytest.mark.parametrize("secret", ['pass"word-\\1', "pässwort-1", "line\nbreak-1", "a+b/c=?&d e"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cantrip_acp.text.redaction import shared
 from tests.support.provider_faults import BODIES, KEY, SERVICES, STATUSES, Status, crystal, fails, refusal
 from tests.support.provider_server import Reply, Wire
 
@@ -23,6 +24,16 @@ async def test_every_status(kind: str, status: Status) -> None:
     assert error.may_retry() is status.again
     assert status.words in str(error)
     assert "Something is wrong" in str(error)
+
+
+@pytest.mark.parametrize("at", [560, 575, 590, 599])
+async def test_a_long_error_is_not_cut_in_a_secret(kind: str, at: int) -> None:
+    secret = "cut-secret-0123456789"
+    shared().add(secret)
+    with Wire([refusal(kind, 400, f"{'x' * at}{secret}{'y' * 600}")]) as wire:
+        told = str(await fails(crystal(kind, wire.url)))
+    assert "xxx" in told
+    assert "cut" not in told
 
 
 @pytest.mark.parametrize("body", BODIES)

@@ -39,7 +39,9 @@ class Turn:
     def history(self, start: int, count: int) -> tuple[int, list[object]]:
         return 0, []
 
-    async def gate(self, name: str, args: Mapping[str, object] | str, *, via: str | None = None) -> GateRecord:
+    async def gate(
+        self, name: str, args: Mapping[str, object] | str, *, via: str | None = None, own: object = None
+    ) -> GateRecord:
         self.calls += 1
         decoded = msgspec.json.decode(args) if isinstance(args, str) else args
         return GateRecord(name, decoded, decoded.get("text", ""), False, f"g{self.calls}")

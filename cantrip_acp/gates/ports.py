@@ -107,8 +107,13 @@ class TurnContext(Protocol):
         """
         ...
 
-    async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:
-        """Call a gate through the executor. When this returns, the record is already in the turn."""
+    async def gate(
+        self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None, own: Any = None
+    ) -> GateRecord:
+        """Call a gate through the executor. When this returns, the record is already in the turn.
+
+        ``own``: the `Gate`, if it is one of the medium that the circle does not declare.
+        """
         ...
 
     async def emit(self, event: Event) -> None:

@@ -147,6 +147,7 @@ class BashSession(SessionBase):
                 self._running = []
 
     async def _run(self, command: str, call: ToolCall, turn: TurnContext) -> Output:
+        from cantrip_acp.gates.web.network_question import BASH_NETWORK
         from cantrip_acp.sandbox import explain_refusals
 
         report = ProgramEvents(call, turn, "bash")
@@ -165,6 +166,13 @@ class BashSession(SessionBase):
                 await anyio.sleep_forever()
             return record.result, record.is_error
 
+        async def ask(host: str, port: int, text: str, program: str) -> str:
+            if _finished(turn):
+                return "the cast is finished"
+            args = {"host": host, "port": port, "command": text, "program": program}
+            record = await turn.gate(BASH_NETWORK.name, args, via=call.id, own=BASH_NETWORK)
+            return str(record.result) if record.is_error else ""
+
         try:
             outcome = await self.sandbox.run(
                 command,
@@ -172,6 +180,7 @@ class BashSession(SessionBase):
                 environment=self._environment(turn),
                 call=gate,
                 started=running.append,
+                ask=ask,
             )
         except SandboxMissing:
             raise
@@ -309,12 +318,16 @@ def _network_text(wards: Wards) -> str:
     if network is True:
         return "The network is available."
     if not network:
-        return "There is no network, not even to this machine."
+        return (
+            "There is no network, not even to this machine. A request by HTTP or HTTPS to another host waits until the user, if "
+            "there is one to ask, has allowed that host; else it fails with status 403 and the reason."
+        )
     assert isinstance(network, tuple)
     return (
         f"Of the network these hosts can be reached, by HTTP and HTTPS and nothing else: {', '.join(network)}. A proxy "
-        "does it, which curl, git, pip, npm and most programs find by themselves (HTTP_PROXY, HTTPS_PROXY). It refuses "
-        "every other host with status 403; names cannot be looked up and other connections fail."
+        "does it, which curl, git, pip, npm and most programs find by themselves (HTTP_PROXY, HTTPS_PROXY). Another "
+        "host waits until the user, if there is one to ask, has allowed it, and is else refused with status 403; names cannot "
+        "be looked up and other connections fail."
     )
 
 

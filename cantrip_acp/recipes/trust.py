@@ -375,8 +375,11 @@ def _python(recipe: Recipe, name: str) -> Iterator[Path]:
     yield from (file for _, file in imported(path, recipe.files))
 
 
+_PARTS = ("folders", "commands", "hosts")
+
+
 class Ledger:
-    """The folders and commands that the user trusts, stored in the state folder."""
+    """The folders and commands that the user trusts, and the hosts of projects, stored in the state folder."""
 
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / FILE
@@ -401,19 +404,36 @@ class Ledger:
         """Whether the user allowed exactly this command line outside the sandbox."""
         return _words(argv) in self.commands()
 
+    def hosts(self, workspace: Path) -> frozenset[str]:
+        """The patterns of the hosts that commands in a folder may reach, by answers of the user for this project."""
+        return frozenset(self.all_hosts().get(os.path.realpath(workspace), {}).get("patterns", ()))
+
+    def all_hosts(self) -> dict[str, dict[str, Any]]:
+        """Every folder with such answers, with its entry: patterns, time."""
+        return self._read()["hosts"]
+
+    def allow_hosts(self, workspace: Path, patterns: Sequence[str]) -> None:
+        """Let commands in a folder reach these hosts too, in every session."""
+        known = self.hosts(workspace)
+        self._change("hosts", os.path.realpath(workspace), {"patterns": sorted({*known, *patterns}), "when": now()})
+
+    def forget_hosts(self, workspace: Path) -> bool:
+        """Remove these answers. Returns False if there were none."""
+        return self._change("hosts", os.path.realpath(workspace), None)
+
     def _read(self) -> dict[str, dict[str, dict[str, Any]]]:
         try:
             data = json.loads(self.path.read_bytes())
         except FileNotFoundError:
-            return {"folders": {}, "commands": {}}
+            return {part: {} for part in _PARTS}
         except (OSError, ValueError) as error:
             # If the file cannot be read, nothing is trusted, and the file is not overwritten.
             raise DefinitionError(
                 f"cannot be read ({error}); correct or remove the file", where=str(self.path)
             ) from None
         found: dict[str, dict[str, dict[str, Any]]] = {}
-        for part in ("folders", "commands"):
-            entries = data.get(part, {} if part == "commands" else None) if isinstance(data, dict) else None
+        for part in _PARTS:
+            entries = data.get(part, None if part == "folders" else {}) if isinstance(data, dict) else None
             if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
                 raise DefinitionError(
                     f"is not a list of trusted {part}; correct or remove the file", where=str(self.path)

@@ -16,8 +16,12 @@ from cantrip_acp.types.records import Diff
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateInvocation
 
-Answer = Literal["allow_once", "allow_always", "allow_step", "each", "reject_once", "reject_always", "unasked"]
+Answer = Literal[
+    "allow_once", "allow_always", "allow_project", "allow_registries", "allow_step", "each", "reject_once", "reject_always",
+    "unasked",
+]  # fmt: skip
 """The answer to a question. ``allow_step`` allows all edits of the running program, ``each`` asks about the edits one by one.
+``allow_project`` allows a host of the network in every session of the project, ``allow_registries`` all hosts of its registries.
 ``unasked`` means that the client could not show the question."""
 
 

@@ -26,12 +26,16 @@ from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.acp.sessions.session_store import Grant
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.web.named_hosts import NamedHosts
+from cantrip_acp.gates.web.network_question import BASH_NETWORK, allowed, pattern_of_host, shown_host
 from cantrip_acp.text.logs import logger
-from cantrip_acp.types.errors import GateError, describe
+from cantrip_acp.types.errors import DefinitionError, GateError, describe
 from cantrip_acp.types.records import Diff, Location
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cantrip_acp.gates.contract import GateInvocation, Proceed, ProgramCall
+    from cantrip_acp.gates.web.registries import Host
 
 log = logger(__name__)
 
@@ -84,6 +88,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """The number of calls, if the question is about several edits together."""
     step: bool = False
     """Whether the call is an edit of a running program, whose edits may be allowed together."""
+    host: str = ""
+    """The host and port, if the question is whether a command may reach it."""
+    registries: tuple[Host, ...] = ()
+    """The hosts of the project's registries, if that host is one of them."""
 
     @property
     def allowing_text(self) -> str:
@@ -102,7 +110,8 @@ class _OpenQuestion:
 class Permissions:
     """The permissions of one session. ``ask`` asks the user, and ``remember`` saves an "always" answer. ``route`` redirects a
     call to the client, for example to the files that are open in the editor. ``without_checkpoints`` is told why no file can be
-    restored.
+    restored. ``state_dir`` has the hosts that commands of a project may
+    reach (`recipes.trust.Ledger`).
     """
 
     def __init__(
@@ -111,10 +120,12 @@ class Permissions:
         remember: Callable[[Grant], None],
         route: Callable[[GateInvocation], GateInvocation] | None = None,
         without_checkpoints: Callable[[str], None] = lambda why: None,
+        state_dir: Path | None = None,
     ) -> None:
         self.ask = ask
         self.remember = remember
         self.route = route
+        self._state_dir = state_dir
         self.without_checkpoints = without_checkpoints
         self.mode = modes.FALLBACK
         self.granted: list[Grant] = []
@@ -125,9 +136,15 @@ class Permissions:
         self._steps: dict[str, str] = {}
         """The program whose edits are allowed, by entity."""
 
-    def forget(self) -> None:
-        """Delete all "always" answers."""
+    def forget(self, workspace: Path | None) -> int:
+        """Delete all "always" answers, with those for the project. Returns how many there were."""
+        count = len(self.granted) + len(self.hosts_of_project(workspace))
         self.granted.clear()
+        if self._state_dir is not None and workspace is not None:
+            from cantrip_acp.recipes.trust import Ledger
+
+            Ledger(self._state_dir).forget_hosts(workspace)
+        return count
 
     def settle_open_questions(self) -> None:
         """Withdraw the open questions that a new mode or a new "always" answer decides."""
@@ -153,7 +170,31 @@ class Permissions:
             refused = await self._check_gate(invocation)
             if refused is not None:
                 return refused
+        if gate is BASH_NETWORK:
+            return allowed(self._why_allowed(invocation))
         return await proceed(invocation)
+
+    def _why_allowed(self, invocation: GateInvocation) -> str:
+        """For how long a host of the network is allowed, for the record."""
+        pattern = invocation.gate.covers(invocation.args)[0] if invocation.gate.covers is not None else ""
+        if self.hosts.names(invocation):
+            return "by --allow-host"
+        if pattern in self.hosts_of_project(invocation.context.workspace):
+            return "for this project"
+        kept = any(each.tool == invocation.gate.name and each.pattern == pattern for each in self.granted)
+        return "for this session" if kept else "for this command"
+
+    def hosts_of_project(self, workspace: Path | None) -> frozenset[str]:
+        """The patterns of the hosts that commands in this folder may reach, by answers for the project."""
+        if self._state_dir is None or workspace is None:
+            return frozenset()
+        from cantrip_acp.recipes.trust import Ledger
+
+        try:
+            return Ledger(self._state_dir).hosts(workspace)
+        except DefinitionError as error:
+            log.warning("%s", error)
+            return frozenset()
 
     async def program(self, call: ProgramCall) -> GateReply | None:
         """Check a command or a cell. Returns the refusal, or None if it may run."""
@@ -171,7 +212,7 @@ class Permissions:
             if remembered is None and parts:
                 remembered = self._remembered_parts(call.tool, parts)
             if remembered is None or remembered is True:
-                asks = self.mode == modes.ASK or (self.mode == modes.SANDBOXED and _has_network(call))
+                asks = self.mode == modes.ASK or (self.mode == modes.SANDBOXED and _has_open_network(call))
                 return True if remembered or not asks or not _needs_permission(call) else None
             return remembered
 
@@ -220,11 +261,13 @@ class Permissions:
             diffs=await _proposed_diffs(invocation),
             step=_is_step(invocation, pattern),
         )
+        if gate is BASH_NETWORK:
+            question = await _about_host(invocation, question)
         together = await self._decide_together(invocation, question, decide)
         if together is not None:
             why = self._apply_answer(question, together, decide)
         else:
-            why = await self._decide(question, decide, invocation.via)
+            why = await self._decide(question, decide, invocation.via, context.workspace)
         if why is None and _preview_of(invocation)[1] != locations:
             return _refusal(
                 "refused",
@@ -263,6 +306,9 @@ class Permissions:
             remembered = self._remembered_answer(gate.name, fits)
             if remembered is not None:
                 return remembered
+            if gate is BASH_NETWORK:
+                known = self.hosts.names(invocation) or pattern in self.hosts_of_project(context.workspace)
+                return True if known else None
             if _is_step(invocation, pattern) and self._steps.get(context.entity_id) == invocation.via:
                 return True
             if (self.mode == modes.TRUSTED and self.hosts.names(invocation)) or (
@@ -335,13 +381,17 @@ class Permissions:
         rejected = next((each for each in answers if isinstance(each, GateReply)), None)
         return rejected if rejected is not None else True if all(answers) else None
 
-    async def _decide(self, question: Question, decide: Decide, via: str | None = None) -> GateReply | None:
+    async def _decide(
+        self, question: Question, decide: Decide, via: str | None = None, workspace: Path | None = None
+    ) -> GateReply | None:
         """Decide a call by the state of the session, or by the user's answer. Returns the refusal, or None."""
         while (now := decide()) is None:
             decision = await self._ask_user(question, decide)
             if decision is not None:
                 if decision.answer == "allow_step" and question.step and via is not None:
                     self._steps[question.entity_id] = via
+                if decision.answer in ("allow_project", "allow_registries"):
+                    self._allow_hosts(question, decision.answer, workspace)
                 return self._apply_answer(question, decision, decide)
         return now if isinstance(now, GateReply) else None
 
@@ -355,6 +405,24 @@ class Permissions:
         finally:
             self._open.remove(waiting)
         return None
+
+    def _allow_hosts(self, question: Question, answer: str, workspace: Path | None) -> None:
+        """Allow a host, or all registries, in every session of the project; in this session if that cannot be stored."""
+        found = [pattern_of_host(*each) for each in question.registries] if answer == "allow_registries" else []
+        hosts = found or [question.pattern]
+        if self._state_dir is not None and workspace is not None:
+            from cantrip_acp.recipes.trust import Ledger
+
+            try:
+                Ledger(self._state_dir).allow_hosts(workspace, hosts)
+                self.settle_open_questions()
+                return
+            except (DefinitionError, OSError) as error:
+                log.warning("the answer holds for this session alone: %s", describe(error))
+        for pattern in hosts:
+            self.granted.append(Grant(question.tool, pattern, True))
+            self.remember(self.granted[-1])
+        self.settle_open_questions()
 
     def _apply_answer(self, question: Question, decision: Decision, decide: Decide) -> GateReply | None:
         """Apply an answer. Returns the refusal of the call, or None if it may run."""
@@ -458,8 +526,23 @@ def _needs_permission(call: ProgramCall) -> bool:
     return name not in call.circle.tool_names or name in _SHELL_WORDS
 
 
-def _has_network(call: ProgramCall) -> bool:
-    return call.tool == "bash" and bool(call.circle.wards.bash_network)
+def _has_open_network(call: ProgramCall) -> bool:
+    """Whether a command reaches every host. With a list, or without a network, the proxy asks about a host when it is wanted."""
+    return call.tool == "bash" and call.circle.wards.bash_network is True
+
+
+async def _about_host(invocation: GateInvocation, question: Question) -> Question:
+    """The question about a host, with the registries of the project if the host is one of them."""
+    host, workspace = shown_host(invocation.args), invocation.context.workspace
+    found: tuple[Host, ...] = ()
+    if workspace is not None:
+        from cantrip_acp.gates.web.registries import registries_of
+
+        found = await anyio.to_thread.run_sync(registries_of, workspace)
+    if (invocation.args["host"], invocation.args["port"]) not in found or len(found) < 2:
+        found = ()
+    asked = {name: value for name, value in invocation.args.items() if name != "command"}
+    return msgspec.structs.replace(question, pattern_text=host, host=host, registries=found, raw_input=asked)
 
 
 def _can_write(call: ProgramCall) -> bool:

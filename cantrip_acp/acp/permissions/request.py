@@ -94,6 +94,8 @@ def options_of(question: Question, *, forms: bool = False) -> list[acp.Permissio
             acp.PermissionOption("reject_once", "Reject all", "reject_once"),
             *with_reason,
         ]
+    if question.host:
+        return _options_of_host(question, with_reason)
     pattern = headline(escape_invisible(question.pattern_text))
     allowing = headline(escape_invisible(question.allowing_text))
     step = [acp.PermissionOption("allow_step", "Allow all edits of this step", "allow_once")]
@@ -104,6 +106,21 @@ def options_of(question: Question, *, forms: bool = False) -> list[acp.Permissio
         acp.PermissionOption("reject_once", "Reject", "reject_once"),
         *with_reason,
         acp.PermissionOption("reject_always", f"Always reject {pattern}", "reject_always"),
+    ]
+
+
+def _options_of_host(question: Question, with_reason: list[acp.PermissionOption]) -> list[acp.PermissionOption]:
+    host = question.host
+    all_of_them = ", ".join(name if port == 443 else f"{name}:{port}" for name, port in question.registries)
+    registries = f"Allow the registries of this project: {all_of_them}"
+    return [
+        acp.PermissionOption("allow_once", "Allow for this command", "allow_once"),
+        acp.PermissionOption("allow_always", f"Allow {host} in this session", "allow_always"),
+        acp.PermissionOption("allow_project", f"Allow {host} in this project", "allow_always"),
+        *([acp.PermissionOption("allow_registries", registries, "allow_always")] if all_of_them else []),
+        acp.PermissionOption("reject_once", "Refuse", "reject_once"),
+        *with_reason,
+        acp.PermissionOption("reject_always", f"Refuse {host} in this session", "reject_always"),
     ]
 
 

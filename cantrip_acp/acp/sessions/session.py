@@ -116,7 +116,9 @@ class Session:
         self.sources = sources
         self._agent = agent
         self.translator = Translator(agent.client, session_id)
-        self.permissions = Permissions(self.ask, self._remember, GateRouter(self), self._without_checkpoints)
+        self.permissions = Permissions(
+            self.ask, self._remember, GateRouter(self), self._without_checkpoints, agent.factory.store.folder.parent
+        )
         self.options = SessionOptions(self, agent.factory)
         self.queue = PromptQueue(self)
         self.steering = Steering(self)

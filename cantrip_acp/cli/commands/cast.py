@@ -193,7 +193,7 @@ def _run(
     if not isinstance(output, CastJson):
         output.show_intent(intent)
         screen = output.screen if output.screen.live is not None else None
-    asked = permissions(hosts, opening.workspace, screen=screen) if ask else hosts
+    asked = permissions(hosts, opening.workspace, opening.state_dir, screen) if ask else hosts
     cantrip = context.to(opening.cantrip).for_session((), asked)
     if not isinstance(output, CastJson) and output.screen.terminal and sys.stdin.isatty():
         cantrip = with_answers(cantrip, output.screen)

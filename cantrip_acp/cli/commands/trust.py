@@ -62,6 +62,9 @@ def trust(
     any more. The command first shows what each recipe could do, and then asks you. Read the recipes: a trusted recipe decides
     where prompts and keys are sent, and what the sandbox allows.
 
+    --list also shows the hosts that commands in a folder may reach because you allowed them for that project, and --revoke
+    forgets them.
+
     With --mcp you trust the command of an MCP server. If an editor names exactly this command, it may run outside the sandbox
     with your rights.
 
@@ -82,7 +85,8 @@ def trust(
     folder = Path(words[0]) if words else Path()
     shown = _line(folder.resolve())
     if revoke:
-        was = ledger.revoke(folder)
+        had_hosts = ledger.forget_hosts(folder)
+        was = ledger.revoke(folder) or had_hosts
         _print(f"{'no longer trusted' if was else 'was not trusted'}: {shown}", as_json, folder=shown, revoked=was)
         return 0
     if not (folder / FOLDER).is_dir():
@@ -146,19 +150,23 @@ def _print(text: str, as_json: bool, **data: Any) -> None:
 def _list(ledger: Ledger, *, as_json: bool) -> int:
     trusted = ledger.folders()
     commands = ledger.commands()
+    hosts = {folder: entry.get("patterns", []) for folder, entry in sorted(ledger.all_hosts().items())}
     states = {folder: ledger.state(Path(folder)) for folder in sorted(trusted)}
     if as_json:
         listed = [
             {"folder": folder, "state": state, "since": trusted[folder].get("when")} for folder, state in states.items()
         ]
         servers = [{"command": json.loads(w), "since": e.get("when")} for w, e in sorted(commands.items())]
-        click.echo(json.dumps({"folders": listed, "commands": servers}))
+        click.echo(json.dumps({"folders": listed, "commands": servers, "hosts": hosts}))
         return 0
     for words, entry in sorted(commands.items()):
         click.echo(
             f"MCP server: {_line(shlex.join(json.loads(words)))}  since {_line(str(entry.get('when', ''))[:19])}"
         )
-    if not trusted and not commands:
+    for folder, patterns in hosts.items():
+        names = ", ".join(str(pattern).removeprefix("host ") for pattern in patterns)
+        click.echo(f"{_line(folder)}  commands may reach {_line(names)}")
+    if not trusted and not commands and not hosts:
         click.echo("no folder is trusted, and no MCP server is allowed")
     for folder, state in states.items():
         changed = "" if state == "trusted" else "  (changed since then, so it is not trusted any more)"

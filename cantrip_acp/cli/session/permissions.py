@@ -109,7 +109,7 @@ allow_host_option = click.option(
     "allow_hosts",
     multiple=True,
     metavar="HOST",
-    help="Allow the gate fetch to send requests to HOST (example.org, localhost:3000). May be repeated.",
+    help="Allow requests of the gate fetch and of commands to HOST (example.org, localhost:3000). May be repeated.",
 )
 
 _WAYS: Final = (
@@ -144,17 +144,19 @@ def named_hosts(hosts: Sequence[str] = ()) -> NamedHosts:
     return made
 
 
-def permissions(hosts: NamedHosts, folder: Path, screen: Screen | None = None) -> Permissions:
+def permissions(hosts: NamedHosts, folder: Path, state_dir: Path, screen: Screen | None = None) -> Permissions:
     """An interceptor that asks in the terminal, like a session of an editor in the mode `ask`.
 
-    ``screen`` shows the questions; standard error by default. Paths in ``folder`` are shown relative to it.
+    ``screen`` shows the questions; standard error by default. Paths in ``folder`` are shown relative to it. ``state_dir``
+    keeps the answers for the project.
     """
     from cantrip_acp.acp.permissions.interceptor import Permissions
     from cantrip_acp.acp.sessions.options.modes import ASK
     from cantrip_acp.acp.sessions.session_store import Grant
     from cantrip_acp.cli.render.terminal import Screen
 
-    made = Permissions(TerminalQuestions(screen or Screen(sys.stderr), folder).ask, lambda granted: None)
+    asks = TerminalQuestions(screen or Screen(sys.stderr), folder).ask
+    made = Permissions(asks, lambda granted: None, state_dir=state_dir)
     made.mode, made.hosts = ASK, hosts
     made.granted = [Grant("fetch", pattern, True) for pattern in sorted(hosts.patterns)]
     return made
@@ -168,7 +170,7 @@ def print_allowed(
 
     if sandboxed:
         lines = [
-            "asks before writes outside of the sandbox's writable folders, commands with the network and requests to other hosts"
+            "asks before writes outside of the sandbox's writable folders, commands with every host, and requests to other hosts"
         ]
     elif ask:
         lines = [clean_line(describe_asking(circle, hosts.allowed), _LONGEST)]
@@ -237,7 +239,9 @@ class TerminalQuestions:
         screen.end_message()
         title = escape_invisible(" ".join(question.title.split()))
         screen.blank()
-        screen.line(("? ", "bold yellow"), (f"{question.tool}: ", "bold"), title if not question.text else "")
+        screen.line(
+            ("? ", "bold yellow"), (f"{question.tool}: ", "bold"), title if question.host or not question.text else ""
+        )
         lines = escape_invisible(question.text).splitlines() if question.text else []
         for line in lines[:_MOST_LINES]:
             screen.line_with_bar(line, indent=4)

@@ -27,7 +27,7 @@ _LETTERS: Final[Mapping[str, str]] = {"allow_once": "y", "allow_always": "a", "r
 """The keys of options by their kind."""
 _OWN_LETTERS: Final[Mapping[str, str]] = {
     "allow_step": "s", "each": "e", "keep": "k", "overwrite": "o", "cancel": "c",
-    "undo": "u", "skip": "s", "keep_file": "a", "undo_file": "d", "quit": "q",
+    "allow_project": "p", "allow_registries": "g", "undo": "u", "skip": "s", "keep_file": "a", "undo_file": "d", "quit": "q",
 }  # fmt: skip
 """The keys of options of our own agent by their id."""
 _PLANS: Final[Mapping[str, str]] = {

@@ -113,12 +113,13 @@ class GateExecutor:
         via: str | None = None,
         program: int | msgspec.UnsetType = msgspec.UNSET,
         turn: TurnContext | None = None,
+        own: Gate | None = None,
         cut: Callable[[GateRecord], None] = lambda record: None,
     ) -> GateRecord:
         """Make one gate call. ``call_id`` is its id in events, ``tool_call_id`` the crystal's id for it, ``via`` the id of
         the command that makes it and ``program`` the index of that command (`GateRecord.via`). If a cancel interrupts the
-        call, ``cut`` receives its record without a result."""
-        gate = self._gates.get(name) or self._added(name) or registry.child_function(self._circle, name)
+        call, ``cut`` receives its record without a result. ``own``: a gate that the circle does not have."""
+        gate = own or self._gates.get(name) or self._added(name) or registry.child_function(self._circle, name)
         parsed, problem = _parse(args)
         if type(parsed) is list and gate is not None and gate.json_input:
             # Code may pass the list of a batch directly, without a mapping.

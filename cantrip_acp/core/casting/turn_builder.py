@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from cantrip_acp.core.casting.gate_executor import GateExecutor
     from cantrip_acp.core.state import CastState, EntityState
+    from cantrip_acp.gates.contract import Gate
     from cantrip_acp.gates.ports import ProgramReport
     from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.events import Event
@@ -133,9 +134,7 @@ class TurnBuilder:
     ) -> None:
         """``close_part`` writes the turn so far, before a child runs."""
         self.entity = entity
-        """The entity whose turn it is."""
         self.cast = cast
-        """The cast that the turn belongs to."""
         self.entity_id, self.cast_id, self.trace_id = entity.id, cast.id, cast.trace.trace_id
         self.depth, self.context = entity.depth, cast.blocks
         self._executor = executor
@@ -171,7 +170,6 @@ class TurnBuilder:
 
     @property
     def traceparent(self) -> str:
-        """W3C trace context for processes that the turn starts."""
         return tracing.traceparent(self.cast.trace)
 
     @property
@@ -251,8 +249,7 @@ class TurnBuilder:
         group = self._group = _Group()
 
         async def run(call: ToolCall, kept: list[GateRecord], begun: anyio.Event) -> None:
-            name = names.get(call.gate, call.gate)
-            name = ALIASES.get(name, name)
+            name = ALIASES.get(named := names.get(call.gate, call.gate), named)
             call_id = self._number(name)
             group.waiting[call_id] = begun
             try:
@@ -286,12 +283,18 @@ class TurnBuilder:
         return record
 
     async def gate(
-        self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None, tool_call_id: str | None = None
+        self,
+        name: str,
+        args: Mapping[str, Any] | str,
+        *,
+        via: str | None = None,
+        tool_call_id: str | None = None,
+        own: Gate | None = None,
     ) -> GateRecord:
         name = ALIASES.get(name, name)
         # Look the list up only then: a delegation may have started another part of the turn.
         return await self._call(
-            name, args, self._number(name), via, tool_call_id, lambda record: self.results.append(record)
+            name, args, self._number(name), via, tool_call_id, lambda record: self.results.append(record), own
         )
 
     def _number(self, name: str) -> str:
@@ -308,6 +311,7 @@ class TurnBuilder:
         via: str | None,
         tool_call_id: str | None,
         keep: Callable[[GateRecord], None],
+        own: Gate | None = None,
     ) -> GateRecord:
         def cut(record: GateRecord) -> None:
             # The effects of a call from before the cancel stay, so the turn must record them.
@@ -328,6 +332,7 @@ class TurnBuilder:
             tool_call_id=tool_call_id,
             via=via,
             program=self._program_index(via),
+            own=own,
             turn=self,
             cut=cut,
         )

@@ -45,6 +45,7 @@ from cantrip_acp.types.records import ForkRecord, GateRecord, Output, Turn, new_
 
 if TYPE_CHECKING:
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
+    from cantrip_acp.gates.contract import Gate
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.events import Event
@@ -364,7 +365,9 @@ class RecordedTurn:
     def interrupted(self, output: Output, report: object) -> None:
         """Ignore the output: a rerun leaves no record."""
 
-    async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:
+    async def gate(
+        self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None, own: Gate | None = None
+    ) -> GateRecord:
         for place, record in enumerate(self._results):
             if record.gate == name:
                 if place:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cantrip_acp.gates.contract import GateReply
+from cantrip_acp.gates.web.network_question import BASH_NETWORK, allowed
 from cantrip_acp.types.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ class NamedHosts:
         self._ways = ways
         self.allowed: list[str] = []
         """The texts passed to `allow`."""
+        self.of_commands: set[str] = set()
+        """The patterns of hosts that commands may reach too: those of `allow`, but not those of intents, in which an address is
+        something to read."""
 
     def add_from_text(self, intent: str | None) -> None:
         """Add the hosts of the addresses in the user's text."""
@@ -53,11 +57,15 @@ class NamedHosts:
             if not found or "*" in host:
                 raise DefinitionError(f"{host[:200]!r} is not a valid host, such as example.org or localhost:3000")
             self.patterns |= found
+            self.of_commands |= found
             self.allowed.append(host)
 
     def names(self, invocation: GateInvocation) -> bool:
         """Whether the host of a call was named. True for calls that send no request."""
         gate = invocation.gate
+        if gate is BASH_NETWORK:
+            assert gate.covers is not None
+            return gate.covers(invocation.args)[0] in self.of_commands
         if gate.kind != "fetch" or gate.covers is None:
             return True
         pattern = gate.covers(invocation.args)[0]
@@ -69,7 +77,9 @@ class NamedHosts:
 
     async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
         """Refuse a call to a host that was not named. Otherwise proceed."""
-        if self.names(invocation):
+        if invocation.gate is BASH_NETWORK and self.names(invocation):
+            return allowed("by --allow-host")
+        if self.names(invocation) or invocation.gate is BASH_NETWORK:
             return await proceed(invocation)
         assert invocation.gate.covers is not None
         host = invocation.gate.covers(invocation.args)[0].removeprefix("host ")

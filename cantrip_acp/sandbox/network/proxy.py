@@ -32,7 +32,7 @@ _MOST_REPORTS = 20
 
 _REASON = 200
 """The most characters of the reason in a status line."""
-NOBODY = (
+NOBODY_TO_ASK = (
     "nobody can be asked here. If the task needs this host, say so in your answer: a person can list it in bash_network or "
     "allow it with --allow-host"
 )
@@ -155,7 +155,7 @@ class Proxy:
     async def _why_refused(self, host: str, port: int, client: ProxyPipe) -> str:
         """Why a host that is not listed may not be reached; empty if somebody allowed it. One question is open at a time."""
         if self._ask is None:
-            return NOBODY
+            return NOBODY_TO_ASK
         if not may_be_asked_about(host):
             return "it is an address of this machine or of a private network, which only that list can allow"
         async with self._asking:

@@ -412,3 +412,48 @@ def test_a_plan_is_returned_edited_and_approved_in_a_terminal(tmp_path: Path) ->
     assert [intent.partition("\n\n")[2] for intent in intents] == [
         "", "shorter", "# Plan\n\nSecond.", "", "# Plan\n\nEdited.",
     ]  # fmt: skip
+
+
+SHELL = """
+crystal:
+  provider: scripted
+  responses:
+    - {bash: "curl -sS http://npm.example/"}
+    - {bash: "curl -sS http://npm.example/"}
+    - {content: Done., repeat: true}
+circle:
+  medium: bash
+  gates: [done]
+  wards: [{max_turns: 4}]
+"""
+
+
+@pytest.mark.sandbox
+def test_a_host_that_a_command_wants_is_asked_about(tmp_path: Path) -> None:
+    state, loom = tmp_path / "state", tmp_path / "x.loom.jsonl"
+    words = ("cast", recipe(tmp_path, SHELL), "go", "--ask", "--loom", loom, "--state-dir", state)
+    with Terminal(*words, cwd=tmp_path) as terminal:
+        terminal.wait_for("which? ")
+        terminal.type("a")
+        shown = terminal.wait_for("which? ")
+        assert "`curl` wants npm.example:80" in shown
+        assert "project" in shown
+        terminal.type("n")
+        shown = terminal.wait_for("which? ")
+        terminal.type("p")
+        assert terminal.end() == 0
+    with Loom.open(loom, readonly=True) as held:
+        outputs = [t.observation.output.stdout for t in held.turns() if t.observation.output is not None]
+    assert "the user refused this: `curl` wants npm.example:80" in outputs[0]
+    assert "npm.example cannot be found" in outputs[1]
+    assert "commands may reach http://npm.example" in run("trust", "--list", "--state-dir", state, cwd=tmp_path).out
+    run("trust", "--revoke", ".", "--state-dir", state, cwd=tmp_path)
+    assert "npm.example" not in run("trust", "--list", "--state-dir", state, cwd=tmp_path).out
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("hosts", [(), ("--allow-host", "npm.example")])
+def test_without_ask_only_named_hosts_are_reached(tmp_path: Path, hosts: tuple[str, ...]) -> None:
+    done = run("cast", recipe(tmp_path, SHELL), "see http://npm.example/", "--json", *hosts, cwd=tmp_path)
+    text = "npm.example cannot be found" if hosts else "nobody can be asked here"
+    assert text in done.out

@@ -62,7 +62,9 @@ class Turn:
     def history(self, start: int, count: int) -> tuple[int, list[Any]]:
         return len(self.turns), self.turns[start : start + count]
 
-    async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:
+    async def gate(
+        self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None, own: Gate | None = None
+    ) -> GateRecord:
         self.calls.append((name, args))
         try:
             if name == "done":

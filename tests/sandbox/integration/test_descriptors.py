@@ -29,7 +29,7 @@ class Turn:
     context, folded, timed_out, ends_when_cut = (), 0, False, False
     def __init__(self, wards): self.wards = wards
     def history(self, start, count): return 0, []
-    async def gate(self, name, args, *, via=None):
+    async def gate(self, name, args, *, via=None, own=None):
         return GateRecord(gate=name, args={}, result="pong", is_error=False)
     async def emit(self, event): pass
     def interrupted(self, output, report): pass

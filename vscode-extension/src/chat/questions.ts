@@ -9,6 +9,7 @@ const COLUMNS = 72;
 export function questionText(item: ToolItem): string {
   const diffs = item.parts.filter((part) => part.type === "diff");
   if (item.planText !== undefined) return "Carry out this plan?";
+  if (item.name === "bash_network") return "Let the command reach this host?";
   if (item.name === "run_tests") return item.program ? "Run the tests with this command?" : "Run the tests?";
   if (item.program) return item.program.language === "python" ? "Run this code?" : "Run this command?";
   if (item.name === "edits") return `Make these ${item.title.replace(/ \(.*/, "")}?`;
@@ -27,7 +28,7 @@ export function answered(item: ToolItem, answer: Answer | undefined): string {
   const what = item.program ? (item.program.language === "python" ? "code" : "command") : item.kind === "edit" ? "change" : "request";
   switch (answer) {
     case "allow_always":
-      return "You allowed this for the session.";
+      return item.name === "bash_network" ? "You allowed this host." : "You allowed this for the session.";
     case "reject_once":
       return `You rejected this ${what}.`;
     case "reject_always":

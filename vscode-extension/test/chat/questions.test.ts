@@ -35,6 +35,12 @@ describe("a question in the editor's own chat", () => {
     assert.match(changeText(diffHunks("/p/a", "a", null, after)), /Not all of it is shown here: 100 more lines\./);
   });
 
+  it("asks about a host of the network by the program and the host", () => {
+    const item = call({ kind: "fetch", name: "bash_network", title: "`npm install` wants npm.example:443" });
+    assert.equal(questionText(item), "Let the command reach this host?");
+    assert.match(subject(item), /npm install` wants npm\.example:443/);
+  });
+
   it("names a call without a program by its title and its arguments", () => {
     assert.equal(subject(call({ kind: "fetch", title: "Fetch *x*", input: '{"url": "a"}' })), '` Fetch *x* `\n\n` {"url": "a"} `');
   });

@@ -19,6 +19,7 @@ from cantrip_acp.acp.sessions.commands import file_commands, knowledge_commands
 from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.acp.sessions.prompt.prompt_queue import parse_queue_command, queue_text
 from cantrip_acp.acp.wire.jsonrpc import RpcError
+from cantrip_acp.gates.web.network_question import BASH_NETWORK
 from cantrip_acp.loom.query.history import casts_of, crystal_turns
 from cantrip_acp.types.errors import CantripError
 from cantrip_acp.types.records import ConfigRecord, new_id, now
@@ -203,14 +204,13 @@ async def _reward(session: OpenSession, rest: str, forker: MakeFork) -> str:
 
 
 async def _wards(session: OpenSession, rest: str, forker: MakeFork) -> str:
-    granted = session.permissions.granted
+    granted, workspace = session.permissions.granted, session.entity.circle.workspace
     if rest:
         if rest.lower() != "forget":
             raise UsageError(
                 'Type /wards to see the limits and your "always" answers, or /wards forget to delete these answers.'
             )
-        count = len(granted)
-        session.permissions.forget()
+        count = session.permissions.forget(workspace)
         session.metadata.granted.clear()
         changes = {"permissions": "forgotten"}
         session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
@@ -219,6 +219,10 @@ async def _wards(session: OpenSession, rest: str, forker: MakeFork) -> str:
     rows = "\n".join(f"| `{name}` | {_value(value)} |" for name, value in wards.items())
     answers = "".join(
         f"\n- {'allowed' if each.allowed else 'refused'}: `{each.tool}` {_quoted(each.pattern)}" for each in granted
+    )
+    answers += "".join(
+        f"\n- allowed for this project: `{BASH_NETWORK.name}` {_quoted(pattern)}"
+        for pattern in sorted(session.permissions.hosts_of_project(workspace))
     )
     remembered = (
         f'\n\nYour "always" answers in this session (`/wards forget` deletes them):\n{answers}' if answers else ""

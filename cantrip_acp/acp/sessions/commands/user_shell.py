@@ -13,6 +13,7 @@ from cantrip_acp.types.records import Output
 if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session_interface import OpenSession
     from cantrip_acp.core.definition.circle import Circle
+    from cantrip_acp.gates.contract import Gate
     from cantrip_acp.gates.ports import ProgramReport
     from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.context_block import ContextBlock
@@ -54,10 +55,18 @@ class TurnWithoutEntity:
     def history(self, start: int, count: int) -> tuple[int, list[Any]]:
         return 0, []
 
-    async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:
+    async def gate(
+        self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None, own: Gate | None = None
+    ) -> GateRecord:
         self._calls += 1
         record = await self._executor.execute(
-            name, args, call_id=f"g{self._calls}", entity_id=self.entity_id, cast_id=self.cast_id, trace=self._trace
+            name,
+            args,
+            call_id=f"g{self._calls}",
+            entity_id=self.entity_id,
+            cast_id=self.cast_id,
+            trace=self._trace,
+            own=own,
         )
         if name == "done" and not record.is_error:
             self.finished = True

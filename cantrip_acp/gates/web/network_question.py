@@ -1,0 +1,69 @@
+"""The question whether a command may reach a host that ``bash_network`` does not list, as a gate that no circle declares.
+
+The filtering proxy asks while the command waits. The question is a call of this gate, so it is recorded in the turn and passes
+the interceptors. An interceptor answers in its place; where none does, nobody can be asked, and the answer is no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.types.errors import GateError
+
+
+def pattern_of_host(host: str, port: int) -> str:
+    """The pattern of an answer about a host and port, as `fetch` has it: ``host example.org`` is its port 443."""
+    shown = f"[{host}]" if ":" in host else host
+    if port == 80:
+        return f"host http://{shown}"
+    return f"host {shown}" if port == 443 else f"host {shown}:{port}"
+
+
+def shown_host(args: Mapping[str, Any]) -> str:
+    """Host and port for people. The host is in ASCII form, so that no letter passes for another one."""
+    host = args["host"]
+    return f"[{host}]:{args['port']}" if ":" in host else f"{host}:{args['port']}"
+
+
+def allowed(scope: str) -> GateReply:
+    """The reply that allows it. ``scope`` says for how long, and is recorded."""
+    return GateReply(f"allowed {scope}", annotations={"permission": f"allowed {scope}"})
+
+
+def _title(args: Mapping[str, Any]) -> str:
+    program = args["program"]
+    return f"{f'`{program}`' if program else 'A command'} wants {shown_host(args)}"
+
+
+def _refuse(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    raise GateError(
+        "nobody can be asked here. If the task needs this host, say so in your answer: a person can list it in bash_network or "
+        "allow it with --allow-host"
+    )
+
+
+BASH_NETWORK = Gate(
+    name="bash_network",
+    description="Ask whether a command may reach a host that the ward bash_network does not list.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "host": {"type": "string"},
+            "port": {"type": "integer"},
+            "command": {"type": "string"},
+            "program": {"type": "string"},
+        },
+        "required": ["host", "port", "command", "program"],
+        "additionalProperties": False,
+    },
+    handler=_refuse,
+    writes=True,
+    kind="fetch",
+    preview=lambda args, context: GateReply(None, title=_title(args)),
+    runs=lambda args, context: str(args["command"]),
+    covers=lambda args: (pattern_of_host(args["host"], args["port"]), shown_host(args)),
+    # The turn has the command already.
+    recorded=lambda args: {name: value for name, value in args.items() if name != "command"},
+)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -14,6 +15,7 @@ import resource
 import signal
 import sqlite3
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -322,8 +324,12 @@ class Outage:
 
     def __init__(self, kind: str, server: Server | None) -> None:
         self.kind, self._server, self.is_on = kind, server, False
+        self._answers, self._begun = itertools.count(), threading.Event()
 
     def answer(self, request: Request) -> Reply:
+        # After a few answers the others wait for the outage. On a busy machine all could be done before it begins.
+        if next(self._answers) >= 6:
+            self._begun.wait(60)
         if self.is_on and self.kind == "model":
             return Reply(503, body=b"down for maintenance")
         return write_a_line(request)
@@ -336,6 +342,7 @@ class Outage:
             # As on a full disk, no file grows any more.
             for each in workers:
                 resource.prlimit(each.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        self._begun.set()
 
     def end(self, workers: Sequence[Any]) -> None:
         self.is_on = False

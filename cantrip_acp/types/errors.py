@@ -40,6 +40,8 @@ Messages are for the person who must act: what happened, where, what to do. They
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -322,6 +324,21 @@ def interrupts(error: BaseException) -> bool:
 
     task = current_task()
     return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == float("-inf")
+
+
+@contextmanager
+def one_failure() -> Iterator[None]:
+    """Raise the first failure of a task group by itself.
+
+    Usually it is one failure of the loom or of the machine, and callers do not expect a group.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as failures:
+        first: BaseException = failures
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
 
 
 class GateFault(RuntimeWarning):

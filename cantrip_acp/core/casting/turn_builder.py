@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,6 +18,7 @@ from cantrip_acp.loom.records.turn_parts import together
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.json_data import freeze, freeze_record
+from cantrip_acp.types.errors import one_failure
 from cantrip_acp.types.messages import RequestParameters, ToolCall
 from cantrip_acp.types.records import (
     TERMINATIONS,
@@ -75,21 +76,6 @@ class _Group:
 
     def begun(self, call_id: str) -> None:
         self.waiting[call_id].set()
-
-
-@contextmanager
-def one_failure() -> Iterator[None]:
-    """Raise the first failure of a task group by itself.
-
-    Usually it is one failure of the loom or of the machine, and callers do not expect a group.
-    """
-    try:
-        yield
-    except BaseExceptionGroup as failures:
-        first: BaseException = failures
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from None
 
 
 class TurnBuilder:

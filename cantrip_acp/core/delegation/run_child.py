@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
-from cantrip_acp.core.casting.turn_builder import one_failure
 from cantrip_acp.core.delegation.child_cantrip import CheckedChild, cantrip_of, check_request, crystal_of
 from cantrip_acp.core.delegation.request import Request
 from cantrip_acp.core.entity import Entity
@@ -20,7 +19,7 @@ from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.state import ParentLink
 from cantrip_acp.telemetry import tracing
 from cantrip_acp.text.logs import logger
-from cantrip_acp.types.errors import CantripError, ChildRefused, GateError, LoomError
+from cantrip_acp.types.errors import CantripError, ChildRefused, GateError, LoomError, one_failure
 from cantrip_acp.types.events import ChildRejected
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from cantrip_acp.sandbox import (
     messages,
     runtime,
 )
-from cantrip_acp.types.errors import SandboxError, SandboxMissing
+from cantrip_acp.types.errors import SandboxError, SandboxMissing, one_failure
 from cantrip_acp.types.records import Output
 from cantrip_acp.types.styled import Styled, join
 
@@ -204,7 +204,7 @@ class CodeSession(SessionBase):
 
     async def _serve(self, cell: Cell) -> None:
         """Continue a cell that has made a request. Until its first request a cell needs no task group."""
-        try:
+        with one_failure():
             async with anyio.create_task_group() as group:
                 cell.attend(group)
                 try:
@@ -212,12 +212,6 @@ class CodeSession(SessionBase):
                 finally:
                     cell.over()
                     group.cancel_scope.cancel()
-        except BaseExceptionGroup as failures:
-            # Usually one failure of one call. Callers do not expect a group.
-            first: BaseException = failures
-            while isinstance(first, BaseExceptionGroup):
-                first = first.exceptions[0]
-            raise first from None
 
     def _gate_commands(self, worker: Worker) -> WireSession | None:
         """The gates as commands for processes of a cell.

@@ -44,18 +44,17 @@ class Suite:
 
 
 SUITES = (
-    Suite("anyio==4.9.0", "pytest<9 pytest-mock trustme psutil trio hypothesis"),
+    Suite("anyio==4.9.0", "pytest<9 pytest-mock trustme psutil trio hypothesis blockbuster uvloop", "tests/test_sockets.py"),
     Suite("filelock==3.18.0", "pytest<9 pytest-mock pytest-asyncio pytest-timeout virtualenv"),
     Suite("click==8.1.8"),
     Suite("itsdangerous==2.2.0", "freezegun"),
     Suite("attrs==25.3.0", "hypothesis cloudpickle"),
     Suite("markupsafe==3.0.2"),
     Suite("jinja2==3.1.6", "trio"),
-    Suite("werkzeug==3.1.3", "ephemeral-port-reserve pytest-timeout pytest-xprocess cryptography watchdog"),
+    Suite("werkzeug==3.1.3", "pytest-timeout cryptography watchdog", "tests --ignore=tests/test_serving.py"),
     Suite("flask==3.1.1", "asgiref python-dotenv"),
     Suite("blinker==1.9.0", "pytest-asyncio"),
     Suite("pluggy==1.6.0", "", "testing"),
-    Suite("packaging==25.0", "pretend"),
     Suite("platformdirs==4.3.8", "pytest-mock appdirs covdefaults"),
     Suite("cachetools==6.0.0"),
     Suite("more-itertools==10.7.0"),

@@ -45,10 +45,9 @@ def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
         wanted.append((resource.RLIMIT_NPROC, limits.processes))
     for what, value in wanted:
         # The process inherited its hard limit from us. So our own hard limit is the maximum.
-        soft, hard = resource.getrlimit(what)
+        hard = resource.getrlimit(what)[1]
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        # Some programs close every number below the soft limit when they start another one. So that one stays as it is.
-        usual = bound if what != resource.RLIMIT_NOFILE or soft == resource.RLIM_INFINITY else min(soft, bound)
+        usual = min(usual_open_files(limits), bound) if what == resource.RLIMIT_NOFILE else bound
         resource.prlimit(pid, what, (usual, bound))
     if limits.cpu_percent is not None and limits.cpu_percent < 100:
         os.setpriority(os.PRIO_PROCESS, pid, niceness(limits.cpu_percent))
@@ -63,6 +62,15 @@ def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
         return
     finally:
         os.close(fd)
+
+
+def usual_open_files(limits: Limits) -> int:
+    """The files that a process may have open unless it asks for more: as many as this process, at least 4,096.
+
+    Some programs close every number below that limit when they start another one, so it is not the most that is allowed.
+    """
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limits.open_files if soft == resource.RLIM_INFINITY else min(limits.open_files, max(4096, soft))
 
 
 def niceness(cpu_percent: int) -> int:

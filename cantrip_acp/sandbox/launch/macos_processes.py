@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from cantrip_acp.sandbox.launch.limits import Use, Watchdog, niceness
+from cantrip_acp.sandbox.launch.limits import Use, Watchdog, niceness, usual_open_files
 from cantrip_acp.sandbox.launch.process_tree import GONE_WITHIN, Hooks, Launch, Tree
 from cantrip_acp.sandbox.policy.policy import MIB, Limits
 from cantrip_acp.types.errors import SandboxError
@@ -56,7 +56,7 @@ REPORT_DESCRIPTOR = "REPORT"
 def launcher_limits(limits: Limits, cores: int) -> list[str]:
     """The limits of a command as arguments of `LAUNCHER`."""
     seconds = max(1, -(-limits.timeout_ms * cores // 1000)) + 1
-    return [str(seconds), str(limits.file // 1024), str(limits.open_files)]
+    return [str(seconds), str(limits.file // 1024), str(usual_open_files(limits))]
 
 
 class GroupTree(Tree):

@@ -309,22 +309,24 @@ def _accounts(source: str, root: str, own: str) -> str:
     Names and numbers are the host's, so that files have the same owners. Nothing of the fourth field is kept: full names of
     users, members of groups.
     """
-    found = {0: root, int(own.split(":")[2]): own if int(own.split(":")[2]) else root, 65534: ""}
-    try:
-        with open(source, encoding="utf-8", errors="surrogateescape") as file:
-            lines = [line.rstrip("\n").split(":") for line in file]
-    except OSError:
-        lines = []
     nobody = (
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin"
         if source.endswith("passwd")
         else "nogroup:x:65534:"
     )
+    found = {0: root}
+    found.setdefault(int(own.split(":")[2]), own)
+    found.setdefault(65534, nobody)
+    try:
+        with open(source, encoding="utf-8", errors="surrogateescape") as file:
+            lines = [line.rstrip("\n").split(":") for line in file]
+    except OSError:
+        lines = []
     for name, _, number, *rest in (line for line in lines if len(line) >= 4 and line[2].isdecimal()):
         if int(number) < _FIRST_PERSON:
             more = [rest[0], "", *rest[2:]] if len(rest) > 1 else [""]
             found.setdefault(int(number), ":".join((name, "x", number, *more)))
-    return "".join(f"{line}\n" for line in ({**found, 65534: nobody}).values())
+    return "".join(f"{line}\n" for line in found.values())
 
 
 _FIRST_PERSON = 1000

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import anyio.to_thread
@@ -13,7 +13,7 @@ import anyio.to_thread
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.errors import session_busy
 from cantrip_acp.acp.sessions.request_params import read_system_prompt, session_folders
-from cantrip_acp.acp.sessions.session import Session
+from cantrip_acp.acp.sessions.session import Agent, Session
 from cantrip_acp.acp.sessions.session_store import ClientPrompt, ForkedFrom
 from cantrip_acp.acp.wire.connection import Request
 from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError, invalid_params, meta_of
@@ -21,15 +21,40 @@ from cantrip_acp.types.errors import CantripError, IntentRequired, TurnNotFound
 from cantrip_acp.types.records import now
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.sessions.agent import Agent
+    from cantrip_acp.acp.sessions.factory import OpenedSession
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.gates.contract import GateSource
+
+
+class Sessions(Protocol):
+    open: dict[str, Session]
+
+    async def close(self, session: Session) -> None: ...
+
+
+class Opener(Agent, Protocol):
+    """What forks need of the agent of the connection (`acp.sessions.agent`)."""
+
+    @property
+    def sessions(self) -> Sessions: ...
+
+    async def sources_of(self, params: acp.LoadSession) -> Sequence[GateSource]: ...
+
+    async def from_disk(
+        self, params: acp.LoadSession, cwd: Path, folders: Sequence[Path], sources: Sequence[GateSource]
+    ) -> Session: ...
+
+    async def open_in_thread(
+        self, work: Callable[..., OpenedSession], *args: Any, delete_if_cancelled: bool = False
+    ) -> OpenedSession: ...
+
+    def add(self, session: Session, opened: OpenedSession, meta: Any) -> Session: ...
 
 
 class Forks:
     """Makes forks of sessions that are open, or that are opened only for that."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Opener) -> None:
         self._agent = agent
 
     async def fork(self, params: acp.LoadSession, request: Request) -> acp.SessionState:

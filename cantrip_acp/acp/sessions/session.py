@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Question
     from cantrip_acp.acp.sessions.commands.slash_commands import Command
     from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory
-    from cantrip_acp.acp.sessions.forks import Forks
     from cantrip_acp.acp.sessions.prompt.prompt_content import Link
     from cantrip_acp.acp.sessions.session_store import Grant, SessionMetadata
     from cantrip_acp.acp.wire.connection import Connection, Request
@@ -86,13 +85,19 @@ class OpenPrompt:
         """Called if the prompt is a command that is answered while another prompt runs."""
 
 
+class MakesForks(Protocol):
+    async def to_disk(self, source: Session, turn_id: str) -> str: ...
+
+
 class Agent(Protocol):
     """The part of the connection's agent that a session uses (`acp.sessions.agent`)."""
 
     connection: Connection
     client: acp.ClientAbilities
     factory: SessionFactory
-    forks: Forks
+
+    @property
+    def forks(self) -> MakesForks: ...
 
 
 class Session:

@@ -26,25 +26,29 @@ _PROGRAM = str(Path(__file__).with_name("netns_helper.py"))
 _MAX_MESSAGE = 400
 
 
+_DETACH = '"$0" "$@" &'
+"""A shell script that starts a program in the background and exits. So the program is not our child: a search for processes that
+a command left running does not find it, and an owner that replaces itself (exec) does not have to wait for it.
+"""
+
+
 class _Helper:
     """The helper program of this process. It is started for the first command that needs it, and ends with this process."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._lock = threading.Lock()
 
     def ensure(self) -> socket.socket:
-        """Start the program if it does not run. Returns the socket for requests. Raises OSError."""
+        """Start the program if it was not started. Returns the socket for requests. Raises OSError."""
         with self._lock:
-            if self._process is not None and self._process.poll() is not None:
-                self._end()
             if self._line is None:
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                program = [sys.executable, "-I", "-S", "-B", _PROGRAM, str(theirs.fileno()), str(PROXY_PORT)]
                 with theirs:
                     try:
-                        self._process = subprocess.Popen(
-                            [sys.executable, "-I", "-S", "-B", _PROGRAM, str(theirs.fileno()), str(PROXY_PORT)],
+                        subprocess.run(
+                            ["/bin/sh", "-c", _DETACH, *program],
                             stdin=subprocess.DEVNULL,
                             stdout=subprocess.DEVNULL,
                             stderr=subprocess.DEVNULL,
@@ -52,28 +56,30 @@ class _Helper:
                             cwd="/",
                             pass_fds=(theirs.fileno(),),
                             start_new_session=True,
+                            check=False,
                         )
-                    except OSError:
+                    except BaseException:
                         ours.close()
                         raise
                 ours.setblocking(False)
                 self._line = ours
             return self._line
 
+    def send(self, *descriptors: int) -> None:
+        """Send descriptors to the program. One that was killed is started again. Raises OSError."""
+        try:
+            socket.send_fds(self.ensure(), [b"!"], descriptors)
+        except ConnectionError:
+            self.end(os.getpid())
+            socket.send_fds(self.ensure(), [b"!"], descriptors)
+
     def end(self, pid: int) -> None:
         """End the program, if this process is ``pid``: a fork of it shares the program."""
         if os.getpid() == pid:
             with self._lock:
-                self._end()
-
-    def _end(self) -> None:
-        if self._line is not None:
-            self._line.close()
-            self._line = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+                if self._line is not None:
+                    self._line.close()
+                    self._line = None
 
 
 _helper = _Helper()
@@ -108,7 +114,7 @@ class NetnsListener:
             self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             with theirs:
                 self._line.setblocking(False)
-                socket.send_fds(_helper.ensure(), [b"!"], [network, theirs.fileno()])
+                _helper.send(network, theirs.fileno())
         finally:
             os.close(network)
         self._loop.add_reader(self._line, self._on_answer)

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,7 +140,7 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
     class Agent:
         connection = Silent()
         client = acp.ClientAbilities.of(None)
-        factory = None
+        factory = SimpleNamespace(store=SimpleNamespace(folder=tmp_path / "sessions"))
 
     metadata = SessionMetadata(id="sess_x", cwd=str(tmp_path), entity_id=entity.id, loom=str(path))
     opened = OpenedSession(metadata, entity, None, tmp_path, Restored())

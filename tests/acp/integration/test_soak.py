@@ -22,7 +22,8 @@ def test_nothing_grows() -> None:
     assert not [reason for reason in seen.reasons if reason.startswith("error")], seen.reasons
     # What is said stays in each session's context: some growth is the point of it.
     assert seen.slope() < 60_000, seen.memory
-    assert seen.kept <= 8, seen.kept
+    # The state, and what sandboxes need once: the sentinel, the helper of the proxy, the supervisor of Unix sockets.
+    assert seen.kept <= 10, seen.kept
     assert seen.left == 0
 
 

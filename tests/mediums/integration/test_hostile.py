@@ -169,7 +169,7 @@ async def test_a_python_taken_apart_costs_at_most_itself(python, code: str) -> N
 @both_back_ends
 async def test_the_worker_cannot_be_replaced_from_inside(python) -> None:
     assert (
-        await python.value("import os, sys\nours = sys.modules['_cantrip.worker'].__file__\nos.path.isfile(ours)")
+        await python.value("import os, sys\nours = sys.modules['_cantrip.code_worker'].__file__\nos.path.isfile(ours)")
         == "True"
     )
     output = await python("open(ours, 'a')")

@@ -464,7 +464,9 @@ class Worker:
                 self.drain()
         elif (cause := self._cause(claim, running, failure, attempt.clock)) == "outage":
             delay = await self._note_outage(running, reason)
-            counts = self._outages[running].lasts_s > _OUTAGE_S
+            # Another step of the yool may have ended well meanwhile, and with it the outage.
+            outage = self._outages.get(running)
+            counts = outage is not None and outage.lasts_s > _OUTAGE_S
         elif cause == "unknown":
             counts = False
         if counts and claim.attempt > retries:

@@ -11,7 +11,7 @@ import pytest
 
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.retention import read_result
-from cantrip_acp.tuplespace.stores.base import TupleStore
+from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple
 from cantrip_acp.tuplespace.workers import worker as workers
 from cantrip_acp.tuplespace.workers.worker import Ended, StepCall, StepFailed, StepResult, Worker

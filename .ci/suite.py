@@ -3,8 +3,7 @@
     python .ci/suite.py            everything
     python .ci/suite.py -k loom    the pytest stages alone, with these arguments
 
-Stages: the tests, two at a time for each core, and beside them those that run real models, in one process; those that measure
-time, one at a time; doctests; the conformance suite. The
+Stages: the tests, two at a time for each core; those that measure time, one at a time; doctests; the conformance suite. The
 counts are read from what the runners wrote (JUnit XML, the conformance runner's last line), never guessed: a stage that wrote
 nothing, or that failed without naming a failure, counts as one. A failed test is not tried again. The last line is `N passed,
 N failed, N skipped`, and `.reports/counts` holds the same three numbers for `.ci/run`. Exit status 0 only where nothing
@@ -19,8 +18,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
@@ -56,10 +53,6 @@ class Outcome:
         )
 
 
-_running: set[int] = set()
-"""The process groups of the stages that run now."""
-
-
 def run(command: list[str], minutes: float, *, keep: bool = False) -> tuple[int, str]:
     """Run a stage with no standard input in a process group of its own; gone when it is over time.
 
@@ -79,7 +72,6 @@ def run(command: list[str], minutes: float, *, keep: bool = False) -> tuple[int,
         errors="replace" if keep else None,
         start_new_session=True,
     )
-    _running.add(process.pid)
     try:
         output, _ = process.communicate(timeout=minutes * 60)
     except (subprocess.TimeoutExpired, KeyboardInterrupt) as stop:
@@ -89,19 +81,17 @@ def run(command: list[str], minutes: float, *, keep: bool = False) -> tuple[int,
             raise
         print(f"stopped after {minutes:g} minutes", flush=True)
         return -signal.SIGKILL, output or ""
-    finally:
-        _running.remove(process.pid)
     if keep:
         print(output, end="", flush=True)
     return process.returncode, output or ""
 
 
-def pytest_stage(name: str, arguments: list[str], minutes: float, *, keep: bool = False) -> Outcome:
-    """One run of pytest, counted from its JUnit report. Where ``keep``, its output is printed when it has ended."""
+def pytest_stage(name: str, arguments: list[str], minutes: float) -> Outcome:
+    """One run of pytest, counted from its JUnit report."""
     outcome = Outcome(name)
     report = REPORTS / f"{name}.xml"
     began = time.monotonic()
-    status, _ = run([sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments], minutes, keep=keep)
+    status, _ = run([sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments], minutes)
     if status == NO_TESTS_COLLECTED:
         return outcome
     try:
@@ -168,24 +158,14 @@ def _files_with(pattern: str) -> list[str]:
 def main(arguments: list[str]) -> int:
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir()
-    # Each worker would import torch, and keep it, for tests that it does not run.
-    left_out = [f"--ignore={path}" for path in _files_with(r"pytestmark = .*\bmark\.model\b")]
-    # loadgroup: tests that must not meet each other name the same xdist_group.
-    parallel = ["-n", str(WORKERS), "-p", "tests.support.scheduling", "--dist", "loadgroup", *left_out]
-    with ThreadPoolExecutor(1) as beside:
-        models = ["-m", "model", *(arguments or _files_with(r".*\bmark\.model\b"))]
-        model = beside.submit(pytest_stage, "models", models, 40, keep=True)
-        try:
-            outcomes = [
-                pytest_stage("tests", ["-m", "not timing and not model", *parallel, *arguments], 60),
-                model.result(),
-            ]
-        except KeyboardInterrupt:
-            for group in list(_running):
-                with suppress(ProcessLookupError):
-                    os.killpg(group, signal.SIGKILL)
-            raise
-    outcomes.append(pytest_stage("timing", ["-m", "timing", *(arguments or _files_with(r".*\bmark\.timing\b"))], 15))
+    # Files that measure time and nothing else: each worker would import torch, and keep it, for tests that it does not run.
+    left_out = [f"--ignore={path}" for path in _files_with(r"pytestmark = .*\bmark\.timing\b")]
+    parallel = ["-n", str(WORKERS), "-p", "tests.support.scheduling", "--dist", "loadgroup", "-m", "not timing"]
+    outcomes = [
+        # loadgroup: tests that must not meet each other name the same xdist_group.
+        pytest_stage("tests", [*parallel, *left_out, *arguments], 60),
+        pytest_stage("timing", ["-m", "timing", *(arguments or _files_with(r".*\bmark\.timing\b"))], 15),
+    ]
     if not arguments:
         pages = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))]
         doctests = ["--doctest-modules", "--doctest-glob=*.md", "cantrip_acp/__init__.py", *pages]

@@ -38,7 +38,7 @@ from tests.support.fixtures.embedded import KNOWN, crystal, running, wait
 from tests.support.processes import CANTRIP
 
 # A model computes with all processors. Beside other tests it would take minutes.
-pytestmark = [pytest.mark.sandbox, pytest.mark.model, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.sandbox, pytest.mark.timing, pytest.mark.timeout(300)]
 
 
 async def cast(made: Crystal, intent: str = "Say hello.", **params: Any) -> Any:

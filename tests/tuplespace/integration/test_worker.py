@@ -223,6 +223,35 @@ async def test_an_outage_of_what_a_yool_needs_costs_no_attempts(store: TupleStor
     assert {stored(store, each).attempts for each in works} == {1}
 
 
+async def test_an_outage_may_end_while_the_worker_notes_it(store: TupleStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    notices, tries = list[str](), 0
+
+    async def until(text: str) -> None:
+        with anyio.fail_after(30):
+            while not any(text in notice for notice in notices):
+                await anyio.sleep(0.01)
+
+    async def model(call: StepCall) -> StepResult:
+        nonlocal tries
+        tries += 1
+        if call.position["n"] == 0 and tries <= 2:
+            raise StepFailed("503", outage=True)
+        await until("does not work")
+        return StepResult()
+
+    works = [work("a.model", number=n) for n in range(2)]
+    store.put(works)
+    async with anyio.create_task_group() as tasks:
+        worker = a_worker(store, {"a.model": model}, concurrency=2, notice=notices.append)
+        monkeypatch.setattr(worker, "_announce", lambda: until("works again"))
+        tasks.start_soon(worker.run)
+        with anyio.fail_after(60):
+            while any(stored(store, each).state != "done" for each in works):
+                await anyio.sleep(0.01)
+        worker.drain()
+    assert ["works again" in notice for notice in notices] == [False, True]
+
+
 async def test_a_tuple_that_looks_like_an_outage_while_others_succeed_fails(store: TupleStore) -> None:
     async def model(call: StepCall) -> StepResult:
         if call.position["n"] == 0:

@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 
 from bench.measure import Row, Table, row
 from bench.options import Options
-from bench.workloads import WITHOUT_CAPABILITIES
+from bench.workloads import WITHOUT_CAPABILITIES, run_command
 
 MOST_LOST = 0.5
 """Per cent of the tests that pass on the host."""
@@ -143,20 +143,13 @@ def _passed(suite: Suite, folder: Path, *, sandboxed: bool) -> set[str]:
     if sandboxed:
         cantrip = [sys.executable, "-m", "cantrip_acp.cli.main", "sandbox", "run", "--writable", "."]
         command = [*cantrip, "--timeout-ms", str(TIMEOUT * 1000), "--", line]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=TIMEOUT + 30,
-        )  # fmt: skip
-        output, errors = done.stdout, done.stderr
-    except subprocess.TimeoutExpired:
-        output, errors = "", f"not ended after {TIMEOUT} s"
-    found = set(re.findall(r"^ok \d+ (.*)$", output, flags=re.MULTILINE))
+    done = run_command(command, folder, environment, TIMEOUT + 30)
+    found = set(re.findall(r"^ok \d+ (.*)$", done.output, flags=re.MULTILINE))
     if (folder / "outcome.xml").is_file():
         cases = ElementTree.parse(folder / "outcome.xml").iter("testcase")
         found |= {f"{case.get('classname')}::{case.get('name')}" for case in cases if len(case) == 0}
     if not found:
-        print(f"{suite.name}: no test passes: {(output + errors)[-600:]}", file=sys.stderr)
+        print(f"{suite.name}: no test passes: {(done.output + done.errors)[-600:]}", file=sys.stderr)
     for each in (folder, home):
         shutil.rmtree(each)
     shutil.move(kept, folder)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,22 +84,27 @@ def _settings(text: str) -> tuple[str, dict[str, str], str]:
     return title, settings, "\n".join(lines)
 
 
-def _run(command: list[str], folder: Path, environment: dict[str, str]) -> Outcome:
+def run_command(command: list[str], folder: Path, environment: dict[str, str], timeout: int = TIMEOUT) -> Outcome:
+    """Run a command for at most ``timeout`` seconds. What it leaves running in the folder above is killed."""
     with subprocess.Popen(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            output, errors = process.communicate(timeout=TIMEOUT)
+            output, errors = process.communicate(timeout=timeout)
             return Outcome(process.returncode, output, errors)
         except subprocess.TimeoutExpired:
-            return Outcome(124, "", f"not ended after {TIMEOUT} s")
+            return Outcome(124, "", f"not ended after {timeout} s")
         finally:
-            # What the workload left behind, too: it is all in this session's process group.
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            _kill_in(folder.parent)
+
+
+def _kill_in(place: Path) -> None:
+    """Kill the processes whose working folder is in ``place``: what a command left running, also in a session of its own."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if Path(os.readlink(process / "cwd")).is_relative_to(place):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def _compare(workload: Workload) -> tuple[Workload, Outcome, Outcome]:
@@ -118,7 +124,7 @@ def _compare(workload: Workload) -> tuple[Workload, Outcome, Outcome]:
             if sandboxed:
                 cantrip = [sys.executable, "-m", "cantrip_acp.cli.main", "sandbox", "run", "--writable", "."]
                 command = [*cantrip, "--timeout-ms", str(TIMEOUT * 1000), "--", workload.run]
-            found.append(_run(command, folder, environment))
+            found.append(run_command(command, folder, environment))
             for each in (folder, home):
                 shutil.rmtree(each, ignore_errors=True)
     return workload, found[0], found[1]

@@ -73,7 +73,8 @@ async def test_casts_that_share_a_workspace_have_a_quota_each(tmp_path: Path) ->
 
     async def cast(name: str) -> None:
         command = f"for i in 1 2 3; do head -c 1000000 /dev/zero > {name}$i; sleep 0.2; done"
-        results.append(await a_cast(tmp_path, command)(a_step(disk_mb=4)))
+        # All of them write 9 MB. What another one wrote since the last look may be counted for a moment.
+        results.append(await a_cast(tmp_path, command)(a_step(disk_mb=8)))
 
     async with anyio.create_task_group() as tasks:
         for name in ("a", "b", "c"):

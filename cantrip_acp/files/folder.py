@@ -209,10 +209,18 @@ class Folder:
             return
 
     def remove_tree(self, name: str) -> None:
-        """Delete a folder and everything in it, without following links; it may already be gone."""
+        """Delete a folder and everything in it, without following links; it may already be gone.
+
+        Folders that their owner may not write, such as those of Go's module cache, are made writable first.
+        """
         try:
             import shutil
 
+            for _, folders, _, fd in os.fwalk(name, dir_fd=self.fd, follow_symlinks=False):
+                for each in folders:
+                    status = os.stat(each, dir_fd=fd, follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o700 != 0o700:
+                        os.chmod(each, 0o700, dir_fd=fd)
             shutil.rmtree(name, dir_fd=self.fd)
         except FileNotFoundError:
             return

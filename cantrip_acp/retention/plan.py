@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cantrip_acp.files import paths
 from cantrip_acp.files.folder import Entry, Folder
+from cantrip_acp.loom.stores import file_locks
 from cantrip_acp.retention import looms
 from cantrip_acp.retention.looms import LoomFiles, References
-from cantrip_acp.retention.rules import Item, ItemKept, Rules
-from cantrip_acp.types.errors import CantripError, LoomError
+from cantrip_acp.retention.rules import DAY, Item, ItemKept, Rules
+from cantrip_acp.types.errors import CantripError, LoomError, LoomLocked
 
 LOCK = "gc.lock"
 
@@ -73,6 +75,10 @@ def make_plan(state: Path, rules: Rules, *, progress: Progress | None = None, no
     if recipes is not None:
         plan.opened.append(recipes)
         _plan_compiled_recipes(plan, recipes, now)
+    homes = folder.sub(paths.HOMES)
+    if homes is not None:
+        plan.opened.append(homes)
+        _plan_homes(plan, homes, now)
     return plan
 
 
@@ -123,6 +129,50 @@ def _plan_compiled_recipes(plan: Plan, folder: Folder, now: float) -> None:
             plan.items.append(
                 Item("compiled recipe", name, entry.size, entry.status.st_mtime, why, _delete_file(folder, entry))
             )
+
+
+def _plan_homes(plan: Plan, folder: Folder, now: float) -> None:
+    """Find the homes of commands (`bash_home: persistent`) that were not used for long, and those of workspaces that are gone."""
+    limit = plan.rules.older_than
+    for entry in folder.entries() if limit is not None else ():
+        if not entry.is_folder:
+            continue
+        used = folder.entry(entry.name + paths.HOME_OF) or entry
+        unused = now - used.status.st_mtime
+        workspace = _workspace_of(folder, used) if used.is_file else ""
+        gone = workspace and not os.path.lexists(workspace)
+        if limit is not None and unused > (min(limit, DAY) if gone else limit):
+            why = f"its workspace {workspace} is gone" if gone else f"last used {looms.days(unused)} ago"
+            item = Item(
+                "home folder", f"{paths.HOMES}/{entry.name}", folder.tree_size(entry.name), used.status.st_mtime, why,
+                _delete_home(folder, entry.name),
+            )  # fmt: skip
+            try:
+                with file_locks.lines(entry.name + paths.HOME_OF, folder.fd):
+                    pass
+            except LoomLocked:
+                item.kept = looms.IN_USE
+            plan.items.append(item)
+
+
+def _workspace_of(folder: Folder, marker: Entry) -> str:
+    try:
+        with folder.file(marker.name) as file:
+            return os.fsdecode(file.read(8192))
+    except OSError:
+        return ""
+
+
+def _delete_home(folder: Folder, name: str) -> Callable[[], None]:
+    def delete() -> None:
+        try:
+            with file_locks.lines(name + paths.HOME_OF, folder.fd):
+                folder.remove_tree(name)
+                folder.unlink(name + paths.HOME_OF)
+        except LoomLocked:
+            raise ItemKept(looms.IN_USE) from None
+
+    return delete
 
 
 def _delete_file(folder: Folder, entry: Entry) -> Callable[[], None]:

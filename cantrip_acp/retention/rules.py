@@ -90,7 +90,7 @@ class ItemKept(Exception):
 
 @dataclass(slots=True)
 class Item:
-    """``kind`` is loom or compiled recipe; ``name`` is relative to the state folder.
+    """``kind`` is loom, compiled recipe or home folder; ``name`` is relative to the state folder.
 
     ``why`` says why it may be deleted. ``kept`` says why it is kept nevertheless; None if it is deleted. ``delete`` raises
     `ItemKept` or `OSError`. After a crash, ``delete`` can run again and finishes the deletion.

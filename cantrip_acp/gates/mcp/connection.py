@@ -24,14 +24,14 @@ from mcp.shared.exceptions import MCPError
 
 from cantrip_acp.files.paths import private
 from cantrip_acp.gates.mcp import install, transport
-from cantrip_acp.gates.mcp.declaration import QUESTIONS, McpServer, ServerQuestion, ServerQuestions
+from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.gates.mcp.user_process import UserProcess
+from cantrip_acp.gates.mcp.user_questions import UserQuestions
 from cantrip_acp.gates.sandbox_options import sandbox_options
 from cantrip_acp.sandbox import Sandbox, Service, clean, ensure_checked, interpreter, machine
 from cantrip_acp.text.logs import logger
 from cantrip_acp.text.redaction import ending, shared
 from cantrip_acp.types.errors import CantripError, GateError, SandboxError
-from cantrip_acp.types.records import new_id
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
@@ -89,10 +89,7 @@ class Connection:
         self._service: Service | UserProcess | None = None
         self._status: int | None = None
         self._closed = False
-        self._questions: ServerQuestions | None = None
-        """The object that shows the server's questions during the last call."""
-        self._pages: dict[str, _Page] = {}
-        """Pages that are not done, by the server's id."""
+        self._questions = UserQuestions(server)
         self.server.hide(shared())
 
     @property
@@ -169,7 +166,7 @@ class Connection:
                 list_roots_callback=self._list_roots,
                 client_info=mcp_types.Implementation(name="cantrip-acp", version=__version__),
                 logging_callback=self._on_log_message,
-                elicitation_callback=self._on_question if self.server.asks_user else None,
+                elicitation_callback=self._questions.on_question if self.server.asks_user else None,
                 message_handler=self._on_message,
                 cache=None,
             ) as client:
@@ -235,73 +232,9 @@ class Connection:
     async def _on_log_message(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
         log.debug("MCP server %s: %s", self.server.name, str(params.data)[:1000])
 
-    async def _on_question(
-        self, context: object, params: mcp_types.ElicitRequestParams
-    ) -> mcp_types.ElicitResult | mcp_types.ErrorData:
-        """Show a question of the server to the user."""
-        questions = self._questions
-        if questions is None:
-            return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message="Nobody can be asked now")
-        page = params if isinstance(params, mcp_types.ElicitRequestURLParams) else None
-        question = ServerQuestion(
-            id=new_id("el"),
-            server=self.server.name,
-            message=clean(params.message)[:4000],
-            url="" if page is None else page.url,
-            schema={} if isinstance(params, mcp_types.ElicitRequestURLParams) else params.requested_schema,
-        )
-        known = (page.elicitation_id if page is not None else None) or question.id
-        entry = _Page(question.id)
-        if page is not None:
-            # A quick server says that it is done before we have the answer.
-            self._pages[known] = entry
-        action, content = await questions.ask(question)
-        entry.accepted = action == "accept"
-        if entry.done.is_set():
-            self._complete(known)
-        elif not entry.accepted:
-            self._pages.pop(known, None)
-        given: Any = {"action": action if action in ("accept", "decline") else "cancel"}
-        if not page and given["action"] == "accept":
-            given["content"] = dict(content or {})
-        return mcp_types.ElicitResult.model_validate(given)
-
     async def _on_message(self, message: object) -> None:
         if isinstance(message, mcp_types.ElicitCompleteNotification):
-            self._complete(message.params.elicitation_id)
-
-    def _complete(self, known: str) -> None:
-        """Tell the client that a page is done, once the user has accepted it."""
-        page = self._pages.get(known)
-        if page is None:
-            return
-        page.done.set()
-        if page.accepted:
-            del self._pages[known]
-            if self._questions is not None:
-                self._questions.complete(page.question_id)
-
-    async def _open_pages(self, error: MCPError) -> bool:
-        """Show the pages that a server wants to be opened before a call (MCP, URL elicitation required).
-
-        Returns True if the user has finished all of them, so that the call can be made again.
-        """
-        if error.code != mcp_types.URL_ELICITATION_REQUIRED or not self.server.asks_user:
-            return False
-        ended = []
-        try:
-            wanted = mcp_types.ElicitationRequiredErrorData.model_validate(error.error.data).elicitations
-        except ValueError:
-            return False
-        for params in wanted:
-            answer = await self._on_question(None, params)
-            if not isinstance(answer, mcp_types.ElicitResult) or answer.action != "accept":
-                return False
-            if (page := self._pages.get(params.elicitation_id or "")) is not None:
-                ended.append(page.done)
-        for event in ended:
-            await event.wait()
-        return bool(wanted)
+            self._questions.complete(message.params.elicitation_id)
 
     async def call(
         self, tool: str, args: Mapping[str, Any], *, traceparent: str | None = None
@@ -318,13 +251,13 @@ class Connection:
         if client is None:
             raise GateError(str(self._error("is not connected")))
         meta: Any = {"traceparent": traceparent} if traceparent else None
-        self._questions = QUESTIONS.get()
+        self._questions.begin_call()
         try:
             with anyio.fail_after(self.server.call_s):
                 try:
                     return await client.call_tool(tool, dict(args), meta=meta)
                 except MCPError as error:
-                    if not await self._open_pages(error):
+                    if not await self._questions.open_pages(error):
                         raise
                 return await client.call_tool(tool, dict(args), meta=meta)
         except TimeoutError:
@@ -346,10 +279,7 @@ class Connection:
                 raise GateError(str(self._error(f"ended during {tool}: {self._describe_failure(error)}"))) from None
             raise GateError(str(self._error(f"sent an invalid answer to {tool}: {_one_line_error(error)}"))) from None
         finally:
-            # A server need not say that a page is done. The call was what the page was for.
-            for known in tuple(self._pages):
-                self._complete(known)
-            self._pages.clear()
+            self._questions.end_call()
 
     async def _is_gone(self, error: BaseException) -> bool:
         """Whether a call failed because the server ended. Then mark the connection as closed, so that the next call starts
@@ -452,15 +382,6 @@ def _without_boxes(words: str) -> str:
     """Remove the boxes that rich draws around the source in a traceback, and keep the error."""
     kept = [line for line in words.splitlines() if line.strip()[:1] not in ("│", "╭", "╰", "┃", "|")]
     return "\n".join(line.rstrip() for line in kept if line.strip()) or words
-
-
-class _Page:
-    """A page that a server asks the user to open."""
-
-    def __init__(self, question_id: str) -> None:
-        self.question_id = question_id
-        self.accepted = False
-        self.done = anyio.Event()
 
 
 class _TransportAdapter:

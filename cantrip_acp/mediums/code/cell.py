@@ -17,6 +17,7 @@ import anyio.abc
 
 from cantrip_acp.sandbox import Collector, WireSession, Worker, messages
 from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
+from cantrip_acp.types.errors import one_failure
 from cantrip_acp.types.styled import Styled
 
 if TYPE_CHECKING:
@@ -36,6 +37,40 @@ _LIVE_MOST = 262_144
 _DELAYED = 0.3
 
 Listener = Callable[[str, Styled], Awaitable[None]]
+
+
+class CellTime:
+    """What is left of a cell's time. It stands still while the cell waits for gates: their time does not count.
+
+    Calls ``at_end`` when it is used up.
+    """
+
+    def __init__(self, seconds: float, at_end: Callable[[], None]) -> None:
+        self._at_end = at_end
+        self._left = seconds
+        self._since = 0.0
+        self._waiting = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def run(self) -> None:
+        self._since = time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(max(0.001, self._left), self._at_end)
+
+    def pause(self) -> None:
+        """Stop until each pause was ended by a `resume`."""
+        self._waiting += 1
+        if self._waiting == 1:
+            self._left -= time.monotonic() - self._since
+            self.stop()
+
+    def resume(self) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            self.run()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class Cell:
@@ -59,9 +94,7 @@ class Cell:
         self._group: anyio.abc.TaskGroup | None = None
         self._under_way: set[int] = set()
         self._calls = 0
-        self._left = wards.code_timeout_ms / 1000
-        self._since = 0.0
-        self._waiting = 0
+        self._time = CellTime(wards.code_timeout_ms / 1000, self._on_timeout)
         self._timers: dict[str, list[asyncio.TimerHandle]] = {}
         self._stopping = False
         self._over = False
@@ -71,23 +104,7 @@ class Cell:
         """Whether this cell, or a process that it started, made a call with this token."""
         return secrets.compare_digest(token.encode(), self.token.encode())
 
-    # Time limit
-
-    def begin(self) -> None:
-        self._resume()
-        self._later("watch", self._worker.first_check, self._watch)
-
-    @property
-    def asks(self) -> bool:
-        """Whether requests of the cell wait for a task group."""
-        return bool(self._queue)
-
-    def attend(self, group: anyio.abc.TaskGroup) -> None:
-        """Serve requests in this task group from now on."""
-        self._group = group
-        queue, self._queue = self._queue, []
-        for work, args in queue:
-            group.start_soon(work, *args)
+    # Ends
 
     def _later(self, name: str, seconds: float, action: Callable[[], None]) -> None:
         timer = asyncio.get_running_loop().call_later(seconds, action)
@@ -96,19 +113,6 @@ class Cell:
     def _drop(self, name: str) -> None:
         for timer in self._timers.pop(name, ()):
             timer.cancel()
-
-    def _pause(self) -> None:
-        """Stop the time limit while the cell waits for gates: their time does not count."""
-        self._waiting += 1
-        if self._waiting == 1:
-            self._left -= time.monotonic() - self._since
-            self._drop("time")
-
-    def _resume(self) -> None:
-        self._waiting = max(0, self._waiting - 1)
-        if not self._waiting and not self._over:
-            self._since = time.monotonic()
-            self._later("time", max(0.001, self._left), self._on_timeout)
 
     def _on_timeout(self) -> None:
         if self.ended is None and not self._stopping:
@@ -140,6 +144,19 @@ class Cell:
             else:
                 self._interrupt()
         self._later("stop", steps[2], lambda: self._kill(because))
+
+    async def cut_off(self, *, ends: bool) -> None:
+        """Stop the cell for a cancel, and wait a second for its end. With ``ends``, the worker's state is not needed again."""
+        worker = self._worker
+        if ends:
+            # The waits of several levels of children must not add up (COMP-9).
+            worker.end("the cell was stopped by a cancel")
+        else:
+            self.stop(CANCEL, "the cell was stopped by a cancel")
+        with anyio.move_on_after(1):
+            while self.ended is None and worker.broken is None and not worker.tree.exited:
+                await worker.tree.changed()
+        self.over()
 
     def _interrupt(self) -> None:
         if self.ended is None:
@@ -187,7 +204,7 @@ class Cell:
 
     async def _answer(self, message: messages.GateCall | messages.LoomRead) -> None:
         answer: dict[str, object] = {"error": True, "result": "the cell has ended"}
-        self._pause()
+        self._time.pause()
         try:
             if isinstance(message, messages.LoomRead):
                 length, turns = self._turn.history(message.start, message.count)
@@ -195,7 +212,8 @@ class Cell:
             else:
                 answer = await self._gate(message.gate, message.args)
         finally:
-            self._resume()
+            if not self._over:
+                self._time.resume()
             self._under_way.discard(message.id)
             self._worker.send_answer({"id": message.id, **answer})
 
@@ -237,7 +255,44 @@ class Cell:
 
     # Running
 
-    async def wait(self) -> None:
+    async def run(self, code: str, context: Mapping[str, object]) -> None:
+        """Run the code to its end, and answer its requests meanwhile. ``context`` goes to the worker too."""
+        try:
+            self._worker.send(
+                {
+                    "t": "run",
+                    "cell": self.number,
+                    "name": f"<cell {self.number}>",
+                    "code": code,
+                    "token": self.token,
+                    **context,
+                    "trace": self._turn.traceparent,
+                }
+            )
+            self._time.run()
+            self._later("watch", self._worker.first_check, self._watch)
+            self._worker.thaw()
+            # Until its first request a cell needs no task group.
+            await self._wait()
+            if self._queue:
+                await self._serve_requests()
+        finally:
+            self.over()
+
+    async def _serve_requests(self) -> None:
+        with one_failure():
+            async with anyio.create_task_group() as group:
+                self._group = group
+                queue, self._queue = self._queue, []
+                for work, args in queue:
+                    group.start_soon(work, *args)
+                try:
+                    await self._wait()
+                finally:
+                    self.over()
+                    group.cancel_scope.cancel()
+
+    async def _wait(self) -> None:
         """Wait until the cell has ended, its worker is broken, or the cell makes its first request."""
         tree = self._worker.tree
         while self.ended is None and self._worker.broken is None and not tree.exited and not self._queue:
@@ -268,6 +323,7 @@ class Cell:
     def over(self) -> None:
         """Mark the cell as ended or abandoned: no more timers and gate calls."""
         self._over = True
+        self._time.stop()
         for name in list(self._timers):
             self._drop(name)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +16,16 @@ from cantrip_acp.gates.contract import NOTHING
 from cantrip_acp.gates.registry import ALIASES, child_functions
 from cantrip_acp.gates.sandbox_options import code_paths
 from cantrip_acp.mediums.code import snapshot as snapshots
-from cantrip_acp.mediums.code.cell import CANCEL, LEFT_BEHIND, Cell
+from cantrip_acp.mediums.code.cell import Cell
+from cantrip_acp.mediums.code.gate_commands import GateCommands
 from cantrip_acp.mediums.code.prompt import program, seconds
 from cantrip_acp.mediums.code.snapshot import ChunkStore, MemoryChunks, Snapshot
+from cantrip_acp.mediums.code.state_exchange import StateExchange
 from cantrip_acp.mediums.contract import SessionBase
 from cantrip_acp.mediums.program_events import ProgramEvents
 from cantrip_acp.sandbox import (
     GateWire,
     Sandbox,
-    WireSession,
     Worker,
     WorkerCallbacks,
     clean,
@@ -35,21 +35,51 @@ from cantrip_acp.sandbox import (
     messages,
     runtime,
 )
-from cantrip_acp.types.errors import SandboxError, SandboxMissing, one_failure
+from cantrip_acp.types.errors import SandboxError, SandboxMissing
 from cantrip_acp.types.records import Output
 from cantrip_acp.types.styled import Styled, join
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView, Gate
     from cantrip_acp.gates.ports import TurnContext
-    from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.messages import ToolCall
 
 MIB = 1024 * 1024
 LARGEST_SNAPSHOT = 512 * MIB
-_SNAPSHOT_WITHIN = 60.0
 _NAMED = 20
 """Maximum number of names that an observation lists; the rest are counted."""
+
+
+class WorkerKnowledge:
+    """What the worker was told, and the variables that it has. A new worker has none of it."""
+
+    def __init__(self, data: object) -> None:
+        self._data = data
+        self._blocks: list[dict[str, Any]] | None = None
+        """The last context of a cast that had one."""
+        self._cast: str | None = None
+        self._folded = 0
+        self.names: list[str] = []
+
+    def forget(self) -> list[str]:
+        """Begin again for a new worker. Returns the names that the old one had."""
+        names, self.names, self._cast, self._folded = self.names, [], None, 0
+        return names
+
+    def update(self, turn: TurnContext) -> dict[str, Any]:
+        """What the worker lacks: the cast's context, and the number of folded turns."""
+        folded = {"folded": turn.folded} if turn.folded != self._folded else {}
+        self._folded = turn.folded
+        if self._cast == turn.cast_id:
+            return folded
+        fresh = self._cast is None
+        self._cast = turn.cast_id
+        if self._data is not NOTHING:
+            # Sent only once: the entity may have changed its copy, and the data may be large.
+            return folded | ({"context": self._data} if fresh else {})
+        if turn.context:
+            self._blocks = [{"title": b.title, "text": b.text, "source": b.source, "uri": b.uri} for b in turn.context]
+        return folded | ({"context": self._blocks} if self._blocks is not None else {})
 
 
 class CodeSession(SessionBase):
@@ -63,23 +93,19 @@ class CodeSession(SessionBase):
         self.chunks: ChunkStore = chunks if chunks is not None else MemoryChunks()
         base = str(circle.workspace) if circle.workspace is not None else None
         self._interpreter = interpreter.find(python, machine(), base)
-        self._wire: GateWire | None = None
-        self.sandbox = self._make_sandbox()
+        wire = self._make_wire()
+        self.sandbox = self._make_sandbox(wire)
+        self._commands = GateCommands(wire, lambda: self._cell)
         self._lock = anyio.Lock()
         self._worker: Worker | None = None
         self._cell: Cell | None = None
-        self._commands: WireSession | None = None
-        self._state: messages.State | None = None
-        self._began = False
+        self._exchange: StateExchange | None = None
         self.gained: Mapping[str, Gate] = {}
         self._copies: str | None = None
         self._count = 0
         self._unused: Worker | None = None
         """The worker while no cell has run in it: only then can a snapshot be restored in it."""
-        self._names: list[str] = []
-        self._context: list[dict[str, Any]] | None = None
-        self._context_cast: str | None = None
-        self._folded = 0
+        self._known = WorkerKnowledge(circle.data)
         self._note: str | None = None
         self.tap: Callable[[int, bytes], None] | None = None
         """Called with the raw output of cells as it comes, with 1 or 2 for the stream, before it is limited or
@@ -91,15 +117,16 @@ class CodeSession(SessionBase):
         if self._worker is not None:
             self._worker.end(because)
 
-    def _make_sandbox(self) -> Sandbox:
-        circle = self._circle
-        reached = code_paths(circle.wards, circle.workspace)
-        gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()}
-        self._wire = GateWire(gates, runtime().make_folder("wire"), aliases=ALIASES) if gates else None
+    def _make_wire(self) -> GateWire | None:
+        gates = {shown: self._circle.gates[name] for shown, name in self._circle.tool_names.items()}
+        return GateWire(gates, runtime().make_folder("wire"), aliases=ALIASES) if gates else None
+
+    def _make_sandbox(self, wire: GateWire | None) -> Sandbox:
+        reached = code_paths(self._circle.wards, self._circle.workspace)
         return Sandbox(
             reached.options,
             reached.workspace,
-            wire=self._wire,
+            wire=wire,
             host=self._interpreter.on(machine()),
             more_readable=reached.readable,
             folder=reached.folder,
@@ -156,7 +183,11 @@ class CodeSession(SessionBase):
         cell = Cell(self._count, worker, call, turn, report.output)
         self._cell = cell
         try:
-            await self._attend(cell, worker, code, turn)
+            self._commands.open(worker)
+            try:
+                await cell.run(code, self._known.update(turn))
+            finally:
+                self._commands.cell_ended()
         except BaseException as failure:
             cut = isinstance(failure, anyio.get_cancelled_exc_class())
             ends = cut and turn.ends_when_cut
@@ -179,68 +210,6 @@ class CodeSession(SessionBase):
         output = self._output(cell, turn, lost, worker.disk_full() if lost is None else None)
         return await report.end(output)
 
-    async def _attend(self, cell: Cell, worker: Worker, code: str, turn: TurnContext) -> None:
-        """Let the cell run to its end, and answer its gate calls meanwhile."""
-        commands = self._gate_commands(worker)
-        try:
-            command = {
-                "t": "run",
-                "cell": cell.number,
-                "name": f"<cell {cell.number}>",
-                "code": code,
-                "token": cell.token,
-            }
-            worker.send({**command, **self._worker_context(turn), "trace": turn.traceparent})
-            cell.begin()
-            worker.thaw()
-            await cell.wait()
-            if cell.asks:
-                await self._serve(cell)
-        finally:
-            cell.over()
-            if commands is not None and commands.used:
-                commands.close()
-                self._commands = None
-
-    async def _serve(self, cell: Cell) -> None:
-        """Continue a cell that has made a request. Until its first request a cell needs no task group."""
-        with one_failure():
-            async with anyio.create_task_group() as group:
-                cell.attend(group)
-                try:
-                    await cell.wait()
-                finally:
-                    cell.over()
-                    group.cancel_scope.cancel()
-
-    def _gate_commands(self, worker: Worker) -> WireSession | None:
-        """The gates as commands for processes of a cell.
-
-        The session stays open for the next cell if nobody called it.
-        """
-        if self._wire is None:
-            return None
-        if self._commands is None:
-            self._commands = WireSession(
-                self._wire, self._command, self._serve_gate_command, lambda: worker.first, self._refused
-            )
-            self._commands.open()
-        return self._commands
-
-    def _refused(self, token: str) -> str | None:
-        """Why a command of a process that a cell started may not call a gate; None if it may."""
-        return None if self._cell is not None and self._cell.owns(token) else LEFT_BEHIND
-
-    async def _command(self, name: str, args: dict[str, object]) -> tuple[object, bool]:
-        if self._cell is None:
-            return "no cell is running: no gate can be called", True
-        return await self._cell.gate(name, args)
-
-    def _serve_gate_command(self, work: Any, *args: Any) -> None:
-        """Serve a gate command as part of the running cell."""
-        if self._cell is not None:
-            self._cell.serve(work, *args)
-
     async def _stop_cell(
         self, cell: Cell, worker: Worker, *, cancelled: bool = False, ends: bool = False
     ) -> str | None:
@@ -251,15 +220,7 @@ class CodeSession(SessionBase):
         rested = False
         with anyio.CancelScope(shield=True):
             if cancelled and cell.ended is None:
-                if ends:
-                    # The waits of several levels of children must not add up (COMP-9).
-                    worker.end("the cell was stopped by a cancel")
-                else:
-                    cell.stop(CANCEL, "the cell was stopped by a cancel")
-                with anyio.move_on_after(1):
-                    while cell.ended is None and worker.broken is None and not worker.tree.exited:
-                        await worker.tree.changed()
-                cell.over()
+                await cell.cut_off(ends=ends)
             if worker.broken is None and not worker.tree.exited:
                 rested = await worker.freeze()
             if not rested:
@@ -268,19 +229,16 @@ class CodeSession(SessionBase):
         if not rested:
             return self._lose(worker)
         worker.tree.read_now()
-        if self._wire is not None and self._commands is None:
-            self._wire.clear_requests(worker.first)
+        self._commands.clear(worker)
         if cell.ended is not None and cell.ended.names is not None:
-            self._names = cell.ended.names
+            self._known.names = cell.ended.names
         return None
 
     def _lose(self, worker: Worker) -> str:
         """Give up a worker. Returns the lost state in words for the entity."""
         status = worker.tree.finish()
         self._end_worker(worker)
-        self._context_cast = None
-        self._folded = 0
-        names, self._names = self._names, []
+        names = self._known.forget()
         listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
         lost = f"lost with it: {listed}, and all imports" if names else "nothing had been defined before"
         return (
@@ -291,9 +249,7 @@ class CodeSession(SessionBase):
     def _end_worker(self, worker: Worker) -> None:
         worker.close()
         self._worker = None
-        if self._commands is not None:
-            self._commands.close()
-            self._commands = None
+        self._commands.close()
 
     def _output(self, cell: Cell, turn: TurnContext, lost: str | None, why: str | None) -> Output:
         shown, warned, truncated = cell.shown()
@@ -338,22 +294,6 @@ class CodeSession(SessionBase):
         stdout, stderr, truncated = self._cell.so_far()
         return Output.of(stdout, stderr, truncated=truncated, unfinished=True)
 
-    def _worker_context(self, turn: TurnContext) -> dict[str, Any]:
-        """Data that the worker lacks: the cast's context, and the number of folded turns."""
-        folded = {"folded": turn.folded} if turn.folded != self._folded else {}
-        self._folded = turn.folded
-        if self._context_cast == turn.cast_id:
-            return folded
-        fresh = self._context_cast is None
-        self._context_cast = turn.cast_id
-        if self._circle.data is not NOTHING:
-            # Sent only once: the entity may have changed its copy, and the data may be large.
-            return folded | ({"context": self._circle.data} if fresh else {})
-        blocks: Sequence[ContextBlock] = turn.context
-        if blocks:
-            self._context = [{"title": b.title, "text": b.text, "source": b.source, "uri": b.uri} for b in blocks]
-        return folded | ({"context": self._context} if self._context is not None else {})
-
     # Workers
 
     async def _get_worker(self) -> Worker:
@@ -365,7 +305,7 @@ class CodeSession(SessionBase):
         if worker is not None and not self.sandbox.hides_what(worker.taken_away):
             # Its mounts are older: it would still see files that are hidden now.
             self._end_worker(worker)
-            self._context_cast, self._folded, self._names = None, 0, []
+            self._known.forget()
             self._note = (
                 "the variables of earlier cells are gone: a file or folder appeared that is hidden (ward hidden_paths), and "
                 "only a new Python does not see it"
@@ -413,8 +353,7 @@ class CodeSession(SessionBase):
         starts.
         """
         self.gained = gates
-        if self._wire is not None:
-            self._wire.set_added_gates(gates)
+        self._commands.add(gates)
         if self._worker is not None:
             # Sent before the answer of the call that added them, so they exist when that call returns.
             self._worker.send({"t": "gained", "gates": [_spec(shown, gate) for shown, gate in gates.items()]})
@@ -426,10 +365,9 @@ class CodeSession(SessionBase):
             self._cell.output(stream, data)
 
     def _on_message(self, message: messages.Message) -> None:
-        if isinstance(message, messages.State):
-            self._state = message
-        elif isinstance(message, messages.SnapshotBegan):
-            self._began = True
+        if isinstance(message, messages.State | messages.SnapshotBegan):
+            if self._exchange is not None:
+                self._exchange.said(message)
         elif self._cell is not None:
             self._cell.said(message)
 
@@ -447,7 +385,7 @@ class CodeSession(SessionBase):
             worker = await self._get_worker()
             pieces = worker.collect(LARGEST_SNAPSHOT)
             try:
-                state = await self._take_snapshot(worker, began)
+                state = await self._exchanged(worker, {"t": "snapshot"}, began)
             finally:
                 worker.stop_collecting()
             if state.error is not None:
@@ -480,9 +418,7 @@ class CodeSession(SessionBase):
             pieces = list(snapshots.fetch(snapshot, chunks if chunks is not None else self.chunks))
             if self._worker is not None and self._worker is not self._unused:
                 self._end_worker(self._worker)
-            self._context_cast = None
-            self._folded = 0
-            self._names = []
+            self._known.forget()
             self._count = max(self._count, snapshot.cells)
             if not pieces:
                 return
@@ -495,115 +431,28 @@ class CodeSession(SessionBase):
             data = b"".join(pieces)
             for start in range(0, len(data), MIB):
                 worker.feed(data[start : start + MIB])
-            state = await self._exchange(worker, {"t": "restore"})
+            state = await self._exchanged(worker, {"t": "restore"})
             if state.error is not None:
                 self._lose(worker)
                 raise SandboxError(f"the snapshot cannot be opened: {clean(state.error)}")
-            self._names = list(state.names)
+            self._known.names = list(state.names)
 
-    async def _take_snapshot(self, worker: Worker, began: Callable[[], None] | None) -> messages.State:
-        """Let the worker take a snapshot.
-
-        A process that the worker forks does most of the work while the worker is stopped. Whatever happens to that
-        process, the worker and its state are safe.
-        """
-        self._state, self._began = None, False
-        worker.send({"t": "snapshot"})
-        worker.thaw()
-        why: str | None = None
-        rested = False
+    async def _exchanged(
+        self, worker: Worker, command: dict[str, object], began: Callable[[], None] | None = None
+    ) -> messages.State:
+        """The worker's answer to a command between cells. Raises `SandboxError` if there is none."""
+        exchange = self._exchange = StateExchange(worker)
         try:
-            with anyio.move_on_after(_SNAPSHOT_WITHIN):
-                while not self._answered(worker) and not self._began:
-                    await worker.tree.changed()
-                if self._began:
-                    worker.stop()
-                    if began is not None:
-                        began()
-                    why = await self._watched(worker)
+            await exchange.run(command, began)
         finally:
-            with anyio.CancelScope(shield=True):
-                if self._current_state() is None and not self._began:
-                    worker.end("it did not answer")
-                else:
-                    rested = await worker.freeze()
-                if rested:
-                    if self._began:
-                        # Nothing else writes until the worker's next command.
-                        worker.drop_incomplete()
-                    worker.tree.read_now()
-                else:
-                    with anyio.move_on_after(2):
-                        await worker.gone()
-                    self._note = self._lose(worker)
-        if not rested:
-            raise SandboxError(f"the worker was lost: {self._note}")
-        state = self._current_state()
-        if state is None:
-            raise SandboxError(
-                f"the state cannot be kept: {why or f'that took longer than {_SNAPSHOT_WITHIN:g} seconds'}"
-            )
-        return state
-
-    async def _watched(self, worker: Worker) -> str | None:
-        """Wait for the state from the forked process. Returns why it must be given up; None if the state came."""
-        # Two more processes have the state now, but most of its pages are shared with the worker.
-        loop, judge = asyncio.get_running_loop(), partial(worker.judge, times=2)
-        verdict: str | None = None
-        timer: asyncio.TimerHandle
-        over = False
-
-        def judged(found: str | None) -> None:
-            nonlocal verdict, timer
-            if over:
-                return
-            verdict = found and f"keeping it used {found}"
-            if verdict is None and not worker.is_busy:
-                # First read the messages that it sent before its end.
-                worker.drop_incomplete()
-                verdict = None if self._answered(worker) else "the process that was to keep it has ended"
-            if verdict is not None:
-                worker.tree.wake()
-            else:
-                timer = loop.call_later(worker.check_interval, judge, judged)
-
-        timer = loop.call_later(worker.check_interval, judge, judged)
-        try:
-            while not self._answered(worker) and verdict is None:
-                await worker.tree.changed()
-        finally:
-            over = True
-            timer.cancel()
-        return None if self._answered(worker) else verdict
-
-    async def _exchange(self, worker: Worker, command: dict[str, object]) -> messages.State:
-        """Let the worker run one command between cells."""
-        self._state = None
-        worker.send(command)
-        worker.thaw()
-        rested = False
-        try:
-            with anyio.move_on_after(_SNAPSHOT_WITHIN):
-                while not self._answered(worker):
-                    await worker.tree.changed()
-        finally:
-            with anyio.CancelScope(shield=True):
-                if self._current_state() is None:
-                    worker.end("it did not answer")
-                else:
-                    rested = await worker.freeze()
-            if not rested:
+            self._exchange = None
+            if not exchange.rested:
                 self._note = self._lose(worker)
-        state = self._current_state()
-        if not rested or state is None:
+        if not exchange.rested:
             raise SandboxError(f"the worker was lost: {self._note}")
-        return state
-
-    def _answered(self, worker: Worker) -> bool:
-        return self._state is not None or worker.broken is not None or worker.tree.exited
-
-    def _current_state(self) -> messages.State | None:
-        return self._state
+        if exchange.state is None:
+            raise SandboxError(f"the state cannot be kept: {exchange.given_up}")
+        return exchange.state
 
     async def write_to_copies(self) -> bool:
         """Let all cells write to copies of the writable folders, never to the folders themselves.
@@ -621,8 +470,7 @@ class CodeSession(SessionBase):
             await anyio.to_thread.run_sync(partial(shutil.rmtree, self._copies, ignore_errors=True))
         if self._worker is not None:
             self._end_worker(self._worker)
-        if self._wire is not None:
-            self._wire.remove()
+        self._commands.remove()
 
 
 _NO_NAME = re.compile(r"NameError: name '(\w+)' is not defined")

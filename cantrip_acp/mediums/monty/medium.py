@@ -40,8 +40,11 @@ class MontySession(CodeSession):
         self._monty = found
         super().__init__(circle, python=None, loom=False, chunks=chunks)
 
-    def _make_sandbox(self) -> Sandbox:
-        # No gate commands and no workspace: the language has neither commands nor files.
+    def _make_wire(self) -> None:
+        """The language has no commands."""
+
+    def _make_sandbox(self, wire: object) -> Sandbox:
+        # No workspace: the language has no files.
         wards = replace(self._circle.wards, code_readable_paths=(), code_writable_paths=())
         host = self._interpreter.on(machine())
         host = host.with_tools([os.path.dirname(self._monty.binary)], [self._monty.packages])

@@ -108,8 +108,9 @@ def arguments(
         add(path, 3, "--bind", source_of(path, copies), path)
     for path in policy.pinned:
         add(path, 4, "--bind", source_of(path, copies), path)
+    own = dict(policy.copied)
     for path in policy.protected:
-        add(path, 5, "--ro-bind", source_of(path, copies), path)
+        add(path, 5, *(("--bind", own[path]) if path in own else ("--ro-bind", source_of(path, copies))), path)
     for path in policy.absent:
         add(path, 5, "--perms", "0555", "--size", str(_EMPTY_SIZE), "--tmpfs", path)
     for path in policy.hidden:

@@ -14,9 +14,10 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.files import guarded
-from cantrip_acp.sandbox.launch import bubblewrap, causes, limits, seatbelt
+from cantrip_acp.sandbox.launch import bubblewrap, causes, environment_programs, limits, seatbelt
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
+from cantrip_acp.sandbox.launch.environment_programs import ProgramsFolder
 from cantrip_acp.sandbox.launch.limits import WatchdogRunner
 from cantrip_acp.sandbox.launch.macos_processes import GroupTree, GroupWatchdog, set_priority
 from cantrip_acp.sandbox.launch.output import Collector
@@ -102,7 +103,7 @@ class Prepared:
     ``key``: the inputs; if they are equal, a `Prepared` can be used again. ``options``: bubblewrap's options.
     ``encoded``: the same options as bubblewrap reads them. ``program``: the path of bubblewrap. ``filter``: the system
     call filter. ``seatbelt``: the program is sandbox-exec; then there are no options and no filter. ``supervisor``: see
-    `Sandbox.supervisor`.
+    `Sandbox.supervisor`. ``programs``: the folders of `Policy.copied`.
     """
 
     key: object
@@ -114,6 +115,7 @@ class Prepared:
     filter: bytes
     seatbelt: bool = False
     supervisor: Supervisor | None = None
+    programs: tuple[ProgramsFolder, ...] = ()
 
 
 class Running:
@@ -442,6 +444,8 @@ class Running:
                 status.exit_code, status.ended_because = None, f"it used more than {limit} MiB of memory"
             self._group.remove()
             self._group = None
+        for line in environment_programs.take_over(self._prepared.programs):
+            self._on_output(2, line)
         for placeholders in self._placeholders:
             placeholders.remove()
             runtime().placeholders_removed(placeholders.folder)

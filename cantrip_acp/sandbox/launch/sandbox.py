@@ -27,6 +27,7 @@ from cantrip_acp.files.scratch_copy import copy_folders, source_of
 from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
 from cantrip_acp.sandbox.launch import availability, bubblewrap, process_tree, seatbelt, seccomp
 from cantrip_acp.sandbox.launch.command import Ask, Listener, Outcome, Prepared, Running, Tap, control_groups
+from cantrip_acp.sandbox.launch.environment_programs import ProgramsFolder, programs_folder
 from cantrip_acp.sandbox.launch.process_tree import sandbox_error
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.launch.unix_sockets import Supervisor, supervisor
@@ -184,10 +185,12 @@ class Sandbox:
             self._shared.add((*writable, *((home,) if home is not None else ())))
             instead = {**self._shared.made, **self._copies}
             home = source_of(home, instead) if home is not None else None
+        programs = self._programs(findings, instead)
+        copied = tuple((each.path, each.copy) for each in programs)
         answering = self.supervisor
         key = (
             tuple(findings.values()), existing, linked, closed, settings, unfetched, private, tuple(instead.items()), taken_away,
-            named, named_absent, answering is not None
+            named, named_absent, copied, answering is not None
         )  # fmt: skip
         if self._prepared is not None and self._prepared.key == key:
             return self._prepared
@@ -209,6 +212,7 @@ class Sandbox:
             repositories=repositories,
             more_readable=self._more_readable,
             replaced=[(path, mine.write_once(text)) for path in configs if (text := redacted_config(path)) is not None],
+            copied=copied,
             closed=closed,
             unfetched=unfetched,
             taken_away=taken_away,
@@ -234,8 +238,24 @@ class Sandbox:
             self._program,
             self.filter,
             supervisor=answering,
+            programs=programs,
         )
         return self._prepared
+
+    def _programs(self, findings: Mapping[str, Findings], copies: Mapping[str, str]) -> tuple[ProgramsFolder, ...]:
+        """The folders of programs of old virtual environments, of which commands see a copy.
+
+        Where a whole folder is replaced by a copy, and on macOS, they are read-only.
+        """
+        if self._seatbelt:
+            return ()
+        found = (
+            programs_folder(root, path)
+            for root, each in findings.items()
+            for path in each.programs
+            if within_any(path, self._writable) and not within_any(path, copies)
+        )
+        return tuple(each for each in found if each is not None)
 
     def seatbelt_profile(self, home: str, temporary: str) -> seatbelt.Profile:
         """The policy as a profile for macOS's sandbox-exec, with these private folders."""

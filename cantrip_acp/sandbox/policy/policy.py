@@ -101,9 +101,11 @@ class Policy:
     ``folder``: the working folder of commands. ``tools``: folders and files of the user's programs, read-only.
     ``pinned``: folders between a writable root and a protected path; they cannot be renamed. ``absent``: protected
     names that do not exist. ``hidden``: paths whose content is replaced by a note. ``replaced``: (path, host file)
-    pairs; the path shows the content of the host file. ``hosts``: the entries that the filtering proxy allows; None if
-    there is no proxy. ``home``: the path of the private home folder inside. ``home_source``: the host folder
-    that contains it; None if it ends with the turn. ``wire``: the host folder with the gate commands.
+    pairs; the path shows the content of the host file. ``copied``: (path, host folder) pairs; commands write to the
+    host folder, and what they may change at the path is taken over from there. ``hosts``: the entries that the
+    filtering proxy allows; None if there is no proxy. ``home``: the path of the private home folder inside.
+    ``home_source``: the host folder that contains it; None if it ends with the turn. ``wire``: the host folder with
+    the gate commands.
     """
 
     folder: str
@@ -118,6 +120,7 @@ class Policy:
     absent: tuple[str, ...]
     hidden: tuple[str, ...]
     replaced: tuple[tuple[str, str], ...]
+    copied: tuple[tuple[str, str], ...]
     home: str
     home_source: str | None
     gates: tuple[str, ...]
@@ -167,6 +170,7 @@ def compose(
     repositories: Iterable[str] = (),
     more_readable: Iterable[str] = (),
     replaced: Iterable[tuple[str, str]] = (),
+    copied: Iterable[tuple[str, str]] = (),
     closed: Iterable[str] = (),
     unfetched: Unfetched = _ALL_FETCHED,
     taken_away: Iterable[str] = (),
@@ -180,7 +184,7 @@ def compose(
     ``workspace`` and the options' writable paths are real paths. ``findings`` has an entry for each readable or writable root.
     ``existing``: paths of `NEVER_MADE` names that exist. ``private``: our own folders that must stay hidden.
     ``repositories``: git folders outside the workspace (of worktrees). ``more_readable``: files and folders outside
-    the workspace to show. ``replaced``: see `Policy`. ``closed``: writable folders in which this user cannot create
+    the workspace to show. ``replaced``, ``copied``: see `Policy`. ``closed``: writable folders in which this user cannot create
     entries. ``unfetched``: submodule folders without a repository. ``taken_away``: the real
     paths that ``hidden_paths`` names: nothing in them is visible, whatever else says so. ``named``: files that recipes
     name, which cannot be written; ``named_absent``: those that do not exist, in folders that do. ``folder``: where commands
@@ -257,6 +261,7 @@ def compose(
         absent=tuple(sorted(absent)),
         hidden=tuple(sorted(hidden)),
         replaced=tuple(sorted(each for each in replaced if not within_any(each[0], taken_away))),
+        copied=tuple(each for each in copied if each[0] in protected),
         home=home,
         home_source=home_source,
         gates=gates,

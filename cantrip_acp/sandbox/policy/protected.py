@@ -62,11 +62,13 @@ class _Folder:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Absolute paths, sorted. ``linked``: protected names at the top of the folder that are symbolic links."""
+    """Absolute paths, sorted. ``linked``: protected names at the top of the folder that are symbolic links. ``programs``: those
+    protected folders that hold the programs of a virtual environment."""
 
     protected: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     linked: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -118,13 +120,17 @@ class Survey:
         environments = {path for path, folder in seen.items() if folder.environment}
         if self._environments is None:
             self._environments = environments
+        programs: list[str] = []
         for path in environments & self._environments:
-            protected += _interpreters(path)
+            interpreters = _interpreters(path)
+            protected += interpreters
+            programs += [each for each in interpreters if not each.endswith("pyvenv.cfg")]
         if changed or len(seen) != len(self._folders):
             self._findings = Findings(
                 protected=tuple(sorted(p for p in protected if not os.path.islink(p))),
                 hidden=tuple(sorted({real for p in hidden if (real := _path_to_hide(p, self.root))})),
                 linked=tuple(sorted(p for p in protected if os.path.dirname(p) == self.root and os.path.islink(p))),
+                programs=tuple(sorted(p for p in programs if not os.path.islink(p))),
             )
         self._folders = seen
         self.seconds = time.monotonic() - began

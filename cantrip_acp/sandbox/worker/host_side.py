@@ -27,7 +27,7 @@ import msgspec
 
 from cantrip_acp.files import guarded
 from cantrip_acp.sandbox.gate_ipc.server import LARGEST_REQUEST
-from cantrip_acp.sandbox.launch import bubblewrap, causes, limits, seatbelt
+from cantrip_acp.sandbox.launch import bubblewrap, causes, environment_programs, limits, seatbelt
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
 from cantrip_acp.sandbox.launch.macos_processes import GroupTree, GroupWatchdog, set_priority
@@ -39,6 +39,7 @@ from cantrip_acp.sandbox.policy.placeholders import Placeholders
 from cantrip_acp.sandbox.policy.policy import MIB, Policy
 from cantrip_acp.sandbox.policy.protected import placeholder_folders
 from cantrip_acp.sandbox.worker import child_processes, messages
+from cantrip_acp.sandbox.worker.child_processes import GroupProcesses, WorkerProcesses
 from cantrip_acp.sandbox.worker.messages import BYTES, JSON, FrameError, Frames
 from cantrip_acp.types.errors import SandboxError
 
@@ -95,6 +96,7 @@ class Worker:
         found = sandbox.prepared()
         prepared = found.policy
         self._sandbox = sandbox
+        self._programs = found.programs
         self._interpreter = interpreter
         self._policy: Policy = replace(
             prepared, limits=replace(prepared.limits, memory=memory_mb * MIB + _MEMORY_MARGIN)
@@ -374,6 +376,7 @@ class Worker:
         """Let the worker run (SIGCONT)."""
         self._invalid_count = 0
         self._watchdog.disks.begin()
+        environment_programs.refresh(self._programs)
         self.frozen = False
         self._signal(signal.SIGCONT)
 
@@ -432,18 +435,26 @@ class Worker:
         assert self._processes is not None
         for _ in range(20):
             if self._processes.is_quiet:
-                return self.broken is None
-        end = time.monotonic() + self._processes.KILL_WITHIN
+                break
+        else:
+            if not await self._kill_children(self._processes):
+                return False
+        for line in environment_programs.take_over(self._programs):
+            self._on_output(2, line)
+        return self.broken is None
+
+    async def _kill_children(self, processes: WorkerProcesses | GroupProcesses) -> bool:
+        end = time.monotonic() + processes.KILL_WITHIN
         pause = 0.0002
-        while not self._processes.all_stopped():
+        while not processes.all_stopped():
             if time.monotonic() > end:
                 self.end("its child processes could not be killed")
                 return False
-            if self._processes.stopped():
-                self._processes.kill_others()
+            if processes.stopped():
+                processes.kill_others()
             await anyio.sleep(pause)
             pause = min(pause * 2, 0.01)
-        return self.broken is None
+        return True
 
     def stop(self) -> None:
         """Stop only the worker process. Its child processes continue."""
@@ -480,6 +491,7 @@ class Worker:
         if self._group is not None:
             self._group.remove()
             self._group = None
+        environment_programs.take_over(self._programs)
         for placeholders in self._placeholders:
             placeholders.remove()
             runtime().placeholders_removed(placeholders.folder)

@@ -58,6 +58,15 @@ def environment(scene: Scene) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(scene.workspace / ".venv")], check=True)
 
 
+def shown_itself(args: list[str], scene: Scene) -> list[str]:
+    """The programs of the environment themselves instead of a copy of them."""
+    path = scene.fill("@WORK@/.venv/bin")
+    at = next(
+        i for i in range(len(args)) if args[i] == "--bind" and args[i + 2 : i + 3] == [path] and args[i + 1] != path
+    )
+    return [*args[: at + 1], path, *args[at + 2 :]]
+
+
 def open_all(name: str, *folders: str) -> Defence:
     """Writable again: a folder that is read-only, and what holds it in place."""
 
@@ -105,9 +114,10 @@ ATTACKS = [
     ),
     Attack(
         "replace an interpreter of a virtual environment",
+        # The control writes to the real folder, the sandbox to a copy.
         "rm -f .venv/bin/python3; printf '#!/bin/sh\\necho evil' > .venv/bin/python3; mv .venv old; mkdir -p .venv/bin; "
         "echo evil > .venv/bin/python3; ln -sf /bin/true .venv/bin/python",
-        open_all("the interpreters read-only", "@WORK@/.venv/bin"),
+        options("the interpreters read-only", shown_itself),
         prepare=environment,
         host=lambda scene: (scene.workspace / ".venv/bin/python3").read_bytes()[:100].find(b"evil") >= 0,
     ),
@@ -170,4 +180,7 @@ async def test_a_virtual_environment_that_a_command_made_is_its_own(workspace: P
         await box.run("mkdir -p .venv/bin && echo x > .venv/pyvenv.cfg && echo x > .venv/bin/python")
     ).exit_code == 0
     assert (await box.run("echo y > .venv/bin/tool")).exit_code == 0
-    assert (await make(bash_writable_paths=["workspace"]).run("echo y > .venv/bin/tool2")).exit_code != 0
+    later = await make(bash_writable_paths=["workspace"]).run("echo y > .venv/bin/tool2; echo evil > .venv/bin/python")
+    assert later.exit_code == 0
+    assert (workspace / ".venv/bin/tool2").read_text() == "y\n"
+    assert (workspace / ".venv/bin/python").read_text() == "x\n"

@@ -324,7 +324,7 @@ def _network_text(wards: Wards) -> str:
         )
     assert isinstance(network, tuple)
     return (
-        f"Of the network these hosts can be reached, by HTTP and HTTPS and nothing else: {', '.join(network)}. A proxy "
+        f"Of the network these hosts can be reached, by HTTP and TLS and nothing else: {', '.join(network)}. A proxy "
         "does it, which curl, git, pip, npm and most programs find by themselves (HTTP_PROXY, HTTPS_PROXY). Another "
         "host waits until the user, if there is one to ask, has allowed it, and is else refused with status 403; names cannot "
         "be looked up and other connections fail."

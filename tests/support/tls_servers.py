@@ -81,10 +81,10 @@ def serve(certificate: Path | None = None, folder: Path | None = None) -> Iterat
 
 
 def make_certificate(folder: Path) -> Path:
-    """A certificate for localhost and 127.0.0.1 that vouches for itself, with its key, in one file."""
+    """A certificate for localhost, 127.0.0.1 and names below corp.example that vouches for itself, with its key, in one file."""
     path = folder / "certificate.pem"
     words = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout".split()
-    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    names = ["-addext", "subjectAltName=DNS:localhost,DNS:*.corp.example,IP:127.0.0.1"]
     key = folder / "key.pem"
     subprocess.run(["openssl", *words, key, "-out", path, *names], check=True, capture_output=True)
     path.write_text(path.read_text() + key.read_text())

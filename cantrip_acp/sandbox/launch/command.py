@@ -34,6 +34,7 @@ from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.launch.unix_sockets import Supervisor
 from cantrip_acp.sandbox.network.clients import name_of_client
 from cantrip_acp.sandbox.network.hosts import AllowedHosts
+from cantrip_acp.sandbox.network.name_server import sockets_beside
 from cantrip_acp.sandbox.network.netns_listener import NetnsListener
 from cantrip_acp.sandbox.network.proxy import Proxy
 from cantrip_acp.sandbox.policy.host_toolchains import Host
@@ -264,7 +265,7 @@ class Running:
             listener = socket.create_server(("127.0.0.1", 0))
             listener.setblocking(False)
             port = listener.getsockname()[1]
-            self._spawn(self._proxy().serve, listener)
+            self._spawn(self._proxy().serve, [listener])
         script = private.script(self._command)
         launch = private.launch(
             policy,
@@ -341,7 +342,8 @@ class Running:
             if self._group is not None:
                 launch.within = self._group.enter
             if policy.hosts is not None:
-                self._netns_listener = NetnsListener(self._on_network_ready, self._on_network_failed)
+                beside = sockets_beside(AllowedHosts.of(policy.hosts))
+                self._netns_listener = NetnsListener(self._on_network_ready, self._on_network_failed, beside)
                 self._netns_listener.start()
             hooks = Hooks(output=self._on_output, prepared=self._on_prepared, hold=self._netns_listener is not None)
             self.tree = Tree(launch, hooks)
@@ -368,12 +370,13 @@ class Running:
                     f"the sandbox's network cannot be entered from outside ({no_room_text(error) or error.strerror})"
                 )
 
-    def _on_network_ready(self, listener: socket.socket) -> None:
-        """Start the proxy on the listening socket, and let the command run."""
+    def _on_network_ready(self, sockets: list[socket.socket]) -> None:
+        """Start the proxy on its sockets, and let the command run."""
         if self._spawn is None or self._tree.exited:
-            listener.close()
+            for each in sockets:
+                each.close()
             return
-        self._spawn(self._proxy().serve, listener)
+        self._spawn(self._proxy().serve, sockets)
         self._tree.release()
 
     def _on_network_failed(self, why: str) -> None:

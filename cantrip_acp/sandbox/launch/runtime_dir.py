@@ -28,6 +28,7 @@ from cantrip_acp.files.paths import state_dir
 from cantrip_acp.files.protected_paths import without_credentials
 from cantrip_acp.sandbox.launch import control_groups
 from cantrip_acp.sandbox.launch.bubblewrap import HostPaths
+from cantrip_acp.sandbox.network.name_server import NAME_SERVER
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.placeholders import Pool
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE
@@ -264,7 +265,7 @@ def prepare_etc(folder: str, *, user: str, uid: int, gid: int, home: str, shell:
         "protocols: files\nservices: files\nethers: files\nrpc: files\n",
         "hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n",
         "hostname": "sandbox\n",
-        "resolv.conf": "",
+        "resolv.conf": f"nameserver {NAME_SERVER}\n",
         "machine-id": "",
     }
     for name, text in files.items():

@@ -120,6 +120,14 @@ class AllowedHosts:
         """
         return is_public(address) or self.allows(str(_as_ipv4(ipaddress.ip_address(address))), port)
 
+    def lists_name(self, host: str) -> bool:
+        """Whether the list allows connections to a host of this name, at some port."""
+        return not _is_address(host) and any(rule.allows(host, rule.ports[0]) for rule in self.rules)
+
+    def ports(self) -> frozenset[int]:
+        """The ports of the names in the list."""
+        return frozenset(port for rule in self.rules if not _is_address(rule.host) for port in rule.ports)
+
     def loopback(self) -> tuple[str, ...]:
         """The loopback names and addresses of this machine that the list contains."""
         return tuple(sorted({r.host for r in self.rules if r.host == "localhost" or _is_loopback(r.host)}))
@@ -155,6 +163,11 @@ def may_be_asked_about(host: str) -> bool:
     if _is_address(host):
         return is_public(host)
     return host != "localhost" and not host.endswith(".localhost")
+
+
+def is_name(host: str) -> bool:
+    """Whether a host is a name that somebody can be asked about, and not an address."""
+    return not _is_address(host) and may_be_asked_about(host)
 
 
 def _is_address(host: str) -> bool:

@@ -49,11 +49,11 @@ class Head:
         return ("\r\n".join([*lines, "Connection: close"]) + "\r\n\r\n").encode("latin-1")
 
 
-def parse(data: bytes, within: tuple[str, int] | None = None) -> Head:
+def parse(data: bytes, within: tuple[str, int] | None = None, at: int | None = None) -> Head:
     """Parse a head, including its final empty line. Raises `BadRequest`.
 
     ``within``: the host and port of the tunnel that contains the request, or None. The first line of a request in a
-    tunnel names no host.
+    tunnel names no host. ``at``: the port to which a program connected that knows no proxy. Its Host field names the host.
     """
     text = data.decode("latin-1")
     if not text.endswith("\r\n\r\n"):
@@ -71,17 +71,21 @@ def parse(data: bytes, within: tuple[str, int] | None = None) -> Head:
     named = [value for name, value in fields if name.lower() == "host"]
     if len(named) > 1:
         raise BadRequest("more than one Host field")
-    if method == "CONNECT":
+    if at is not None and named:
+        within = _authority(named[0], at)
+    if method == "CONNECT" and at is None:
         if within is not None:
             raise BadRequest("CONNECT is not allowed inside a tunnel")
         host, port = _authority(target, None)
         path = ""
-    elif within is not None:
+    elif within is not None or at is not None:
         if not target.startswith("/") and not (target == "*" and method == "OPTIONS"):
-            raise BadRequest("inside a tunnel a request names only a path, not a host")
-        (host, port), path = within, target
-        if not named:
+            raise BadRequest("here a request names only a path, not a host")
+        if not named or within is None:
             raise BadRequest("the Host field is missing")
+        (host, port), path = within, target
+        if at not in (None, port):
+            raise BadRequest(f"the Host field names port {port}, and the connection is to port {at}")
     else:
         scheme, found, after = target.partition("://")
         if not found or scheme.lower() != "http":
@@ -91,9 +95,9 @@ def parse(data: bytes, within: tuple[str, int] | None = None) -> Head:
         path = after[end:].split("#")[0]
         path = path if path.startswith("/") else f"/{path}"
     if named:
-        asked, at = _authority(named[0], port)
+        asked, asked_port = _authority(named[0], port)
         # Old clients omit the port in the Host field.
-        if asked != host or at != port:
+        if asked != host or asked_port != port:
             raise BadRequest(f"the Host field names {named[0]!r}, and the request is for {host}:{port}")
     return Head(method, host, port, path, fields, _length(fields, version))
 

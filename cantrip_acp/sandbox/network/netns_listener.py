@@ -1,8 +1,8 @@
-"""Opens the proxy's listening socket in the network namespace of a sandbox.
+"""Opens the proxy's sockets in the network namespace of a sandbox.
 
 The network namespace of the sandbox is otherwise empty. A program inside connects to `127.0.0.1`, and the filtering
 proxy on the host accepts the connection. So no process of ours runs inside, and no process inside has a descriptor of
-ours. The socket is opened before the command runs. A separate program (`netns_helper.py`) opens it, because a process
+ours. The sockets are opened before the command runs. A separate program (`netns_helper.py`) opens them, because a process
 with threads cannot enter another user namespace.
 """
 
@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cantrip_acp.sandbox.launch.process_tree import no_room_text, sandbox_error
@@ -44,7 +44,7 @@ class _Helper:
         with self._lock:
             if self._line is None:
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                program = [sys.executable, "-I", "-S", "-B", _PROGRAM, str(theirs.fileno()), str(PROXY_PORT)]
+                program = [sys.executable, "-I", "-S", "-B", _PROGRAM, str(theirs.fileno())]
                 with theirs:
                     try:
                         subprocess.run(
@@ -65,13 +65,14 @@ class _Helper:
                 self._line = ours
             return self._line
 
-    def send(self, *descriptors: int) -> None:
-        """Send descriptors to the program. One that was killed is started again. Raises OSError."""
+    def send(self, wanted: Sequence[str], *descriptors: int) -> None:
+        """Send the sockets to open, and descriptors. A program that was killed is started again. Raises OSError."""
+        data = "\n".join(wanted).encode()
         try:
-            socket.send_fds(self.ensure(), [b"!"], descriptors)
+            socket.send_fds(self.ensure(), [data], descriptors)
         except ConnectionError:
             self.end(os.getpid())
-            socket.send_fds(self.ensure(), [b"!"], descriptors)
+            socket.send_fds(self.ensure(), [data], descriptors)
 
     def end(self, pid: int) -> None:
         """End the program, if this process is ``pid``: a fork of it shares the program."""
@@ -89,10 +90,17 @@ atexit.register(_helper.end, os.getpid())
 class NetnsListener:
     """Create it, `start` it, `open` it when the namespace exists, and always `close` it.
 
-    ``on_open`` is called with the listening socket, or ``on_failure`` with the reason why it cannot be opened.
+    ``on_open`` is called with the sockets, or ``on_failure`` with the reason why the proxy's own cannot be opened. ``beside``: more
+    sockets, such as ``udp 127.0.0.1 53``. Those that cannot be opened are left out.
     """
 
-    def __init__(self, on_open: Callable[[socket.socket], None], on_failure: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        on_open: Callable[[list[socket.socket]], None],
+        on_failure: Callable[[str], None],
+        beside: Sequence[str] = (),
+    ) -> None:
+        self._wanted = (f"tcp 127.0.0.1 {PROXY_PORT}", *beside)
         self._on_open = on_open
         self._on_failure = on_failure
         self._line: socket.socket | None = None
@@ -106,7 +114,7 @@ class NetnsListener:
             raise sandbox_error(f"the filtering proxy (bash_network) cannot start {sys.executable}", error) from error
 
     def open(self, pid: int) -> None:
-        """Open the socket in the network namespace of the process ``pid``. Raises OSError, also for our own namespace."""
+        """Open the sockets in the network namespace of the process ``pid``. Raises OSError, also for our own namespace."""
         network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             if os.path.samestat(os.fstat(network), os.stat("/proc/self/ns/net")):
@@ -114,7 +122,7 @@ class NetnsListener:
             self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             with theirs:
                 self._line.setblocking(False)
-                _helper.send(network, theirs.fileno())
+                _helper.send(self._wanted, network, theirs.fileno())
         finally:
             os.close(network)
         self._loop.add_reader(self._line, self._on_answer)
@@ -122,7 +130,7 @@ class NetnsListener:
     def _on_answer(self) -> None:
         assert self._line is not None
         try:
-            data, handed, flags, _ = socket.recv_fds(self._line, _MAX_MESSAGE, 1)
+            data, handed, flags, _ = socket.recv_fds(self._line, _MAX_MESSAGE, len(self._wanted))
             if flags & socket.MSG_CTRUNC and not handed:
                 # The kernel could not pass the socket, because this process has no free descriptor.
                 data = str(no_room_text(OSError(errno.EMFILE, ""))).encode()
@@ -132,10 +140,11 @@ class NetnsListener:
             data, handed = str(error).encode(), []
         self._loop.remove_reader(self._line)
         if handed:
-            listener = socket.socket(fileno=handed[0])
-            os.set_inheritable(listener.fileno(), False)
-            listener.setblocking(False)
-            self._on_open(listener)
+            opened = [socket.socket(fileno=each) for each in handed]
+            for each in opened:
+                os.set_inheritable(each.fileno(), False)
+                each.setblocking(False)
+            self._on_open(opened)
         else:
             words = data.decode("utf-8", "replace") or "the helper program ended without an answer"
             self._on_failure(f"the filtering proxy (bash_network) cannot listen in the sandbox ({words})")

@@ -4,6 +4,9 @@ The proxy runs on the host and accepts connections from inside a sandbox, so eve
 each connection it resolves the name once and connects to exactly the address that it checked. It does not follow
 redirects: the client must send a new request. A refusal is reported to the client and in the command's output.
 
+A program that knows no proxy connects to `name_server.ADDRESS`, where all names lead. Then TLS or the Host field names the host,
+and the same rules hold. Such a program reads no text of ours before TLS has begun, so a refusal is an alert of TLS.
+
 A question holds the connection. Connections to the same host and port share one question, whose answer holds for the command.
 The name is not resolved before somebody has allowed the host, because a name that is looked up leaves this machine too.
 """
@@ -12,14 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
 
 from cantrip_acp.sandbox.network import http_head, tls_sni
-from cantrip_acp.sandbox.network.hosts import AllowedHosts, host_name, may_be_asked_about
+from cantrip_acp.sandbox.network.hosts import AllowedHosts, host_name, is_name, may_be_asked_about
+from cantrip_acp.sandbox.network.name_server import SILENT, NameServer
 from cantrip_acp.sandbox.network.proxy_pipe import Broken, ProxyPipe, TooLong, forward_body
 
 MOST_CONNECTIONS = 128
@@ -76,34 +81,69 @@ class Proxy:
         self._reported: set[str] = set()
         self._count = 0
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Serve connections until cancelled. Closes the socket."""
+    async def serve(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve connections until cancelled, and answer questions for names. Closes the sockets.
+
+        ``sockets``: that of the proxy, and then those for programs that know no proxy.
+        """
+        loop = asyncio.get_running_loop()
         async with anyio.create_task_group() as group:
-
-            def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                group.start_soon(self._connection, ProxyPipe(reader, writer))
-
+            opened: list[asyncio.Server | asyncio.DatagramTransport] = []
             try:
-                server = await asyncio.start_server(connected, sock=listener, limit=http_head.LARGEST)
-            except BaseException:
-                listener.close()
-                raise
-            try:
+                for each in sockets:
+                    port = each.getsockname()[1]
+                    if each.type == socket.SOCK_DGRAM:
+                        made = await loop.create_datagram_endpoint(partial(NameServer, self._exists), sock=each)
+                        opened.append(made[0])
+                        continue
+
+                    def connected(
+                        reader: asyncio.StreamReader,
+                        writer: asyncio.StreamWriter,
+                        at: int | None = None if each is sockets[0] else port,
+                    ) -> None:
+                        group.start_soon(self._connection, ProxyPipe(reader, writer), at)
+
+                    opened.append(await asyncio.start_server(connected, sock=each, limit=http_head.LARGEST))
                 await anyio.sleep_forever()
             finally:
-                server.close()
+                for one in opened:
+                    one.close()
+                for each in sockets:
+                    each.close()
 
-    async def _connection(self, client: ProxyPipe) -> None:
+    def _exists(self, name: str) -> bool:
+        """Whether a name leads to a host that may be reached, or that somebody can be asked about."""
+        if self._allowed.lists_name(name):
+            return True
+        if "." not in name or name.endswith(SILENT) or not is_name(name):
+            return False
+        if self._ask is None:
+            allowed = f"allowed: {self._allowed.shown()}"
+            text = (
+                f"the network refuses {name}: the ward bash_network does not list it ({allowed}), and {NOBODY_TO_ASK}"
+            )
+            self._report_refusal(Refusal(403, "", text))
+        return self._ask is not None
+
+    async def _connection(self, client: ProxyPipe, at: int | None = None) -> None:
+        """Serve one connection to the proxy. ``at``: the port, if it comes from a program that knows no proxy."""
         self._count += 1
         too_many = self._count > MOST_CONNECTIONS
         try:
             try:
                 if too_many:
                     raise Refusal(503, "Too many connections", f"more than {MOST_CONNECTIONS} connections at once")
-                await self._request(client)
+                if at is not None and await client.next_byte() == tls_sni.HANDSHAKE:
+                    await self._direct_tls(client, at)
+                else:
+                    await self._request(client, at=at)
             except Refusal as refusal:
-                self._report_refusal(refusal)
-                await _answer(client, refusal)
+                self._report_refusal(refusal, always=at is not None)
+                if at is not None and client.buffered()[:1] == bytes([tls_sni.HANDSHAKE]):
+                    await client.send(tls_sni.alert(refusal.status == 403))
+                else:
+                    await _answer(client, refusal)
             if not too_many:
                 await client.linger()
         except (OSError, Broken):
@@ -116,17 +156,40 @@ class Proxy:
             self._count -= 1
             client.close()
 
-    def _report_refusal(self, refusal: Refusal) -> None:
-        if refusal.status != 403 or refusal.text in self._reported:
+    def _report_refusal(self, refusal: Refusal, *, always: bool = False) -> None:
+        """Report it in the command's output if it is about a host, or ``always``: if the client does not show our text."""
+        if (refusal.status != 403 and not always) or refusal.text in self._reported:
             return
         if len(self._reported) < _MOST_REPORTS:
             self._reported.add(refusal.text)
             self._report(f"cantrip: {refusal.text}")
 
+    async def _direct_tls(self, client: ProxyPipe, port: int) -> None:
+        """Relay TLS of a program that knows no proxy. The host is the one that TLS asks for."""
+        hello = await _hello(client)
+        if hello is None:
+            return
+        if hello.server_name is None:
+            text = f"the network refuses TLS to port {port} that names no host (SNI)"
+            raise Refusal(403, "TLS names no host", text)
+        try:
+            host = host_name(hello.server_name)
+        except ValueError as error:
+            raise Refusal(400, "Bad Request", f"TLS names no valid host: {error}"[:600]) from error
+        server = await self._connect(host, port, client)
+        try:
+            await _run_both(client.copy_to(server), server.copy_to(client))
+        finally:
+            server.abort()
+
     async def _request(
-        self, client: ProxyPipe, within: tuple[str, int] | None = None, server: ProxyPipe | None = None
+        self,
+        client: ProxyPipe,
+        within: tuple[str, int] | None = None,
+        server: ProxyPipe | None = None,
+        at: int | None = None,
     ) -> None:
-        head = await self._head(client, within)
+        head = await self._head(client, within, at)
         if server is not None:
             await _exchange(client, server, head)
             return
@@ -140,11 +203,11 @@ class Proxy:
             # The request has ended, and the whole answer was sent.
             server.abort()
 
-    async def _head(self, client: ProxyPipe, within: tuple[str, int] | None) -> http_head.Head:
+    async def _head(self, client: ProxyPipe, within: tuple[str, int] | None, at: int | None) -> http_head.Head:
         try:
             with anyio.fail_after(HEAD_TIMEOUT):
                 data = await client.read_until(b"\r\n\r\n", http_head.LARGEST)
-            return http_head.parse(data, within)
+            return http_head.parse(data, within, at)
         except TimeoutError as error:
             raise Refusal(408, "Request Timeout", "the head of the request did not arrive in time") from error
         except TooLong as error:
@@ -207,24 +270,14 @@ class Proxy:
     async def _tunnel(self, client: ProxyPipe, server: ProxyPipe, head: http_head.Head) -> None:
         """Relay data between a client and its host, after a check that the client's first bytes are for that host."""
         await client.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        while True:
-            data = client.buffered()
-            if not data:
-                if not await client.refill():
-                    return
-                continue
-            if data[0] != tls_sni.HANDSHAKE:
-                # Some clients send plain HTTP through a tunnel. Then the request is checked like any other.
+        if await client.next_byte() != tls_sni.HANDSHAKE:
+            # Some clients send plain HTTP through a tunnel. Then the request is checked like any other.
+            if client.buffered():
                 await self._request(client, (head.host, head.port), server)
-                return
-            try:
-                hello = tls_sni.read(data)
-            except tls_sni.NotTls:
-                return
-            if hello is not None:
-                break
-            if not await client.refill():
-                return
+            return
+        hello = await _hello(client)
+        if hello is None:
+            return
         if hello.server_name is not None and not _same(hello.server_name, head.host):
             name = hello.server_name[:253].encode("ascii", "replace").decode()
             refusal = Refusal(
@@ -235,6 +288,17 @@ class Proxy:
             self._report_refusal(refusal)
             return
         await _run_both(client.copy_to(server), server.copy_to(client))
+
+
+async def _hello(client: ProxyPipe) -> tls_sni.Hello | None:
+    """Read the first message of TLS, and leave it in the buffer. None if it is none, or the stream ends."""
+    while True:
+        try:
+            hello = tls_sni.read(client.buffered())
+        except tls_sni.NotTls:
+            return None
+        if hello is not None or not await client.refill():
+            return hello
 
 
 async def _exchange(client: ProxyPipe, server: ProxyPipe, head: http_head.Head) -> None:

@@ -76,6 +76,10 @@ class ProxyPipe:
             return bool(more)
         return False
 
+    async def next_byte(self) -> int | None:
+        """The next byte, which stays in the buffer. None at the end of the stream, or if no byte comes within `IDLE`."""
+        return self._buffer[0] if self._buffer or await self.refill() else None
+
     async def read_until(self, end: bytes, most: int) -> bytes:
         """Read up to and including ``end``, at most ``most`` bytes. Raises `Broken`."""
         data = b""

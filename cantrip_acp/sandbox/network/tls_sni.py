@@ -14,6 +14,11 @@ _SERVER_NAME = 0
 LARGEST = 64 * 1024
 
 
+def alert(denied: bool) -> bytes:
+    """The fatal alert with which a server ends TLS (RFC 8446, 6.2): access_denied, or internal_error."""
+    return bytes([21, 3, 3, 0, 2, 2, 49 if denied else 80])
+
+
 class NotTls(ValueError):
     """These bytes do not begin a TLS connection."""
 

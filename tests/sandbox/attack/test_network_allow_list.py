@@ -21,6 +21,7 @@ import pytest
 from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.sandbox import AllowedHosts, SandboxOptions
 from cantrip_acp.sandbox.network import proxy
+from cantrip_acp.sandbox.network.name_server import ADDRESS
 from cantrip_acp.sandbox.policy.policy import PROXY_PORT
 from tests.sandbox.attack.attack import TRIED, Attack
 from tests.sandbox.attack.attack_scene import Scene
@@ -60,6 +61,11 @@ def ask(first: str, *lines: str) -> str:
     return f"exec 3<>/dev/tcp/127.0.0.1/{PROXY_PORT}; printf '{sent}' >&3; timeout 3 cat <&3"
 
 
+def direct(port: str, first: str, *lines: str) -> str:
+    """A request of a program that knows no proxy, to where all names lead."""
+    return ask(first, *lines).replace(f"127.0.0.1/{PROXY_PORT}", f"{ADDRESS}/{port}")
+
+
 _BEHIND = "inner.example"
 
 WAYS = [
@@ -91,6 +97,18 @@ WAYS = [
         f"curl -sSk -m 5 --connect-to {_BEHIND}:443:127.0.0.1:@SITE@ https://{_BEHIND}/",
         _NAMES,
         broke=lambda _, site: bool(site.requests),
+    ),
+    Way(
+        "a Host field, without the proxy",
+        direct("@PORT@", "GET / HTTP/1.1", "Host: 127.0.0.1:@PORT@"),
+        _ADMITS,
+        hosts=("listed.example:@PORT@",),
+    ),
+    Way(
+        "a name in TLS, without the proxy",
+        f"curl -sSk -m 5 --noproxy '*' --connect-to ::{ADDRESS}: https://rebound.example:@PORT@/",
+        _ADMITS,
+        hosts=("listed.example:@PORT@",),
     ),
     Way("beside the proxy", "exec 3<>/dev/tcp/127.0.0.1/@PORT@", _NET),
     Way(

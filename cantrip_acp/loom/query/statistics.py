@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.loom import rewards
@@ -17,8 +18,25 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
 
 
+@dataclass
+class _Cast:
+    """What is known of a cast while its loom is read."""
+
+    start: str | None = None
+    """When it began; None before its start and after its end."""
+    model: str = "unknown"
+    used: Usage = NO_USAGE
+    """The usage of its turns."""
+
+
+@dataclass
+class _Model:
+    turns: int = 0
+    used: Usage = NO_USAGE
+
+
 class Statistics:
-    """Counts over any number of looms: call `take` for each, then `record`. Reads record by record, with little
+    """Counts over any number of looms: call `add` for each, then `record`. Reads record by record, with little
     memory."""
 
     def __init__(self) -> None:
@@ -27,15 +45,11 @@ class Statistics:
         self._casts: Counter[str] = Counter()
         self._started = 0
         self._children = 0
-        self._turns: Counter[str] = Counter()
-        self._used = NO_USAGE
-        self._of_cast: dict[str, Usage] = {}
         self._turn_ms = array("d")
         self._cast_s = array("d")
         self._gates: dict[str, list[int]] = {}
         self._programs = [0, 0]
-        self._models: dict[str, Counter[str]] = {}
-        self._model_used: dict[str, Usage] = {}
+        self._models: defaultdict[str, _Model] = defaultdict(_Model)
         self._kinds: Counter[str] = Counter()
         self._values = array("d")
         self._records: Counter[str] = Counter()
@@ -48,16 +62,12 @@ class Statistics:
         """Add a loom in its present state."""
         self.looms += 1
         self.damage += len(loom.problems)
-        began: dict[str, str] = {}
-        models: dict[str, str] = {}
-        self._of_cast = {}
+        casts: defaultdict[str, _Cast] = defaultdict(_Cast)
         for record in loom.records():
             if isinstance(record, Turn):
-                self._turn(record, models)
+                self._turn(record, casts)
             elif isinstance(record, CastRecord):
-                self._cast(record, began, models)
-                if record.event == "start" and isinstance(model := record.attributes.get("model"), str):
-                    models[record.id] = model
+                self._cast(record, casts[record.id])
             elif isinstance(record, RewardRecord):
                 self._kinds[rewards.kind(record) if record.reward is not None else "failed"] += 1
                 if record.usage:
@@ -70,43 +80,46 @@ class Statistics:
             elif isinstance(record, SnapshotRecord):
                 self._records["snapshots"] += 1
         running = loom.running_casts()
-        for cast_id in began:
-            self._casts[cast_ending(None, running=cast_id in running).outcome] += 1
+        for cast_id, cast in casts.items():
+            if cast.start is not None:
+                self._casts[cast_ending(None, running=cast_id in running).outcome] += 1
         for turn_id in loom.places.copy():
             given = loom.reward(turn_id)
             if given is not None:
                 self._values.append(given)
 
-    def _cast(self, record: CastRecord, began: dict[str, str], models: dict[str, str]) -> None:
+    def _cast(self, record: CastRecord, cast: _Cast) -> None:
         if record.event == "start":
             self._started += 1
             self._ids.add(record.id)
             self._children += record.parent_turn_id is not None
-            began[record.id] = record.timestamp
+            cast.start = record.timestamp
+            if isinstance(model := record.attributes.get("model"), str):
+                cast.model = model
             return
         if record.usage:
             # Failed and cancelled queries have no turn, so their usage is only in the cast's end.
-            rest = record.own_usage - self._of_cast.pop(record.id, NO_USAGE)
+            rest, cast.used = record.own_usage - cast.used, NO_USAGE
             if rest.total_tokens or rest.queries_without_usage:
-                self._count(rest, models.get(record.id, "unknown"))
-        start = began.pop(record.id, None)
+                self._models[cast.model].used += rest
         self._casts[cast_ending(record, running=False).outcome] += 1
-        first, last = moment(start or ""), moment(record.timestamp)
+        first, last = moment(cast.start or ""), moment(record.timestamp)
         if first is not None and last is not None:
             self._cast_s.append(max(0.0, (last - first).total_seconds()))
+        cast.start = None
 
-    def _turn(self, turn: Turn, models: dict[str, str]) -> None:
-        self._turns[turn.role] += turn.role != "crystal" or turn.is_utterance
-        about, cast_id = turn.metadata, turn.cast_id or ""
-        model = about.model or models.get(cast_id, "unknown")
-        used = about.usage
-        if turn.role == "crystal" or used != NO_USAGE:
+    def _turn(self, turn: Turn, casts: defaultdict[str, _Cast]) -> None:
+        about = turn.metadata
+        if turn.role != "crystal" and about.usage == NO_USAGE:
             # A fold that a crystal summarized has usage too.
-            self._count(used, model)
-            self._of_cast[cast_id] = self._of_cast.get(cast_id, NO_USAGE) + used
+            return
+        cast = casts[turn.cast_id or ""]
+        model = self._models[about.model or cast.model]
+        model.used += about.usage
+        cast.used += about.usage
         if turn.role != "crystal":
             return
-        self._models[model].update(turns=turn.is_utterance)
+        model.turns += turn.is_utterance
         if about.duration_ms > 0:
             self._turn_ms.append(about.duration_ms)
         seen = turn.observation
@@ -118,11 +131,6 @@ class Statistics:
             self._programs[0] += 1
             self._programs[1] += output.failed
 
-    def _count(self, used: Usage, model: str) -> None:
-        self._used = self._used + used
-        self._models.setdefault(model, Counter())
-        self._model_used[model] = self._model_used.get(model, NO_USAGE) + used
-
     def record(self) -> dict[str, Any]:
         """The totals as JSON data: durations in ms (turns) and s (casts), cost in US dollars. Tokens and cost are the
         known ones, null if none is known; ``queries_without_usage`` and ``queries_without_cost`` count the queries
@@ -130,23 +138,24 @@ class Statistics:
         for cast_id, model, used in self._verdicts:
             if not cast_id or cast_id not in self._ids:
                 self._ids.add(cast_id)
-                self._count(used, model)
+                self._models[model].used += used
         self._verdicts.clear()
+        used = sum((model.used for model in self._models.values()), NO_USAGE)
         calls = sorted(self._gates.items(), key=lambda item: (-item[1][0], item[0]))
-        models = sorted(self._models.items(), key=lambda item: (-item[1]["turns"], item[0]))
+        models = sorted(self._models.items(), key=lambda item: (-item[1].turns, item[0]))
         return {
             "looms": self.looms,
             "damage": self.damage,
             "casts": {"started": self._started, "children": self._children, "outcomes": _counts(self._casts)},
-            "turns": self._turns["crystal"],
+            "turns": sum(model.turns for model in self._models.values()),
             "tokens": {
-                "prompt": self._used.prompt_tokens,
-                "completion": self._used.completion_tokens,
-                "cached": self._used.cached_tokens,
-                "total": self._used.total_tokens,
+                "prompt": used.prompt_tokens,
+                "completion": used.completion_tokens,
+                "cached": used.cached_tokens,
+                "total": used.total_tokens,
             },
-            "cost": self._used.cost,
-            **self._used.unknown(),
+            "cost": used.cost,
+            **used.unknown(),
             "turn_ms": _spread(self._turn_ms),
             "cast_s": _spread(self._cast_s),
             "gates": {name: _rate(*counted) for name, counted in calls},
@@ -154,13 +163,13 @@ class Statistics:
             "rewards": {"given": _counts(self._kinds), **_spread(self._values)},
             "models": {
                 name: {
-                    "turns": of["turns"],
-                    "tokens_prompt": (used := self._model_used.get(name, NO_USAGE)).prompt_tokens,
-                    "tokens_completion": used.completion_tokens,
-                    "cost": used.cost,
-                    **used.unknown(),
+                    "turns": model.turns,
+                    "tokens_prompt": model.used.prompt_tokens,
+                    "tokens_completion": model.used.completion_tokens,
+                    "cost": model.used.cost,
+                    **model.used.unknown(),
                 }
-                for name, of in models
+                for name, model in models
             },
             **{name: self._records[name] for name in ("folds", "forks", "snapshots")},
         }

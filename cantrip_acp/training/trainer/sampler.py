@@ -88,7 +88,6 @@ class Sampler:
     def __init__(self, load: Callable[[], Model]) -> None:
         """``load`` makes the model, in the sampler's thread. `run` waits for it and raises its error."""
         self.model: Model = None  # type: ignore[assignment]
-        self.tokenizer: Any = None
         self.busy_s = 0.0
         """Seconds in which queries were decoded."""
         self.tokens = 0
@@ -106,6 +105,10 @@ class Sampler:
         self._pieces: dict[int, str] = {}
         self._thread = threading.Thread(target=self._work, name="sampler", daemon=True)
         self._thread.start()
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.model.tokenizer
 
     @property
     def window(self) -> int:
@@ -164,7 +167,6 @@ class Sampler:
     def _work(self) -> None:
         try:
             self.model = self._load()
-            self.tokenizer = self.model.tokenizer
             self.seed(0)
         except BaseException as error:  # noqa: BLE001 - `run` raises it
             self._failure = error

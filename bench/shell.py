@@ -29,6 +29,7 @@ class Turn:
     finished = False
     folded = 0
     ends_when_cut = False
+    services = None
     listening = False
     context: tuple[ContextBlock, ...] = ()
 

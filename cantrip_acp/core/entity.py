@@ -31,6 +31,7 @@ from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.core.state import EntityState, SteeringMessage
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.contract import CrystalBase
+from cantrip_acp.gates.services.services import Services
 from cantrip_acp.gates.wards import Wards, compose
 from cantrip_acp.mediums.contract import SessionBase
 from cantrip_acp.mediums.text_program import writes_calls
@@ -132,6 +133,7 @@ class Entity(EntityState, Generic[Value]):
             interceptors=cantrip.interceptors,
             depth=self.depth,
             running=self.running_calls,
+            services=Services(entity_id, loom.append, lambda: self.medium_session.sandbox_pid),
         )
         self.medium_session = SessionKeeper(self, self.executor.dynamic_gates)
         self._own_checkpoints = _checkpoints(self) if above is None else None
@@ -389,6 +391,8 @@ class Entity(EntityState, Generic[Value]):
             notices += notes
         notes, self.medium_session.notices = self.medium_session.notices, []
         notices += notes
+        if self.executor.services is not None:
+            notices += self.executor.services.remind()
         return notices
 
     async def session(self) -> MediumSession:

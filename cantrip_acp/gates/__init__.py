@@ -7,5 +7,6 @@ recipes. Start with `contract.py` (what a gate is) and `registry.py` (names); `c
 
 __all__ = [
     "atomic_write", "confinement", "contract", "dynamic_gates", "files", "function_gates", "git", "interaction",
-    "known_texts", "mcp", "ports", "registry", "sandbox_options", "search", "wards", "web",
+    "known_texts", "mcp", "ports", "registry", "sandbox_options", "search", "services", "wards",
+    "web",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cantrip_acp.gates.services.services import Services
     from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.events import Event
@@ -67,6 +68,11 @@ class TurnContext(Protocol):
 
     @property
     def trace_id(self) -> str: ...
+
+    @property
+    def services(self) -> Services | None:
+        """The entity's commands that go on beside its turns; None if it can have none."""
+        ...
 
     @property
     def traceparent(self) -> str:

@@ -5,16 +5,43 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
 
 from cantrip_acp.files.paths import within
 from cantrip_acp.gates.wards import Wards
 from cantrip_acp.sandbox import SandboxOptions, real_paths
+
+if TYPE_CHECKING:
+    from cantrip_acp.gates.contract import GateContext
+    from cantrip_acp.sandbox import Sandbox
 
 
 def sandbox_options(wards: Wards) -> SandboxOptions:
     """The options of a sandbox for commands: the wards of the same names. Without a network there is a proxy that lists no host."""
     values = {option.name: getattr(wards, option.name) for option in fields(SandboxOptions)}
     return SandboxOptions(**values | {"bash_network": wards.bash_network or ()})
+
+
+async def command_sandbox(context: GateContext) -> Sandbox:
+    """A sandbox for commands of gates, as those of the bash medium have it. Raises `SandboxMissing`, `DefinitionError`."""
+    from cantrip_acp.files.paths import persistent_home, private_folders
+    from cantrip_acp.sandbox import Sandbox, ensure_checked
+
+    await ensure_checked()
+    wards = context.wards
+
+    def make() -> Sandbox:
+        return Sandbox(
+            sandbox_options(wards),
+            context.workspace,
+            home_source=persistent_home(context.workspace) if wards.bash_home == "persistent" else None,
+            private=private_folders(),
+            more_readable=tuple(os.path.realpath(folder) for folder in context.folders),
+        )
+
+    return await anyio.to_thread.run_sync(make)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ class Wards:
         None, "min", low=1, meaning="processor time inside the sandbox, in per cent of one processor"
     )
 
+    max_services: int = _ward(8, "min", meaning="services (the gate start) that run at once")
+
     require_done_tool: bool = _ward(
         False, "or", kind="boolean", meaning="only done ends a cast, prose does not (LOOP-6)"
     )

@@ -173,6 +173,7 @@ class BashSession(SessionBase):
             record = await turn.gate(BASH_NETWORK.name, args, via=call.id, own=BASH_NETWORK)
             return str(record.result) if record.is_error else ""
 
+        self.sandbox.join(turn.services.network if turn.services is not None else None)
         try:
             outcome = await self.sandbox.run(
                 command,
@@ -222,6 +223,10 @@ class BashSession(SessionBase):
         stdout, stderr, truncated = self._running[0].so_far()
         return Output.of(stdout, stderr, truncated=truncated, unfinished=True)
 
+    @property
+    def sandbox_pid(self) -> int:
+        return self._running[0].pid if self._running else 0
+
     def gates_added(self, gates: Mapping[str, Gate]) -> None:
         """Add gates as commands, also for a command that is already running."""
         if self._wire is not None:
@@ -248,7 +253,9 @@ def present(circle: CircleView) -> str:
         lines.append(f"- These folders belong to it and can be read as well: {', '.join(map(str, circle.folders))}.")
     lines.append(f"- {_writable_text(wards, circle)}")
     lines += [
-        "- Nothing else outlives a command: no variables, no directory changes, no background processes. "
+        "- Nothing else outlives a command: no variables, no directory changes, no background processes"
+        + (", except what `start` starts" if "start" in circle.gates else "")
+        + ". "
         f"{_temporary()} and the home "
         + (
             "folder are private and empty at the start of each command."

@@ -50,6 +50,11 @@ class SessionBase:
         """The output of the running program since the last request. None if no program runs."""
         return None
 
+    @property
+    def sandbox_pid(self) -> int:
+        """A process of the sandbox in which it runs a program now, as the host counts; 0 if none runs."""
+        return 0
+
     async def warm(self) -> None:
         """Start everything that the first program needs."""
 

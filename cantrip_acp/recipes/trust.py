@@ -250,6 +250,7 @@ _GATE_POWERS = {
     "search": "search in files",
     "git_commit": "make commits",
     "run_tests": "run the folder's tests in the sandbox",
+    "start": "run commands in the sandbox that go on beside it",
     "call_agent": "start child agents that have no more rights than it has",
 }
 _WARD_POWERS = {

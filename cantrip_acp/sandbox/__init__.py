@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cantrip_acp.sandbox.gate_ipc.server import GateWire as GateWire
     from cantrip_acp.sandbox.gate_ipc.server import WireSession as WireSession
     from cantrip_acp.sandbox.launch import diagnosis as diagnosis
+    from cantrip_acp.sandbox.launch.background import Background as Background
     from cantrip_acp.sandbox.launch.output import Cleaner as Cleaner
     from cantrip_acp.sandbox.launch.output import Collector as Collector
     from cantrip_acp.sandbox.launch.output import clean as clean
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from cantrip_acp.sandbox.launch.sandbox import machine as machine
     from cantrip_acp.sandbox.launch.self_test import ensure_checked as ensure_checked
     from cantrip_acp.sandbox.launch.service import Service as Service
+    from cantrip_acp.sandbox.launch.shared_network import SharedNetwork as SharedNetwork
     from cantrip_acp.sandbox.network.hosts import AllowedHosts as AllowedHosts
     from cantrip_acp.sandbox.network.hosts import host_name as host_name
     from cantrip_acp.sandbox.network.hosts import is_public as is_public
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AllowedHosts": "network.hosts",
+    "Background": "launch.background",
     "Cleaner": "launch.output",
     "Collector": "launch.output",
     "GateWire": "gate_ipc.server",
@@ -56,6 +59,7 @@ _HOMES = {
     "Sandbox": "launch.sandbox",
     "SandboxOptions": "policy.policy",
     "Service": "launch.service",
+    "SharedNetwork": "launch.shared_network",
     "WireSession": "gate_ipc.server",
     "Worker": "worker.host_side",
     "WorkerCallbacks": "worker.host_side",

@@ -641,6 +641,25 @@ class ConfigRecord(msgspec.Struct, frozen=True, tag_field="type", tag="config"):
     timestamp: str = ""
 
 
+class ServiceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="service"):
+    """The start or the end of a service: a command that goes on beside the entity's turns (the gate ``start``).
+
+    The start has ``name``, ``command`` and the cast. The end, which may come between casts, has ``why``, in words, and how the
+    command ended: ``exit_code``, null if it was killed, and the name of the signal that this stands for.
+    """
+
+    id: str
+    event: Literal["start", "end"]
+    entity_id: str
+    cast_id: str | None = None
+    name: str = ""
+    command: str = ""
+    exit_code: int | None = None
+    signal: str | None = None
+    why: str = ""
+    timestamp: str = ""
+
+
 Record = (
     LoomHeader
     | CantripRecord
@@ -654,6 +673,7 @@ Record = (
     | SnapshotRecord
     | FilesRecord
     | ConfigRecord
+    | ServiceRecord
 )
 """Any record of a loom."""
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.state import FileCheckpoints
     from cantrip_acp.gates.contract import CircleView, GateRegistrar, GateSession, ProgramCall
     from cantrip_acp.gates.ports import TurnContext
+    from cantrip_acp.gates.services.services import Services
 
 _log = logger(__name__)
 _decode = msgspec.json.Decoder().decode
@@ -77,7 +78,9 @@ class GateExecutor:
         interceptors: Sequence[Interceptor] = (),
         depth: int = 0,
         running: RunningCalls | None = None,
+        services: Services | None = None,
     ) -> None:
+        self.services = services
         self._running = running or RunningCalls()
         self.checkpoints: FileCheckpoints | None = None
         """The keeper of the files, which must know about every change of them."""
@@ -225,6 +228,8 @@ class GateExecutor:
 
     def set_circle(self, circle: Circle) -> None:
         """Use the gates and wards of this circle for later calls. Gates that the entity added stay."""
+        if self.services is not None:
+            self.services.wards_changed(self._circle.wards, circle.wards)
         self._circle = circle
         self._gates = circle.gates
 
@@ -308,7 +313,9 @@ class GateExecutor:
         return replace(gate, handler=session.call)
 
     async def close(self) -> None:
-        """Close the gates' sessions. Safe to call twice."""
+        """End the services and close the gates' sessions. Safe to call twice."""
+        if self.services is not None:
+            await self.services.close()
         while self._sessions:
             name, session = self._sessions.popitem()
             try:

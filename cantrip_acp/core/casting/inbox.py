@@ -13,20 +13,29 @@ from cantrip_acp.crystals.contract import cannot_read
 from cantrip_acp.loom.base import as_kept
 from cantrip_acp.text.defaults import name_of
 from cantrip_acp.types import events
-from cantrip_acp.types.context_block import KNOWLEDGE, CastInfo, KnowledgeSource, block_of, record_of, unread_notice
+from cantrip_acp.types.context_block import (
+    KNOWLEDGE,
+    CastInfo,
+    ContextBlock,
+    KnowledgeSource,
+    block_of,
+    record_of,
+    unread_notice,
+)
 from cantrip_acp.types.errors import CantripError, describe, interrupts
 from cantrip_acp.types.records import DURING_CAST, NOTE, STEERING, ContextRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.core.state import CastState
-    from cantrip_acp.types.context_block import ContextBlock
+    from cantrip_acp.gates.services.services import Services
 
 
 class Inbox:
     """Adds new information to the context of one cast: at its start, and before each query."""
 
-    def __init__(self, cast: CastState, resumed: Point | None) -> None:
+    def __init__(self, cast: CastState, resumed: Point | None, services: Services | None = None) -> None:
+        self._services = services
         self._cast = cast
         self._entity = cast.entity
         self._resumed = resumed
@@ -74,6 +83,7 @@ class Inbox:
         """Add knowledge, notes on wards and steering messages that have arrived since the last query."""
         await self._refresh_knowledge()
         self._tell_of_wards()
+        self._tell_of_services()
         await self._deliver_steering()
 
     def _write(self, block: ContextBlock) -> ContextRecord:
@@ -113,6 +123,14 @@ class Inbox:
         note = self._entity.due_note
         if note is not None:
             self._add(replace(note, source=NOTE))
+
+    def _tell_of_services(self) -> None:
+        """Tell the entity which services have ended since its last query, and at the start of a cast, which run."""
+        notes = self._services.take_notes() if self._services is not None else []
+        if self._services is not None and self._cast.queries == 1:
+            notes += self._services.remind()
+        if notes:
+            self._add(ContextBlock("\n".join(notes), "Services", NOTE))
 
     async def _deliver_steering(self) -> None:
         """Add the messages that the user sent since the last query."""

@@ -73,7 +73,7 @@ class CastRun:
         self.limit = TimeLimit(self.cast)
         self._executor = executor
         self._session = session
-        self._inbox = Inbox(self.cast, resumed)
+        self._inbox = Inbox(self.cast, resumed, executor.services)
         self._log = CastLog(self.cast, resumed, reference)
         self._reports = Reports(self.cast, take_notices)
         self._queries = Queries(self.cast, self._inbox, executor.dynamic_gates)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.state import CastState, EntityState
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.gates.ports import ProgramReport
+    from cantrip_acp.gates.services.services import Services
     from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.events import Event
     from cantrip_acp.types.messages import SampledTokens
@@ -153,6 +154,10 @@ class TurnBuilder:
     @property
     def wards(self) -> Wards:
         return self.entity.circle.wards
+
+    @property
+    def services(self) -> Services | None:
+        return self._executor.services
 
     @property
     def traceparent(self) -> str:

@@ -20,6 +20,7 @@ from msgspec import UNSET, UnsetType
 from cantrip_acp.core.entity import Entity, check_new
 from cantrip_acp.core.forking import worktree as forkplace
 from cantrip_acp.core.forking.child_turn import cantrip_for_turn
+from cantrip_acp.core.forking.ended_services import tell_of_ended_services
 from cantrip_acp.core.forking.reload_modules import LOADING_GATE as MODULES
 from cantrip_acp.core.forking.reload_modules import ReloadedModules, reload_modules, unloaded_notes
 from cantrip_acp.core.history.continuation import find_point
@@ -111,6 +112,7 @@ async def fork(
         # The recorded code may have called gates from these sources.
         await entity.connect_sources()
         entity.load_history(turn_id, parts)
+        await anyio.to_thread.run_sync(tell_of_ended_services, entity, parts)
         strategy, missing = await restore(entity, turn_id, parts, state, live)
         if place is not None and strategy == "replay":
             # Code that ran again has also written its files again, older contents over newer ones.
@@ -324,6 +326,7 @@ class RecordedTurn:
     """
 
     ends_when_cut = False
+    services = None
     listening = False
     folded = 0
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.forking.child_turn import cantrip_for_turn
+from cantrip_acp.core.forking.ended_services import tell_of_ended_services
 from cantrip_acp.core.forking.reload_modules import loaded_modules, reload_modules
 from cantrip_acp.crystals.contract import CrystalBase
 from cantrip_acp.gates.ports import MediumBase
@@ -82,6 +83,7 @@ def resume_entity(cantrip: CantripDefinition, loom: Loom, entity_id: str, at: st
         entity.usage = _usage_without_turns(loom, entity_id, {})
         return ResumedEntity(entity, 0, "none")
     parts = casts_of(loom, last, entity_id)
+    tell_of_ended_services(entity, parts)
     used = load_usage(entity, last, parts)
     if parts and parts[-1].partial is not None and parts[-1].id is not None:
         entity.last_cast = parts[-1].id

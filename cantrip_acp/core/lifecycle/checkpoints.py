@@ -115,7 +115,7 @@ class Checkpoints:
     def _writer_of(self, gate: Gate, circle: Circle, locations: Iterable[Location]) -> Writer:
         from cantrip_acp.checkpoints.ownership import Writer, of_anything
 
-        if gate.name == "run_tests":
+        if gate.name in ("run_tests", "start"):
             return Writer(folders=self._folders(circle.wards.bash_writable_paths))
         if gate.name in BUILT_IN.keys() - {"client_terminal"} or gate.name in CHILD_FUNCTIONS:
             writes = gate.kind == "edit" and gate.proposes is not None

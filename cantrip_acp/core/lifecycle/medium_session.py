@@ -206,6 +206,11 @@ class SessionKeeper:
         """What the running program has printed since the last request. None if no program runs."""
         return complete(self._session, SessionBase).so_far()
 
+    @property
+    def sandbox_pid(self) -> int:
+        """A process of the sandbox that runs now; 0 if none runs."""
+        return complete(self._session, SessionBase).sandbox_pid
+
     async def close(self) -> None:
         """End the session and everything that it started. Safe to call twice."""
         session, self._session = self._session, None

@@ -86,26 +86,13 @@ class TestSession:
     async def _get_sandbox(self, context: GateContext) -> Sandbox:
         """Return the sandbox for the current wards, which may have changed since the last run."""
         if self._sandbox is None or self._wards != context.wards:
-            from cantrip_acp.files.paths import persistent_home, private_folders
-            from cantrip_acp.gates.sandbox_options import sandbox_options
-            from cantrip_acp.sandbox import Sandbox, ensure_checked
+            from cantrip_acp.gates.sandbox_options import command_sandbox
 
-            await ensure_checked()
-            wards = context.wards
-            home = persistent_home(self._circle.workspace) if wards.bash_home == "persistent" else None
-
-            def make() -> Sandbox:
-                folders = tuple(os.path.realpath(folder) for folder in context.folders)
-                return Sandbox(
-                    sandbox_options(wards),
-                    context.workspace,
-                    home_source=home,
-                    private=private_folders(),
-                    more_readable=folders,
-                )
-
-            self._sandbox = await anyio.to_thread.run_sync(make)
-            self._wards = wards
+            self._sandbox = await command_sandbox(context)
+            self._wards = context.wards
+        # Tests reach what a service listens to.
+        services = context.turn.services if context.turn is not None else None
+        self._sandbox.join(services.network if services is not None else None)
         return self._sandbox
 
     async def close(self) -> None:

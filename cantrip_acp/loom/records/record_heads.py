@@ -108,6 +108,14 @@ class ConfigHead(msgspec.Struct, frozen=True, tag_field="type", tag="config"):
     entity_id: str
 
 
+class ServiceHead(msgspec.Struct, frozen=True, tag_field="type", tag="service"):
+    """The start or the end of a service."""
+
+    id: str
+    event: str
+    entity_id: str
+
+
 class LaterHead(msgspec.Struct, frozen=True, tag_field="type", tag="later"):
     """A record of a later version. This version keeps it and cannot use it; ``name`` is its ``type``."""
 
@@ -127,6 +135,7 @@ Head = (
     | ForkHead
     | FilesHead
     | ConfigHead
+    | ServiceHead
 )
 """A record's head. Headers and cantrips are small and few, so they are read completely."""
 

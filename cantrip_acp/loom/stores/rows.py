@@ -104,6 +104,7 @@ _FIELDS = {
         record_heads.ForkHead,
         record_heads.FilesHead,
         record_heads.ConfigHead,
+        record_heads.ServiceHead,
     )
 }
 

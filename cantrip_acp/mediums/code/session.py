@@ -143,6 +143,10 @@ class CodeSession(SessionBase):
                 if not await worker.freeze():
                     self._end_worker(worker)
 
+    @property
+    def sandbox_pid(self) -> int:
+        return self._worker.first if self._worker is not None else 0
+
     def remark(self, text: str) -> None:
         """Set the text that the entity reads before the output of its next cell."""
         self._note = text if self._note is None else f"{self._note}; {text}"
@@ -167,6 +171,7 @@ class CodeSession(SessionBase):
     async def _run(self, code: str, call: ToolCall, turn: TurnContext) -> Output:
         report = ProgramEvents(call, turn, "python")
         await report.start(code, self._circle)
+        self.sandbox.join(turn.services.network if turn.services is not None else None)
         try:
             worker = await self._get_worker()
         except SandboxMissing:

@@ -44,16 +44,20 @@ def arguments(
     folders: frozenset[str] = frozenset(),
     copies: Mapping[str, str] = NO_COPIES,
     devices: tuple[str, ...] = (),
+    shared_network: tuple[int, int] | None = None,
 ) -> list[str]:
     """Bubblewrap's options for a policy, without the program and its command.
 
     ``folders``: the hidden paths that are folders; an empty folder replaces them instead of the note. ``copies``: the
     host folder that replaces a path, for each replaced path. Commands then write to the copy and never to the path.
-    ``devices``: devices of the host to show.
+    ``devices``: devices of the host to show. ``shared_network``: bubblewrap is started in a network namespace that it
+    keeps, whose user namespace may have other numbers for this user and group.
     """
     args = [*NAMESPACES]
-    if not policy.network:
+    if not policy.network and shared_network is None:
         args.append("--unshare-net")
+    if shared_network is not None:
+        args += ["--uid", str(shared_network[0]), "--gid", str(shared_network[1])]
     args += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
     for name, value in policy.environment:
         args += ["--setenv", name, value]

@@ -31,15 +31,16 @@ from cantrip_acp.sandbox.launch.process_tree import (
     sandbox_error,
 )
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from cantrip_acp.sandbox.launch.shared_network import SharedNetwork
 from cantrip_acp.sandbox.launch.unix_sockets import Supervisor
 from cantrip_acp.sandbox.network.clients import name_of_client
 from cantrip_acp.sandbox.network.hosts import AllowedHosts
 from cantrip_acp.sandbox.network.name_server import sockets_beside
-from cantrip_acp.sandbox.network.netns_listener import NetnsListener
+from cantrip_acp.sandbox.network.netns_listener import NetnsListener, listen_in
 from cantrip_acp.sandbox.network.proxy import Proxy
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.sandbox.policy.placeholders import Placeholders
-from cantrip_acp.sandbox.policy.policy import Policy
+from cantrip_acp.sandbox.policy.policy import Policy, proxy_variables
 from cantrip_acp.sandbox.policy.protected import placeholder_folders
 from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
 from cantrip_acp.types.errors import SandboxError
@@ -104,7 +105,7 @@ class Prepared:
     ``key``: the inputs; if they are equal, a `Prepared` can be used again. ``options``: bubblewrap's options.
     ``encoded``: the same options as bubblewrap reads them. ``program``: the path of bubblewrap. ``filter``: the system
     call filter. ``seatbelt``: the program is sandbox-exec; then there are no options and no filter. ``supervisor``: see
-    `Sandbox.supervisor`. ``programs``: the folders of `Policy.copied`.
+    `Sandbox.supervisor`. ``programs``: the folders of `Policy.copied`. ``network``: see `Sandbox.network`.
     """
 
     key: object
@@ -117,6 +118,7 @@ class Prepared:
     seatbelt: bool = False
     supervisor: Supervisor | None = None
     programs: tuple[ProgramsFolder, ...] = ()
+    network: SharedNetwork | None = None
 
 
 class Running:
@@ -218,6 +220,8 @@ class Running:
     async def run(self) -> Outcome:
         """Run the command until it has ended and return its result. Raises `SandboxError`, `SandboxMissing`."""
         try:
+            if self._prepared.network is not None and self.policy.hosts is not None:
+                await self._serve_in(self._prepared.network)
             self._start()
             reports = 0
             while self._tree.running:
@@ -285,6 +289,25 @@ class Running:
         self._stdin = -1
         tree.start()
 
+    async def _serve_in(self, network: SharedNetwork) -> None:
+        """Start the proxy in a network that exists already, at a port of its own: each command has its own proxy."""
+        try:
+            sockets = await listen_in(network.descriptor, self._sockets_beside())
+        except SandboxError:
+            if self.policy.hosts:
+                raise
+            # Without a proxy there is less of a network, which is what the policy says.
+            return
+        if self._spawn is None:
+            for each in sockets:
+                each.close()
+            return
+        self._environment = {**proxy_variables(sockets[0].getsockname()[1]), **self._environment}
+        self._spawn(self._proxy().serve, sockets)
+
+    def _sockets_beside(self) -> list[str]:
+        return sockets_beside(AllowedHosts.of(self.policy.hosts or ()))
+
     def _proxy(self) -> Proxy:
         return Proxy(
             AllowedHosts.of(self._prepared.policy.hosts or ()),
@@ -335,14 +358,15 @@ class Running:
                 inherited=inherited,
                 stdin=self._stdin,
                 supervisor=self._prepared.supervisor,
+                network=self._prepared.network,
             )
             bounds = policy.limits
             if (parent := control_groups()) is not None:
                 self._group = controlgroup.make(parent, runtime().group_name(parent), bounds)
             if self._group is not None:
                 launch.within = self._group.enter
-            if policy.hosts is not None:
-                beside = sockets_beside(AllowedHosts.of(policy.hosts))
+            if policy.hosts is not None and self._prepared.network is None:
+                beside = self._sockets_beside()
                 self._netns_listener = NetnsListener(self._on_network_ready, self._on_network_failed, beside)
                 self._netns_listener.start()
             hooks = Hooks(output=self._on_output, prepared=self._on_prepared, hold=self._netns_listener is not None)

@@ -146,6 +146,13 @@ class GroupTree(Tree):
         """The ID of the process of the command itself: the leader of the group has become it."""
         return self.pid
 
+    def terminate(self) -> None:
+        """Ask all processes of the tree to end (SIGTERM). They may refuse."""
+        with contextlib.suppress(SandboxError):
+            for pid in self.members():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGTERM)
+
     def members(self) -> dict[int, Row]:
         """The processes of the command by their IDs, also those that left its group. Raises `SandboxError`."""
         rows = processes()

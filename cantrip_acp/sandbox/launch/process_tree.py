@@ -31,6 +31,7 @@ from anyio.abc import TaskGroup
 
 from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.sandbox.launch import causes
+from cantrip_acp.sandbox.launch.shared_network import SharedNetwork
 from cantrip_acp.sandbox.launch.unix_sockets import SandboxSockets, Supervisor
 from cantrip_acp.types.errors import SandboxError
 
@@ -49,7 +50,8 @@ class Launch:
 
     ``inherited`` and ``stdin`` (-1: none) are closed here when the program has them. ``folder``: the working folder.
     ``within``: a context manager in which the program is started. ``environment``: its environment (not for bubblewrap,
-    which has its own in its options). ``supervisor``: answers calls of the programs inside.
+    which has its own in its options). ``supervisor``: answers calls of the programs inside. ``network``: the program is started
+    in this network.
     """
 
     program: str
@@ -60,6 +62,7 @@ class Launch:
     stdin: int = -1
     environment: Mapping[str, str] = field(default_factory=dict)
     supervisor: Supervisor | None = None
+    network: SharedNetwork | None = None
 
 
 @dataclass(slots=True)
@@ -190,6 +193,8 @@ class Tree:
                 os.close(fd)
             if isinstance(error, OSError):
                 raise sandbox_error(f"cannot start {self._launch.program}", error) from error
+            if isinstance(error, subprocess.SubprocessError):
+                raise SandboxError("the network that the services shared is gone; run it again") from error
             raise
         out, err, status, self._go = ours
         self._add(out, lambda data: self._hooks.output(1, data))
@@ -209,6 +214,8 @@ class Tree:
         # the pipe then stays open, and the command does not start.
         argv[at:at] = ["--json-status-fd", str(status), "--block-fd", str(barrier), "--sync-fd", str(go)]
 
+        shared = self._launch.network
+
         def start() -> subprocess.Popen[bytes]:
             with self._launch.within():
                 self._process = subprocess.Popen(
@@ -221,6 +228,7 @@ class Tree:
                     cwd=self._launch.folder,
                     pass_fds=(status, barrier, go, *self._launch.inherited),
                     start_new_session=True,
+                    preexec_fn=shared.enter if shared is not None else None,
                 )
             return self._process
 
@@ -286,6 +294,8 @@ class Tree:
             self._kill()
             return
         try:
+            if self._launch.network is not None:
+                self._launch.network.check(pid)
             if self._launch.supervisor is not None:
                 self._sockets = self._launch.supervisor.add(pid)
             self._hooks.prepared(pid)
@@ -356,6 +366,11 @@ class Tree:
                 os.killpg(self.group, signal.SIGKILL)
             except ProcessLookupError:
                 return
+
+    def terminate(self) -> None:
+        """Ask all processes of the tree to end (SIGTERM). They may refuse."""
+        if self._inner >= 0:
+            signal_others(signal.SIGTERM, self.pid)
 
     async def changed(self) -> None:
         """Wait until there is new output, or the tree has ended or was killed."""
@@ -479,6 +494,29 @@ def memory_file(data: bytes) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def signal_others(number: signal.Signals, first: int, *spared: int) -> None:
+    """Send a signal to every process of a sandbox except its ``first`` and those that are ``spared``."""
+    try:
+        namespace = os.readlink(f"/proc/{first}/ns/pid")
+    except OSError:
+        return
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) in (first, *spared):
+            continue
+        try:
+            held = os.pidfd_open(int(name))
+        except OSError:
+            continue
+        try:
+            # Check this after the pidfd was opened. So the process ID cannot have been reused.
+            if os.readlink(f"/proc/{name}/ns/pid") == namespace:
+                signal.pidfd_send_signal(held, number)
+        except OSError:
+            continue
+        finally:
+            os.close(held)
 
 
 def _signal(pidfd: int) -> None:

@@ -30,6 +30,7 @@ from cantrip_acp.sandbox.launch.command import Ask, Listener, Outcome, Prepared,
 from cantrip_acp.sandbox.launch.environment_programs import ProgramsFolder, programs_folder
 from cantrip_acp.sandbox.launch.process_tree import sandbox_error
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from cantrip_acp.sandbox.launch.shared_network import SharedNetwork
 from cantrip_acp.sandbox.launch.unix_sockets import Supervisor, supervisor
 from cantrip_acp.sandbox.policy import git_repositories
 from cantrip_acp.sandbox.policy.git_repositories import config_files, git_folders, redacted_config
@@ -92,6 +93,7 @@ class Sandbox:
         self._surveys: dict[str, Survey] = {}
         self._copies: dict[str, str] = {}
         self._shared = scratch_copy.current()
+        self._network: SharedNetwork | None = None
         self._prepared: Prepared | None = None
         self._prepare_lock = anyio.Lock()
         self._add_workspace_interpreters()
@@ -140,6 +142,17 @@ class Sandbox:
         if self._seatbelt or self._options.bash_network is True:
             return None
         return supervisor(self._program)
+
+    @property
+    def network(self) -> SharedNetwork | None:
+        """The network that it shares with other sandboxes; None if each command has its own, or that of the machine."""
+        return self._network
+
+    def join(self, network: SharedNetwork | None) -> None:
+        """Run later programs in this network. Does nothing if they have the machine's (``bash_network: true``), and on macOS."""
+        if network is not self._network and not self._seatbelt and self._options.bash_network is not True:
+            self._network = network
+            self._prepared = None
 
     def write_to_copies(self, folder: str) -> bool:
         """Copy all writable folders into ``folder``. Later commands write to the copies, at the same paths inside.
@@ -228,7 +241,14 @@ class Sandbox:
             return self._prepared
         host_paths = mine.host_paths(self.host, policy.home, network=policy.network)
         shut = frozenset(p for p in policy.hidden if os.path.isdir(p))
-        options = bubblewrap.arguments(policy, host_paths, folders=shut, copies=instead, devices=self._devices)
+        options = bubblewrap.arguments(
+            policy,
+            host_paths,
+            folders=shut,
+            copies=instead,
+            devices=self._devices,
+            shared_network=(os.getuid(), os.getgid()) if self._network is not None else None,
+        )
         self._prepared = Prepared(
             key,
             policy,
@@ -239,6 +259,7 @@ class Sandbox:
             self.filter,
             supervisor=answering,
             programs=programs,
+            network=self._network,
         )
         return self._prepared
 

@@ -60,10 +60,11 @@ _IDLE_THREADS = 2
 
 
 class SandboxSockets:
-    """The listening Unix sockets of one sandbox. ``network``: the inode of its network namespace."""
+    """The listening Unix sockets of one sandbox, or of several with one network. ``network``: the inode of its namespace."""
 
     def __init__(self, network: int) -> None:
         self.network = network
+        self.users = 1
         self._kept: dict[tuple[int, int], int] = {}
         self._waiting: set[int] = set()
         self._lock = threading.Lock()
@@ -105,7 +106,12 @@ class SandboxSockets:
                 self._waiting.discard(descriptor)
 
     def close(self) -> None:
-        """Forget the sockets. Call it when all processes of the sandbox have ended."""
+        """Forget the sockets, if no other sandbox shares them. Call it when all processes of the sandbox have ended."""
+        with _sharing:
+            self.users -= 1
+            if self.users > 0:
+                return
+            _sandboxes.pop(self.network, None)
         with self._lock:
             self._closed = True
             for descriptor in self._waiting:
@@ -114,10 +120,10 @@ class SandboxSockets:
             for file in self._kept.values():
                 os.close(file)
             self._kept.clear()
-        _sandboxes.pop(self.network, None)
 
 
 _sandboxes: dict[int, SandboxSockets] = {}
+_sharing = threading.Lock()
 
 
 class Supervisor:
@@ -153,8 +159,13 @@ class Supervisor:
         network = _network(pid)
         if network == _network(os.getpid()):
             raise OSError(errno.EINVAL, "the sandbox does not have its own network namespace")
-        made = _sandboxes[network] = SandboxSockets(network)
-        return made
+        with _sharing:
+            shared = _sandboxes.get(network)
+            if shared is not None:
+                shared.users += 1
+                return shared
+            made = _sandboxes[network] = SandboxSockets(network)
+            return made
 
     def _run_jobs(self) -> None:
         while True:

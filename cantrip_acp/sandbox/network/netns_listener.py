@@ -21,6 +21,7 @@ from pathlib import Path
 
 from cantrip_acp.sandbox.launch.process_tree import no_room_text, sandbox_error
 from cantrip_acp.sandbox.policy.policy import PROXY_PORT
+from cantrip_acp.types.errors import SandboxError
 
 _PROGRAM = str(Path(__file__).with_name("netns_helper.py"))
 _MAX_MESSAGE = 400
@@ -91,7 +92,7 @@ class NetnsListener:
     """Create it, `start` it, `open` it when the namespace exists, and always `close` it.
 
     ``on_open`` is called with the sockets, or ``on_failure`` with the reason why the proxy's own cannot be opened. ``beside``: more
-    sockets, such as ``udp 127.0.0.1 53``. Those that cannot be opened are left out.
+    sockets, such as ``udp 127.0.0.1 53``. Those that cannot be opened are left out. ``port``: that of the proxy; 0 is any free one.
     """
 
     def __init__(
@@ -99,8 +100,9 @@ class NetnsListener:
         on_open: Callable[[list[socket.socket]], None],
         on_failure: Callable[[str], None],
         beside: Sequence[str] = (),
+        port: int = PROXY_PORT,
     ) -> None:
-        self._wanted = (f"tcp 127.0.0.1 {PROXY_PORT}", *beside)
+        self._wanted = (f"tcp 127.0.0.1 {port}", *beside)
         self._on_open = on_open
         self._on_failure = on_failure
         self._line: socket.socket | None = None
@@ -117,14 +119,18 @@ class NetnsListener:
         """Open the sockets in the network namespace of the process ``pid``. Raises OSError, also for our own namespace."""
         network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if os.path.samestat(os.fstat(network), os.stat("/proc/self/ns/net")):
-                raise OSError(0, "the sandbox does not have its own network namespace")
-            self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-            with theirs:
-                self._line.setblocking(False)
-                _helper.send(self._wanted, network, theirs.fileno())
+            self.open_in(network)
         finally:
             os.close(network)
+
+    def open_in(self, network: int) -> None:
+        """Open the sockets in a network namespace, of which this is a descriptor. Raises OSError, also for our own namespace."""
+        if os.path.samestat(os.fstat(network), os.stat("/proc/self/ns/net")):
+            raise OSError(0, "the sandbox does not have its own network namespace")
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            self._line.setblocking(False)
+            _helper.send(self._wanted, network, theirs.fileno())
         self._loop.add_reader(self._line, self._on_answer)
 
     def _on_answer(self) -> None:
@@ -155,3 +161,31 @@ class NetnsListener:
             self._loop.remove_reader(self._line)
             self._line.close()
             self._line = None
+
+
+async def listen_in(network: int, beside: Sequence[str]) -> list[socket.socket]:
+    """Sockets for a proxy at a free port in a network namespace that exists already, as `NetnsListener` opens them.
+
+    Raises `SandboxError`."""
+    opened: asyncio.Future[list[socket.socket]] = asyncio.get_running_loop().create_future()
+
+    def on_open(made: list[socket.socket]) -> None:
+        if opened.done():
+            for each in made:
+                each.close()
+        else:
+            opened.set_result(made)
+
+    def on_failure(why: str) -> None:
+        if not opened.done():
+            opened.set_exception(SandboxError(why))
+
+    listener = NetnsListener(on_open, on_failure, beside, 0)
+    try:
+        listener.start()
+        listener.open_in(network)
+        return await opened
+    except OSError as error:
+        raise sandbox_error("the sandbox's network cannot be entered from outside", error) from error
+    finally:
+        listener.close()

@@ -332,15 +332,13 @@ def _through_proxy(hosts: AllowedHosts) -> dict[str, str]:
     if not hosts.entries:
         # By default pip tries a host five times, 9 seconds in all, and waits 15 seconds, while a person may still read a question.
         values |= {"PIP_RETRIES": "1", "PIP_DEFAULT_TIMEOUT": "300"}
-    values.update((name, f"http://127.0.0.1:{PROXY_PORT}") for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"))
-    return {
-        **values,
-        **{
-            name.lower(): value
-            for name, value in values.items()
-            if name.endswith("_PROXY") and not name.startswith("NODE_")
-        },
-    }
+    return {**values, "no_proxy": direct, **proxy_variables(PROXY_PORT)}
+
+
+def proxy_variables(port: int) -> dict[str, str]:
+    """Environment variables with the address of a proxy at this port of the loopback interface."""
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+    return dict.fromkeys((*names, *map(str.lower, names)), f"http://127.0.0.1:{port}")
 
 
 def _between(path: str, root: str) -> list[str]:

@@ -11,6 +11,7 @@ import os
 import signal
 
 from cantrip_acp.sandbox.launch.macos_processes import GroupTree, kill_all
+from cantrip_acp.sandbox.launch.process_tree import signal_others
 from cantrip_acp.types.errors import SandboxError
 
 _STOPPED = b"TtZX"
@@ -77,25 +78,7 @@ class WorkerProcesses:
 
     def kill_others(self) -> None:
         """Kill every other process of the sandbox. Call it again for processes that were started in the meantime."""
-        try:
-            namespace = os.readlink(f"/proc/{self._first}/ns/pid")
-        except OSError:
-            return
-        for name in os.listdir("/proc"):
-            if not name.isdigit() or int(name) in (self._first, self._worker):
-                continue
-            try:
-                held = os.pidfd_open(int(name))
-            except OSError:
-                continue
-            try:
-                # Check this after the pidfd was opened. So the process ID cannot have been reused.
-                if os.readlink(f"/proc/{name}/ns/pid") == namespace:
-                    signal.pidfd_send_signal(held, signal.SIGKILL)
-            except OSError:
-                continue
-            finally:
-                os.close(held)
+        signal_others(signal.SIGKILL, self._first, self._worker)
 
     def close(self) -> None:
         for fd in self._files:

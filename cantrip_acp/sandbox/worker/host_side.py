@@ -236,7 +236,11 @@ class Worker:
         inherited.append(calls)
         argv = [runtime().token, "--seccomp", str(calls), "--args", str(args), "--", *python, INSIDE]
         launch = Launch(
-            program=self._sandbox.program, argv=argv, inherited=inherited, supervisor=self._sandbox.supervisor
+            program=self._sandbox.program,
+            argv=argv,
+            inherited=inherited,
+            supervisor=self._sandbox.supervisor,
+            network=self._sandbox.network,
         )
         if (parent := control_groups()) is not None:
             self._group = controlgroup.make(parent, runtime().group_name(parent), self._policy.limits)

@@ -46,6 +46,7 @@ class Turn:
     depth = 0
     folded = 0
     ends_when_cut = False
+    services = None
 
     def __init__(self, wards: Wards, gates: Mapping[str, Callable[..., Any]]) -> None:
         self.wards = wards

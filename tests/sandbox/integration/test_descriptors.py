@@ -26,7 +26,7 @@ from cantrip_acp.mediums.code.medium import CodeMedium
 class Turn:
     entity_id, cast_id, depth, finished, listening = "e", "c", 0, False, False
     traceparent = f"00-{1:032x}-{1:016x}-01"
-    context, folded, timed_out, ends_when_cut = (), 0, False, False
+    context, folded, timed_out, ends_when_cut, services = (), 0, False, False, None
     def __init__(self, wards): self.wards = wards
     def history(self, start, count): return 0, []
     async def gate(self, name, args, *, via=None, own=None):

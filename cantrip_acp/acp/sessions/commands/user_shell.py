@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.gates.ports import ProgramReport
+    from cantrip_acp.gates.services.services import Services
     from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.events import Event
@@ -28,6 +29,7 @@ class TurnWithoutEntity:
     """The turn that a program runs in. Its gate calls are real, but no entity, loom or event stream belongs to it."""
 
     ends_when_cut = False
+    services: Services | None = None
     folded = 0
 
     def __init__(self, circle: Circle) -> None:
@@ -88,6 +90,7 @@ class _ShownTurn(TurnWithoutEntity):
         self.listening = True
         self.begun = False
         self.partial: tuple[Output, ProgramReport] | None = None
+        self.services = session.entity.executor.services
         self._session = session
 
     async def emit(self, event: Event) -> None:

@@ -1,0 +1,5 @@
+"""Services: commands that go on beside an entity's turns (dev servers, watchers, databases, long builds), and the gates ``start``,
+``output`` and ``stop``.
+
+It may import the sandbox. Start reading with `services.py`: the services of one entity, which its executor owns.
+"""

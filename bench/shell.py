@@ -29,13 +29,15 @@ class Turn:
     finished = False
     folded = 0
     ends_when_cut = False
-    services = None
     listening = False
     context: tuple[ContextBlock, ...] = ()
 
     def __init__(self, wards: Wards) -> None:
         self.wards = wards
         self.calls = 0
+
+    def shared_network(self) -> None:
+        return None
 
     def history(self, start: int, count: int) -> tuple[int, list[object]]:
         return 0, []

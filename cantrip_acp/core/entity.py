@@ -31,7 +31,7 @@ from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.core.state import EntityState, SteeringMessage
 from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.contract import CrystalBase
-from cantrip_acp.gates.services.services import Services
+from cantrip_acp.gates.services import Services
 from cantrip_acp.gates.wards import Wards, compose
 from cantrip_acp.mediums.contract import SessionBase
 from cantrip_acp.mediums.text_program import writes_calls

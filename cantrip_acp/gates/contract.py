@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from cantrip_acp.gates.known_texts import KnownTexts
     from cantrip_acp.gates.ports import MediumView, TurnContext
+    from cantrip_acp.gates.services import Services
     from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.messages import ToolDefinition
     from cantrip_acp.types.records import GateRecord
@@ -71,6 +72,8 @@ class GateContext:
     """The turn of the call; None outside a cast."""
     known: KnownTexts | None = field(default=None, repr=False)
     """The texts of files that the entity has seen; None outside a cast."""
+    services: Services | None = field(default=None, repr=False)
+    """The entity's commands that go on beside its turns; None if it can have none."""
 
 
 class GateReply(Struct, frozen=True):

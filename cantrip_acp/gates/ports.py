@@ -6,16 +6,20 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cantrip_acp.gates.services.services import Services
     from cantrip_acp.gates.wards import Wards
+    from cantrip_acp.sandbox import Sandbox
     from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.events import Event
     from cantrip_acp.types.records import GateRecord, Output
+
+
+Network: TypeAlias = "Sandbox"
+"""A sandbox whose network others join."""
 
 
 class MediumView(Protocol):
@@ -69,9 +73,8 @@ class TurnContext(Protocol):
     @property
     def trace_id(self) -> str: ...
 
-    @property
-    def services(self) -> Services | None:
-        """The entity's commands that go on beside its turns; None if it can have none."""
+    def shared_network(self) -> Network | None:
+        """The sandbox whose network programs join: that of the entity's services. None while it has none."""
         ...
 
     @property

@@ -14,7 +14,8 @@ from cantrip_acp.gates.wards import Wards
 from cantrip_acp.sandbox import SandboxOptions, real_paths
 
 if TYPE_CHECKING:
-    from cantrip_acp.gates.contract import GateContext
+    from collections.abc import Sequence
+
     from cantrip_acp.sandbox import Sandbox
 
 
@@ -24,21 +25,20 @@ def sandbox_options(wards: Wards) -> SandboxOptions:
     return SandboxOptions(**values | {"bash_network": wards.bash_network or ()})
 
 
-async def command_sandbox(context: GateContext) -> Sandbox:
+async def command_sandbox(wards: Wards, workspace: Path | None, folders: Sequence[Path]) -> Sandbox:
     """A sandbox for commands of gates, as those of the bash medium have it. Raises `SandboxMissing`, `DefinitionError`."""
     from cantrip_acp.files.paths import persistent_home, private_folders
     from cantrip_acp.sandbox import Sandbox, ensure_checked
 
     await ensure_checked()
-    wards = context.wards
 
     def make() -> Sandbox:
         return Sandbox(
             sandbox_options(wards),
-            context.workspace,
-            home_source=persistent_home(context.workspace) if wards.bash_home == "persistent" else None,
+            workspace,
+            home_source=persistent_home(workspace) if wards.bash_home == "persistent" else None,
             private=private_folders(),
-            more_readable=tuple(os.path.realpath(folder) for folder in context.folders),
+            more_readable=tuple(os.path.realpath(folder) for folder in folders),
         )
 
     return await anyio.to_thread.run_sync(make)

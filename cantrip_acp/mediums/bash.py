@@ -173,7 +173,7 @@ class BashSession(SessionBase):
             record = await turn.gate(BASH_NETWORK.name, args, via=call.id, own=BASH_NETWORK)
             return str(record.result) if record.is_error else ""
 
-        self.sandbox.join(turn.services.network if turn.services is not None else None)
+        self.sandbox.join(turn.shared_network())
         try:
             outcome = await self.sandbox.run(
                 command,

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from cantrip_acp.sandbox.launch.sandbox import machine as machine
     from cantrip_acp.sandbox.launch.self_test import ensure_checked as ensure_checked
     from cantrip_acp.sandbox.launch.service import Service as Service
-    from cantrip_acp.sandbox.launch.shared_network import SharedNetwork as SharedNetwork
+    from cantrip_acp.sandbox.network import hosts as hosts
     from cantrip_acp.sandbox.network.hosts import AllowedHosts as AllowedHosts
-    from cantrip_acp.sandbox.network.hosts import host_name as host_name
-    from cantrip_acp.sandbox.network.hosts import is_public as is_public
     from cantrip_acp.sandbox.policy import interpreter as interpreter
     from cantrip_acp.sandbox.policy.policy import Policy as Policy
     from cantrip_acp.sandbox.policy.policy import SandboxOptions as SandboxOptions
@@ -59,7 +57,6 @@ _HOMES = {
     "Sandbox": "launch.sandbox",
     "SandboxOptions": "policy.policy",
     "Service": "launch.service",
-    "SharedNetwork": "launch.shared_network",
     "WireSession": "gate_ipc.server",
     "Worker": "worker.host_side",
     "WorkerCallbacks": "worker.host_side",
@@ -69,9 +66,8 @@ _HOMES = {
     "ensure_checked": "launch.self_test",
     "explain_refusals": "policy.refusals",
     "gate_usage": "gate_ipc.command_words",
-    "host_name": "network.hosts",
+    "hosts": "network.hosts",
     "interpreter": "policy.interpreter",
-    "is_public": "network.hosts",
     "machine": "launch.sandbox",
     "messages": "worker.messages",
     "real_paths": "policy.policy",

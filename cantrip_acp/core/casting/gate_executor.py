@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from cantrip_acp.core.event_hub import EventHub
     from cantrip_acp.core.state import FileCheckpoints
     from cantrip_acp.gates.contract import CircleView, GateRegistrar, GateSession, ProgramCall
-    from cantrip_acp.gates.ports import TurnContext
-    from cantrip_acp.gates.services.services import Services
+    from cantrip_acp.gates.ports import Network, TurnContext
+    from cantrip_acp.gates.services import Services
 
 _log = logger(__name__)
 _decode = msgspec.json.Decoder().decode
@@ -129,8 +129,8 @@ class GateExecutor:
             parsed, problem = {gate.main_text: parsed}, None
         refusal = None
         if gate is None:
-            text, short = self._unavailable_message(name)
-            refusal = GateReply(encodable(text), is_error=True, annotations={"error": encodable(short)})
+            text, short = map(encodable, self._unavailable_message(name))
+            refusal = GateReply(text, is_error=True, annotations={"error": short})
         else:
             if problem is None:
                 parsed, problem = self._fitted(gate, parsed)
@@ -139,20 +139,8 @@ class GateExecutor:
                 why = problem.removeprefix("arguments do not fit ")
                 for_people = {"error": f"the model sent arguments that do not fit this tool: {why}"}
                 refusal = GateReply(problem, is_error=True, annotations=for_people)
-        context = GateContext(
-            gate.dependencies if gate is not None else {},
-            self._circle.wards,
-            self._circle.workspace,
-            entity_id,
-            cast_id,
-            trace.trace_id,
-            call_id,
-            self._circle.folders,
-            turn,
-            self.known_texts,
-        )
-        # Record a copy, because the handler may change its arguments.
-        kept = self._recorded_args(gate, parsed)
+        context = self._context(gate, entity_id, cast_id, trace.trace_id, call_id, turn)
+        kept = self._recorded_args(gate, parsed)  # A copy, because the handler may change its arguments.
         called = self._call_event(gate, name, parsed, kept, context, via)
         record = _running_record(called, tool_call_id, program)
         try:
@@ -160,6 +148,27 @@ class GateExecutor:
         except anyio.get_cancelled_exc_class():
             cut(record)
             raise
+
+    def _context(
+        self, gate: Gate | None, entity_id: str, cast_id: str, trace_id: str, call_id: str, turn: TurnContext | None
+    ) -> GateContext:
+        return GateContext(
+            gate.dependencies if gate is not None else {},
+            self._circle.wards,
+            self._circle.workspace,
+            entity_id,
+            cast_id,
+            trace_id,
+            call_id,
+            self._circle.folders,
+            turn,
+            self.known_texts,
+            self.services,
+        )
+
+    def shared_network(self) -> Network | None:
+        """The sandbox whose network the entity's programs join; None while it has no services."""
+        return self.services.shared if self.services is not None else None
 
     async def _finish(
         self,
@@ -270,18 +279,7 @@ class GateExecutor:
                 parsed, problem = self._fitted(gate, parsed)
             if problem is not None:
                 continue
-            context = GateContext(
-                gate.dependencies,
-                self._circle.wards,
-                self._circle.workspace,
-                entity_id,
-                cast_id,
-                trace_id,
-                "",
-                self._circle.folders,
-                turn,
-                self.known_texts,
-            )
+            context = self._context(gate, entity_id, cast_id, trace_id, "", turn)
             found.append(GateInvocation(gate, parsed, "", None, context))
         for interceptor in self._edit_interceptors:
             interceptor.coming(found, entity_id, self._depth)

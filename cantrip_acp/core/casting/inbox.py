@@ -28,7 +28,7 @@ from cantrip_acp.types.records import DURING_CAST, NOTE, STEERING, ContextRecord
 if TYPE_CHECKING:
     from cantrip_acp.core.history.continuation import Point
     from cantrip_acp.core.state import CastState
-    from cantrip_acp.gates.services.services import Services
+    from cantrip_acp.gates.services import Services
 
 
 class Inbox:

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.casting.gate_executor import GateExecutor
     from cantrip_acp.core.state import CastState, EntityState
     from cantrip_acp.gates.contract import Gate
-    from cantrip_acp.gates.ports import ProgramReport
-    from cantrip_acp.gates.services.services import Services
+    from cantrip_acp.gates.ports import Network, ProgramReport
     from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.events import Event
     from cantrip_acp.types.messages import SampledTokens
@@ -83,34 +82,10 @@ class TurnBuilder:
     """One turn while it runs. Mediums see it as `gates.ports.TurnContext`."""
 
     __slots__ = (
-        "_children",
-        "_delegated",
-        "_executor",
-        "_group",
-        "_utterance_cache",
-        "_write_part",
-        "answer",
-        "cast",
-        "cast_id",
-        "context",
-        "cut",
-        "cut_output",
-        "depth",
-        "entity",
-        "entity_id",
-        "extra_usage",
-        "finished",
-        "gate_calls",
-        "id",
-        "outputs",
-        "parts",
-        "response",
-        "results",
-        "started",
-        "trace_id",
-        "used",
-        "voided",
-    )
+        "_children", "_delegated", "_executor", "_group", "_utterance_cache", "_write_part", "answer", "cast",
+        "cast_id", "context", "cut", "cut_output", "depth", "entity", "entity_id", "extra_usage", "finished",
+        "gate_calls", "id", "outputs", "parts", "response", "results", "started", "trace_id", "used", "voided",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -155,9 +130,8 @@ class TurnBuilder:
     def wards(self) -> Wards:
         return self.entity.circle.wards
 
-    @property
-    def services(self) -> Services | None:
-        return self._executor.services
+    def shared_network(self) -> Network | None:
+        return self._executor.shared_network()
 
     @property
     def traceparent(self) -> str:

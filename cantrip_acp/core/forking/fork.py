@@ -326,7 +326,6 @@ class RecordedTurn:
     """
 
     ends_when_cut = False
-    services = None
     listening = False
     folded = 0
 
@@ -344,6 +343,9 @@ class RecordedTurn:
         self.problems: list[str] = []
         self._trace = tracing.trace_from({"trace_id": turn.metadata.trace_id})
         self.trace_id = self._trace.trace_id
+
+    def shared_network(self) -> None:
+        """A replayed turn has no services."""
 
     @property
     def traceparent(self) -> str:

@@ -3,3 +3,7 @@
 
 It may import the sandbox. Start reading with `services.py`: the services of one entity, which its executor owns.
 """
+
+from cantrip_acp.gates.services.services import Services
+
+__all__ = ["Services"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.services.services import Place
 from cantrip_acp.types.errors import GateError
 from cantrip_acp.types.records import Location
 
@@ -22,14 +23,17 @@ _NAMED = {
 
 
 def _services(context: GateContext) -> Services:
-    found = context.turn.services if context.turn is not None else None
-    if found is None:
+    if context.services is None:
         raise GateError("services run only beside a running entity")
-    return found
+    return context.services
+
+
+def _place(context: GateContext) -> Place:
+    return Place(context.wards, context.workspace, context.folders, context.cast_id)
 
 
 async def _start(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    service = await _services(context).start(args["command"], args.get("name"), context)
+    service = await _services(context).start(args["command"], args.get("name"), _place(context))
     return GateReply(service.name, title=f"Start {service.title}")
 
 

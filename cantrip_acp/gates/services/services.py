@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,9 +20,11 @@ from cantrip_acp.types.events import signal_name
 from cantrip_acp.types.records import ServiceRecord, new_id, now
 
 if TYPE_CHECKING:
-    from cantrip_acp.gates.contract import GateContext
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
     from cantrip_acp.gates.wards import Wards
-    from cantrip_acp.sandbox import Background, Sandbox, SharedNetwork
+    from cantrip_acp.sandbox import Background, Sandbox
 
 WARDS = ("bash_writable_paths", "bash_network", "bash_home", "allow_protected", "hidden_paths")
 """The wards that a service's sandbox is made of. If one changes, the services end."""
@@ -84,6 +85,16 @@ class RunningService:
         return "; ".join(filter(None, [self.why, status])) or "killed"
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a service runs: what it may do, the entity's folders, and the cast that starts it."""
+
+    wards: Wards
+    workspace: Path | None
+    folders: Sequence[Path]
+    cast_id: str
+
+
 class Services:
     """The services of one entity. Always `close` it.
 
@@ -104,8 +115,8 @@ class Services:
         self._sandbox: Sandbox | None = None
         self._wards: Wards | None = None
         self._starting = anyio.Lock()
-        self.network: SharedNetwork | None = None
-        """The network of the services, while there is one: commands join it."""
+        self.shared: Sandbox | None = None
+        """The sandbox whose network the services and later commands share, while one runs."""
 
     @property
     def running(self) -> list[RunningService]:
@@ -118,12 +129,12 @@ class Services:
 
     # What the gates do
 
-    async def start(self, command: str, name: str | None, context: GateContext) -> RunningService:
+    async def start(self, command: str, name: str | None, place: Place) -> RunningService:
         """Start a service. Returns when it runs. Raises `GateError` if it cannot run, or has failed at once."""
         if "\0" in command or not command.strip():
             raise GateError("a service needs a command without NUL characters")
         async with self._starting:
-            service = await self._start(command, self._free_name(name), context)
+            service = await self._start(command, self._free_name(name), place)
         with anyio.move_on_after(_FIRST_LOOK):
             assert service.task is not None
             await asyncio.wait([service.task])
@@ -134,19 +145,19 @@ class Services:
             raise GateError(f"{service.title} ended at once: {service.how()}{shown}")
         return service
 
-    async def _start(self, command: str, name: str, context: GateContext) -> RunningService:
+    async def _start(self, command: str, name: str, place: Place) -> RunningService:
         from cantrip_acp.sandbox import Background
 
-        most = context.wards.max_services
+        most = place.wards.max_services
         running = self.running
         if len(running) >= most:
             listed = ", ".join(each.name for each in running) or "none"
             raise GateError(f"{most} services may run at once (max_services); these run: {listed}", "stop one first")
         try:
-            sandbox = await self._get_sandbox(context)
-            sandbox.join(await self._get_network(context.wards, sandbox))
+            sandbox = await self._get_sandbox(place)
+            await self._share(sandbox)
             environment = {"PYTHONUNBUFFERED": "1"}
-            background = Background(sandbox, command, context.wards.bash_max_output_bytes, environment)
+            background = Background(sandbox, command, place.wards.bash_max_output_bytes, environment)
             await background.start()
         except GateError:
             raise
@@ -154,7 +165,7 @@ class Services:
             raise GateError(f"the service cannot be started: {problem}") from None
         self._forget_old()
         service = self._all[name] = RunningService(new_id("s"), name, command, background)
-        self._record(service, "start", context.cast_id)
+        self._record(service, "start", place.cast_id)
         service.task = asyncio.create_task(self._watch(service))
         return service
 
@@ -261,7 +272,7 @@ class Services:
             self._leave()
 
     def _leave(self) -> None:
-        self.network = None
+        self.shared = None
         if self._sandbox is not None:
             self._sandbox.join(None)
 
@@ -286,33 +297,25 @@ class Services:
                 service.background.end("its start cannot be recorded")
                 raise
 
-    async def _get_sandbox(self, context: GateContext) -> Sandbox:
+    async def _get_sandbox(self, place: Place) -> Sandbox:
         """The sandbox for the current wards."""
-        if self._sandbox is None or self._wards != context.wards:
+        if self._sandbox is None or self._wards != place.wards:
             from cantrip_acp.gates.sandbox_options import command_sandbox
 
-            self._sandbox = await command_sandbox(context)
-            self._wards = context.wards
+            self._sandbox = await command_sandbox(place.wards, place.workspace, place.folders)
+            self._wards = place.wards
         return self._sandbox
 
-    async def _get_network(self, wards: Wards, sandbox: Sandbox) -> SharedNetwork | None:
-        """The network that the services share: that of the entity's running command or Python, or a new one."""
-        from cantrip_acp.sandbox import SharedNetwork
-
-        if wards.bash_network is True or sandbox.filter == b"":
-            return None
-        if self.network is None:
-            try:
-                pid = self._sandbox_pid()
-                if pid:
-                    self.network = SharedNetwork.of(pid)
-                else:
-                    self.network = await anyio.to_thread.run_sync(SharedNetwork.make, sandbox.program)
-            except (SandboxError, OSError) as problem:
-                self.note(
-                    f"services of this machine have a network of their own, which commands do not reach: {problem}"
-                )
-        return self.network
+    async def _share(self, sandbox: Sandbox) -> None:
+        """Share a network with later commands: that of the entity's running command or Python, or a new one."""
+        if self.shared is not None:
+            sandbox.join(self.shared)
+            return
+        try:
+            await sandbox.share_network(self._sandbox_pid())
+            self.shared = sandbox
+        except (SandboxError, OSError) as problem:
+            self.note(f"services have a network of their own here, so commands do not reach them: {problem}")
 
 
 def _duration(seconds: float) -> str:

@@ -88,11 +88,10 @@ class TestSession:
         if self._sandbox is None or self._wards != context.wards:
             from cantrip_acp.gates.sandbox_options import command_sandbox
 
-            self._sandbox = await command_sandbox(context)
+            self._sandbox = await command_sandbox(context.wards, context.workspace, context.folders)
             self._wards = context.wards
         # Tests reach what a service listens to.
-        services = context.turn.services if context.turn is not None else None
-        self._sandbox.join(services.network if services is not None else None)
+        self._sandbox.join(context.services.shared if context.services is not None else None)
         return self._sandbox
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ import zlib
 from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
-from cantrip_acp.sandbox import AllowedHosts, host_name, is_public
+from cantrip_acp.sandbox import AllowedHosts, hosts
 from cantrip_acp.types.errors import GateError
 from cantrip_acp.version import __version__
 
@@ -90,7 +90,7 @@ def check(url: str, private: AllowedHosts) -> None:
 
 def _check_public(target: _Address, addresses: list[str]) -> None:
     # Refuse a name if only one of its addresses is not public. A normal public name has no such address.
-    closed = [address for address in addresses if not is_public(address)]
+    closed = [address for address in addresses if not hosts.is_public(address)]
     if closed:
         leads = "" if closed[0] == target.host else f" (it leads to {closed[0]})"
         raise GateError(
@@ -275,7 +275,7 @@ def parse_address(url: str) -> _Address:
     if not given:
         raise GateError(f"{url[:200]!r} has no host")
     try:
-        host = host_name(f"[{given}]" if ":" in given else given)
+        host = hosts.host_name(f"[{given}]" if ":" in given else given)
     except (ValueError, ipaddress.AddressValueError) as error:
         raise GateError(f"{given[:200]!r} is not a valid host: {error}") from None
     secure = parts.scheme == "https"

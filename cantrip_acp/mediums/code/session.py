@@ -171,7 +171,7 @@ class CodeSession(SessionBase):
     async def _run(self, code: str, call: ToolCall, turn: TurnContext) -> Output:
         report = ProgramEvents(call, turn, "python")
         await report.start(code, self._circle)
-        self.sandbox.join(turn.services.network if turn.services is not None else None)
+        self.sandbox.join(turn.shared_network())
         try:
             worker = await self._get_worker()
         except SandboxMissing:

@@ -140,7 +140,7 @@ class Running:
         self._command = command
         self._listener = listener
         self._tap = tap
-        self._environment = environment
+        self._environment = dict(environment)
         self._timeout_ms = policy.limits.timeout_ms if timeout_ms is None else min(timeout_ms, policy.limits.timeout_ms)
         self._most = policy.limits.output
         self._streams = {1: Collector(self._most), 2: Collector(self._most)}
@@ -302,10 +302,12 @@ class Running:
             for each in sockets:
                 each.close()
             return
-        self._environment = {**proxy_variables(sockets[0].getsockname()[1]), **self._environment}
+        for name, value in proxy_variables(sockets[0].getsockname()[1]).items():
+            self._environment.setdefault(name, value)
         self._spawn(self._proxy().serve, sockets)
 
     def _sockets_beside(self) -> list[str]:
+        """The sockets for programs that know no proxy."""
         return sockets_beside(AllowedHosts.of(self.policy.hosts or ()))
 
     def _proxy(self) -> Proxy:

@@ -93,7 +93,8 @@ class Sandbox:
         self._surveys: dict[str, Survey] = {}
         self._copies: dict[str, str] = {}
         self._shared = scratch_copy.current()
-        self._network: SharedNetwork | None = None
+        self.network: SharedNetwork | None = None
+        """The network that it shares with others; None if each program has its own, or that of the machine."""
         self._prepared: Prepared | None = None
         self._prepare_lock = anyio.Lock()
         self._add_workspace_interpreters()
@@ -143,15 +144,24 @@ class Sandbox:
             return None
         return supervisor(self._program)
 
-    @property
-    def network(self) -> SharedNetwork | None:
-        """The network that it shares with other sandboxes; None if each command has its own, or that of the machine."""
-        return self._network
+    async def share_network(self, pid: int) -> None:
+        """Have a network that other sandboxes can `join`: that of a running sandbox with this process, or a new one (pid 0).
 
-    def join(self, network: SharedNetwork | None) -> None:
-        """Run later programs in this network. Does nothing if they have the machine's (``bash_network: true``), and on macOS."""
-        if network is not self._network and not self._seatbelt and self._options.bash_network is not True:
-            self._network = network
+        Raises `SandboxError` and OSError, and does nothing where programs have the machine's network, and on macOS.
+        """
+        if self._seatbelt or self._options.bash_network is True:
+            return
+        if pid:
+            self.network = SharedNetwork.of(pid)
+        else:
+            self.network = await anyio.to_thread.run_sync(SharedNetwork.make, self._program)
+        self._prepared = None
+
+    def join(self, other: Sandbox | None) -> None:
+        """Run later programs in the network of another sandbox if it shares one, else in one of their own."""
+        network = other.network if other is not None and self._options.bash_network is not True else None
+        if network is not self.network:
+            self.network = network
             self._prepared = None
 
     def write_to_copies(self, folder: str) -> bool:
@@ -247,7 +257,7 @@ class Sandbox:
             folders=shut,
             copies=instead,
             devices=self._devices,
-            shared_network=(os.getuid(), os.getgid()) if self._network is not None else None,
+            shared_network=(os.getuid(), os.getgid()) if self.network is not None else None,
         )
         self._prepared = Prepared(
             key,
@@ -259,7 +269,7 @@ class Sandbox:
             self.filter,
             supervisor=answering,
             programs=programs,
-            network=self._network,
+            network=self.network,
         )
         return self._prepared
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.sandbox import is_public
+from cantrip_acp.sandbox import hosts
 from tests.support.acp_client import RawClient
 from tests.support.fixtures.acp import Start
 from tests.support.tls_servers import Served, serve
@@ -17,6 +17,7 @@ from tests.support.tls_servers import Served, serve
 pytestmark = pytest.mark.sandbox
 
 ASK = "session/request_permission"
+WHOLE_RULE = hosts.is_public
 IS_PUBLIC = "cantrip_acp.sandbox.network.hosts.is_public"
 END = {"content": "Done."}
 OPTIONS = ["allow_once", "allow_always", "allow_project", "reject_once", "reject_always"]
@@ -168,7 +169,7 @@ def test_a_list_asks_about_other_hosts_alone(start: Start, folder: Path, site: S
 def test_a_hostile_command_gets_few_questions(
     start: Start, folder: Path, site: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(IS_PUBLIC, is_public)
+    monkeypatch.setattr(IS_PUBLIC, WHOLE_RULE)
     named = [f"b\u00fccher.example:{site.port}", f"user:secret@127.0.0.1:{site.port}", "localhost:1", "10.0.0.1"]
     named += [f"h{number}.example:{site.port}" for number in range(30)]
     odd = "curl -sS " + " ".join(f"http://{each}/" for each in named)

@@ -46,7 +46,6 @@ class Turn:
     depth = 0
     folded = 0
     ends_when_cut = False
-    services = None
 
     def __init__(self, wards: Wards, gates: Mapping[str, Callable[..., Any]]) -> None:
         self.wards = wards
@@ -59,6 +58,9 @@ class Turn:
         self.partial: Output | None = None
         self.context: tuple[ContextBlock, ...] = ()
         self.turns: list[Any] = []
+
+    def shared_network(self) -> None:
+        return None
 
     def history(self, start: int, count: int) -> tuple[int, list[Any]]:
         return len(self.turns), self.turns[start : start + count]

@@ -26,9 +26,10 @@ from cantrip_acp.mediums.code.medium import CodeMedium
 class Turn:
     entity_id, cast_id, depth, finished, listening = "e", "c", 0, False, False
     traceparent = f"00-{1:032x}-{1:016x}-01"
-    context, folded, timed_out, ends_when_cut, services = (), 0, False, False, None
+    context, folded, timed_out, ends_when_cut = (), 0, False, False
     def __init__(self, wards): self.wards = wards
     def history(self, start, count): return 0, []
+    def shared_network(self): return None
     async def gate(self, name, args, *, via=None, own=None):
         return GateRecord(gate=name, args={}, result="pong", is_error=False)
     async def emit(self, event): pass

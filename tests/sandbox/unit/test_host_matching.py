@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.sandbox import AllowedHosts, host_name, is_public
+from cantrip_acp.sandbox import AllowedHosts
 from cantrip_acp.sandbox.network import http_head, tls_sni
+from cantrip_acp.sandbox.network.hosts import host_name, is_public
 from cantrip_acp.types.errors import DefinitionError
 
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session_interface import OpenSession
     from cantrip_acp.core.definition.circle import Circle
     from cantrip_acp.gates.contract import Gate
-    from cantrip_acp.gates.ports import ProgramReport
-    from cantrip_acp.gates.services.services import Services
+    from cantrip_acp.gates.ports import Network, ProgramReport
     from cantrip_acp.gates.wards import Wards
     from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.events import Event
@@ -29,7 +28,6 @@ class TurnWithoutEntity:
     """The turn that a program runs in. Its gate calls are real, but no entity, loom or event stream belongs to it."""
 
     ends_when_cut = False
-    services: Services | None = None
     folded = 0
 
     def __init__(self, circle: Circle) -> None:
@@ -49,6 +47,9 @@ class TurnWithoutEntity:
         self.trace_id = self._trace.trace_id
         self._executor = GateExecutor(circle, hub=EventHub())
         self._calls = 0
+
+    def shared_network(self) -> Network | None:
+        return None
 
     @property
     def traceparent(self) -> str:
@@ -90,8 +91,10 @@ class _ShownTurn(TurnWithoutEntity):
         self.listening = True
         self.begun = False
         self.partial: tuple[Output, ProgramReport] | None = None
-        self.services = session.entity.executor.services
         self._session = session
+
+    def shared_network(self) -> Network | None:
+        return self._session.entity.executor.shared_network()
 
     async def emit(self, event: Event) -> None:
         self.begun = True

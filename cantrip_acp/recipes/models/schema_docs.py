@@ -258,6 +258,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
         "max_cost_usd": [0.5],
         "max_children_total": [20],
         "max_concurrent_children": [4],
+        "max_services": [3],
         "code_timeout_ms": [120000],
         "code_memory_mb": [2048],
         "code_max_output_bytes": [100000],

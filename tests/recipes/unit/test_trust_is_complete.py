@@ -13,14 +13,16 @@ HARMLESS_GATES = {
     "git_log": "as git_diff",
     "git_show": "as git_diff",
     "git_status": "as git_diff",
+    "output": "reads what the entity's own services printed",
     "plan": "a list that is shown",
+    "stop": "ends the entity's own services",
 }
 """Gates that an untrusted recipe may have, without a word in the question, and what they do at most."""
 ONLY_NARROWS = {
     "bash_max_output_bytes", "bash_submit", "bash_timeout_ms", "child_gate_allowlist", "child_gate_denylist",
     "child_max_depth_ceiling", "child_max_turns_ceiling", "child_medium_allowlist", "code_max_output_bytes", "code_memory_mb",
     "code_timeout_ms", "hidden_paths", "max_children_total", "max_concurrent_children", "max_cost_usd", "max_depth",
-    "max_seconds", "max_total_tokens", "max_turns", "remove_gate", "require_done_tool", "sandbox_cpu_percent",
+    "max_seconds", "max_services", "max_total_tokens", "max_turns", "remove_gate", "require_done_tool", "sandbox_cpu_percent",
     "sandbox_max_processes",
 }  # fmt: skip
 """Wards that open nothing outside the sandbox, whatever their value."""

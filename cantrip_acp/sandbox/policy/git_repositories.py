@@ -17,6 +17,8 @@ from functools import lru_cache
 
 from cantrip_acp.files.protected_paths import without_credentials
 from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES
+from cantrip_acp.sandbox.policy.git_index import read_index
+from cantrip_acp.sandbox.policy.harmless_git import why_harmful as why_harmful
 from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 
 _LARGEST_TEXT = 4096
@@ -102,11 +104,8 @@ def _read_text(path: str, largest: int = _LARGEST_TEXT) -> str:
         return ""
 
 
-_SUBMODULE_MODE = b"\x00\x00\xe0\x00"
-"""Mode 160000, which marks a submodule in an index. A file without these bytes lists no submodule."""
 _LARGEST_INDEX = 256 * 1024 * 1024
 _LARGEST_LINK = 4096
-_EXTENDED = 0x4000
 
 IndexFile = tuple[str, str, int, int, int]
 """A git index: its path, its work tree, modification time (ns), size (bytes) and inode. Equal values: no change."""
@@ -210,59 +209,6 @@ def _submodules_in(stamp: IndexFile) -> tuple[str, ...]:
             raise
         return ()
     return tuple(sorted({name for text in texts for name in read_index(text)}))
-
-
-def read_index(data: bytes) -> tuple[str, ...]:
-    """Relative paths of the submodules that an index (version 2 to 4) lists; empty if the data is not an index."""
-    if data[:4] != b"DIRC" or _SUBMODULE_MODE not in data:
-        return ()
-    for width in (20, 32):
-        try:
-            found = list(_entries(data, width))
-        except (IndexError, ValueError):
-            # The object names have the other length (SHA-1: 20 bytes, SHA-256: 32 bytes).
-            continue
-        return tuple(name for name in found if name)
-    return ()
-
-
-def _entries(data: bytes, width: int) -> Iterator[str]:
-    version, count = int.from_bytes(data[4:8]), int.from_bytes(data[8:12])
-    at, name = 12, b""
-    for _ in range(count):
-        begin = at
-        mode = data[at + 24 : at + 28]
-        at += 40 + width
-        flags = int.from_bytes(data[at : at + 2])
-        at += 4 if version >= 3 and flags & _EXTENDED else 2
-        if version >= 4:
-            drop, at = _varint(data, at)
-            kept = name[: len(name) - drop] if drop <= len(name) else None
-            if kept is None:
-                raise ValueError("the entry shares more characters with the previous name than that name has")
-            end = data.index(b"\0", at)
-            name, at = kept + data[at:end], end + 1
-        else:
-            end = data.index(b"\0", at)
-            name = data[at:end]
-            at = begin + (end - begin + 8) // 8 * 8
-        if mode[:1] != b"\0" or mode[2] >> 4 not in (0x4, 0x8, 0xA, 0xE):
-            raise ValueError("the entry has a mode that git does not use")
-        if mode == _SUBMODULE_MODE:
-            text = os.fsdecode(name)
-            parts = text.split("/")
-            yield "" if text.startswith("/") or ".." in parts or "" in parts else text
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode a variable-length number as in git packs, with 7 bits per byte. Returns (value, next position)."""
-    byte = data[at]
-    value = byte & 0x7F
-    while byte & 0x80:
-        at += 1
-        byte = data[at]
-        value = ((value + 1) << 7) | (byte & 0x7F)
-    return value, at + 1
 
 
 def _read_bytes(path: str, largest: int) -> bytes:

@@ -234,9 +234,11 @@ def _check(name: str, raw: Any, base: Path | None) -> Any:
         return raw
     if kind == "network" and isinstance(raw, bool):
         return raw
-    items = [raw] if isinstance(raw, str | os.PathLike) else raw
+    items = [raw] if isinstance(raw, str | os.PathLike | dict) else raw
+    if kind == "network" and isinstance(items, list | tuple):
+        items = [host_entry(item) for item in items]
     if not isinstance(items, list | tuple) or not all(isinstance(i, str | os.PathLike) and str(i) for i in items):
-        wanted = "true, false or a list of host names" if kind == "network" else "a list of texts"
+        wanted = "true, false or a list of hosts" if kind == "network" else "a list of texts"
         raise DefinitionError(f"ward {name} must be {wanted}, not {raw!r}")
     if kind == "protected":
         from cantrip_acp.files.protected_paths import ALLOWABLE
@@ -251,6 +253,19 @@ def _check(name: str, raw: Any, base: Path | None) -> Any:
     if kind == "network":
         return tuple(dict.fromkeys(str(i).lower() for i in items))
     return tuple(dict.fromkeys(str(i) for i in items))
+
+
+def host_entry(item: Any) -> Any:
+    """The text of an item of a host list: ``private:mirror.corp`` for ``{host: mirror.corp, private: true}``."""
+    if (
+        isinstance(item, dict)
+        and isinstance(item.get("host"), str)
+        and item["host"]
+        and set(item) <= {"host", "private"}
+    ):
+        if isinstance(item.get("private", False), bool):
+            return f"private:{item['host']}" if item.get("private") else item["host"]
+    return item
 
 
 def _absolute(path: str, base: Path | None) -> str:

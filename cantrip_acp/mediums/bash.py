@@ -166,10 +166,10 @@ class BashSession(SessionBase):
                 await anyio.sleep_forever()
             return record.result, record.is_error
 
-        async def ask(host: str, port: int, text: str, program: str) -> str:
+        async def ask(host: str, port: int, text: str, program: str, address: str) -> str:
             if _finished(turn):
                 return "the cast is finished"
-            args = {"host": host, "port": port, "command": text, "program": program}
+            args = {"host": host, "port": port, "command": text, "program": program, "address": address}
             record = await turn.gate(BASH_NETWORK.name, args, via=call.id, own=BASH_NETWORK)
             return str(record.result) if record.is_error else ""
 

@@ -539,9 +539,9 @@ async def _about_host(invocation: GateInvocation, question: Question) -> Questio
         from cantrip_acp.gates.web.registries import registries_of
 
         found = await anyio.to_thread.run_sync(registries_of, workspace)
-    if (invocation.args["host"], invocation.args["port"]) not in found or len(found) < 2:
+    if (invocation.args["host"], invocation.args["port"]) not in found or len(found) < 2 or invocation.args["address"]:
         found = ()
-    asked = {name: value for name, value in invocation.args.items() if name != "command"}
+    asked = {name: value for name, value in invocation.args.items() if name != "command" and value}
     return msgspec.structs.replace(question, pattern_text=host, host=host, registries=found, raw_input=asked)
 
 

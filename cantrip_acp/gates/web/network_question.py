@@ -13,8 +13,13 @@ from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.types.errors import GateError
 
 
-def pattern_of_host(host: str, port: int) -> str:
-    """The pattern of an answer about a host and port, as `fetch` has it: ``host example.org`` is its port 443."""
+def pattern_of_host(host: str, port: int, address: str = "") -> str:
+    """The pattern of an answer about a host and port, as `fetch` has it: ``host example.org`` is its port 443.
+
+    An answer about an ``address`` in a private network is another one: ``private host mirror.corp``.
+    """
+    if address:
+        return f"private {pattern_of_host(host, port)}"
     shown = f"[{host}]" if ":" in host else host
     if port == 80:
         return f"host http://{shown}"
@@ -24,7 +29,8 @@ def pattern_of_host(host: str, port: int) -> str:
 def shown_host(args: Mapping[str, Any]) -> str:
     """Host and port for people. The host is in ASCII form, so that no letter passes for another one."""
     host = args["host"]
-    return f"[{host}]:{args['port']}" if ":" in host else f"{host}:{args['port']}"
+    shown = f"[{host}]:{args['port']}" if ":" in host else f"{host}:{args['port']}"
+    return f"{shown} at {args['address']}, an address of a private network" if args.get("address") else shown
 
 
 def allowed(scope: str) -> GateReply:
@@ -54,6 +60,7 @@ BASH_NETWORK = Gate(
             "port": {"type": "integer"},
             "command": {"type": "string"},
             "program": {"type": "string"},
+            "address": {"type": "string"},
         },
         "required": ["host", "port", "command", "program"],
         "additionalProperties": False,
@@ -63,7 +70,7 @@ BASH_NETWORK = Gate(
     kind="fetch",
     preview=lambda args, context: GateReply(None, title=_title(args)),
     runs=lambda args, context: str(args["command"]),
-    covers=lambda args: (pattern_of_host(args["host"], args["port"]), shown_host(args)),
+    covers=lambda args: (pattern_of_host(args["host"], args["port"], args.get("address", "")), shown_host(args)),
     # The turn has the command already.
-    recorded=lambda args: {name: value for name, value in args.items() if name != "command"},
+    recorded=lambda args: {name: value for name, value in args.items() if name != "command" and value},
 )

@@ -15,6 +15,8 @@ from typing import Annotated, Any, ClassVar, NoReturn
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from cantrip_acp.gates.wards import host_entry
+
 SHOWN = 60
 """Maximum characters of a wrong value in an error text."""
 
@@ -209,16 +211,27 @@ def texts(wanted: str) -> Kind:
 
 
 def network() -> Kind:
-    """true, false or a list of host names."""
-    hosts = texts("true, false or a list of host names")
+    """true, false or a list of hosts, each a name or a mapping such as ``{host: mirror.corp, private: true}``."""
+    hosts = texts("true, false or a list of hosts")
 
     def check(value: Any) -> bool | list[str]:
         if isinstance(value, bool) or (isinstance(value, str) and value in _FLAGS):
             return flag(value)
-        names: list[str] = hosts.check(value)
+        items = [value] if isinstance(value, dict) else value
+        names: list[str] = hosts.check([host_entry(i) for i in items] if isinstance(items, list) else items)
         return names
 
-    return Kind(check, {"anyOf": [{"type": "boolean"}, *hosts.schema["anyOf"]]})
+    entry = {
+        "type": "object",
+        "properties": {
+            "host": _ITEM | {"description": "A host, such as mirror.corp."},
+            "private": {"type": "boolean", "description": "The name may lead to an address of a private network."},
+        },
+        "required": ["host"],
+        "additionalProperties": False,
+    }
+    one = {"anyOf": [_ITEM, entry]}
+    return Kind(check, {"anyOf": [{"type": "boolean"}, _ITEM, entry, {"type": "array", "items": one}]})
 
 
 def _json_object(value: Any) -> Any:

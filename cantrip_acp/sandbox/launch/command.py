@@ -62,9 +62,9 @@ Listener = Callable[[str, Styled], Awaitable[None]]
 """Receives output while the command runs: the name of the stream (stdout, stderr), and cleaned text with its colours."""
 
 
-Ask = Callable[[str, int, str, str], Awaitable[str]]
-"""Asks whether a command may reach a host: host, port, command, and the program that wants it (empty if unknown). Returns why
-not; empty if it may.
+Ask = Callable[[str, int, str, str, str], Awaitable[str]]
+"""Asks whether a command may reach a host: host, port, command, the program that wants it (empty if unknown), and its address in a
+private network (empty if it is on the internet). Returns why not; empty if it may.
 """
 
 Spawn = Callable[..., object]
@@ -317,13 +317,13 @@ class Running:
             self._ask_about if self._ask is not None else None,
         )
 
-    async def _ask_about(self, host: str, port: int, client: int) -> str:
+    async def _ask_about(self, host: str, port: int, client: int, address: str) -> str:
         assert self._ask is not None
         program = ""
         if self.pid:
             program = await anyio.to_thread.run_sync(name_of_client, self.pid, client)
         with self.pause_timeout():
-            return await self._ask(host, port, self._command, program)
+            return await self._ask(host, port, self._command, program, address)
 
     def _start_with_bubblewrap(self) -> None:
         policy = self._prepared.policy

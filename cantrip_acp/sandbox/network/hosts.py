@@ -1,7 +1,8 @@
 """Host lists of `bash_network`: which hosts a command may connect to, and which addresses are never allowed.
 
 An entry is a host (`example.org`), all hosts below one (`*.example.org`), or an address (`192.0.2.7`,
-`[2001:db8::1]`). A port other than 80 and 443 is written after it (`example.org:8443`). Names are compared in ASCII
+`[2001:db8::1]`). A port other than 80 and 443 is written after it (`example.org:8443`). `private:` before a name means that it
+may lead to an address of a private network, as a mirror in a company does (`private:mirror.corp`). Names are compared in ASCII
 form, without case and a final dot, so `bücher.example` and `xn--bcher-kva.example` are equal.
 """
 
@@ -17,6 +18,9 @@ from cantrip_acp.types.errors import DefinitionError
 
 PORTS = (80, 443)
 """The ports of an entry without a port."""
+
+PRIVATE = "private:"
+"""Before a name: the host may have an address of a private network."""
 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -89,6 +93,7 @@ class _Rule:
     host: str
     below: bool
     ports: tuple[int, ...]
+    private: bool
 
     def allows(self, host: str, port: int) -> bool:
         if port not in self.ports:
@@ -113,12 +118,15 @@ class AllowedHosts:
         """Whether the list allows connections to this host (as `host_name` returns it) and port."""
         return any(rule.allows(host, port) for rule in self.rules)
 
-    def allows_address(self, address: str, port: int) -> bool:
-        """Whether a listed host name may lead to this address.
+    def allows_address(self, address: str, port: int, host: str = "") -> bool:
+        """Whether the name of an allowed host may lead to this address.
 
-        Every public address is allowed. Another address is allowed only if the list contains the address itself.
+        Every public address is allowed. Another one is allowed only if the list contains the address itself, or if it is of a
+        private network and the list says so of the host.
         """
-        return is_public(address) or self.allows(str(_as_ipv4(ipaddress.ip_address(address))), port)
+        if is_public(address) or self.allows(str(_as_ipv4(ipaddress.ip_address(address))), port):
+            return True
+        return is_in_private_network(address) and any(r.private and r.allows(host, port) for r in self.rules)
 
     def lists_name(self, host: str) -> bool:
         """Whether the list allows connections to a host of this name, at some port."""
@@ -138,6 +146,8 @@ class AllowedHosts:
 
 def _rule(entry: str) -> _Rule:
     text = entry.strip()
+    private = text.startswith(PRIVATE)
+    text = text.removeprefix(PRIVATE)
     try:
         if "://" in text or "/" in text or "@" in text:
             raise ValueError("write only the host, without a scheme, a path or a user")
@@ -150,9 +160,11 @@ def _rule(entry: str) -> _Rule:
         name = host_name(host[2:] if below else host)
         if below and ("." not in name or _is_address(name)):
             raise ValueError(f"`{host}` is too wide; name a domain, as in `*.example.org`")
+        if private and _is_address(name):
+            raise ValueError("write an address without `private:`; it allows this address and no other")
     except ValueError as error:
         raise DefinitionError(f"{entry!r}: {error}", where="bash_network") from error
-    return _Rule(name, below, PORTS if port is None else (port,))
+    return _Rule(name, below, PORTS if port is None else (port,), private)
 
 
 def may_be_asked_about(host: str) -> bool:
@@ -193,12 +205,25 @@ _CLOSED = tuple(
         "168.63.129.16/32",
     )
 )  # fmt: skip
+_PRIVATE = tuple(
+    ipaddress.ip_network(text)
+    for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+)
+"""Networks of companies, homes and VPNs. This machine is not in them."""
+_CLOUD = tuple(ipaddress.ip_network(text) for text in ("100.100.100.200/32", "fd00:ec2::/32", "fd20:ce::/32"))
+"""Services of clouds at such addresses, which give their credentials to whoever asks."""
 _OPEN_6 = ipaddress.ip_network("2000::/3")
 _CLOSED_6 = tuple(
     ipaddress.ip_network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16")
 )
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 """IPv4 addresses behind a NAT64 gateway. The last 32 bits are the IPv4 address, which decides."""
+
+
+def is_in_private_network(address: str) -> bool:
+    """Whether an address is of another machine in a private network."""
+    found = _as_ipv4(ipaddress.ip_address(address))
+    return any(found in network for network in _PRIVATE) and not any(found in network for network in _CLOUD)
 
 
 @lru_cache(maxsize=1024)

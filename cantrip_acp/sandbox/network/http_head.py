@@ -40,11 +40,16 @@ class Head:
     fields: tuple[tuple[str, str], ...]
     length: int | None
 
-    def encoded(self) -> bytes:
-        """The head as bytes for the server: the path without the host, one Host field, one request per connection."""
+    def encoded(self, login: str | None = None) -> bytes:
+        """The head as bytes for the server: the path without the host, one Host field, one request per connection.
+
+        ``login``: the Proxy-Authorization (or empty) if it is for a further proxy, which wants the host before the path.
+        """
         shown = f"[{self.host}]" if ":" in self.host else self.host
         host = shown if self.port == 80 else f"{shown}:{self.port}"
-        lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {host}"]
+        before = "" if login is None else f"http://{host}"
+        lines = [f"{self.method} {before}{self.path} HTTP/1.1", f"Host: {host}"]
+        lines += [f"Proxy-Authorization: {login}"] if login else []
         lines += [f"{name}: {value}" for name, value in self.fields if name.lower() not in _NOT_FORWARDED]
         return ("\r\n".join([*lines, "Connection: close"]) + "\r\n\r\n").encode("latin-1")
 

@@ -23,13 +23,22 @@ from typing import Any
 import anyio
 
 from cantrip_acp.sandbox.network import http_head, tls_sni
-from cantrip_acp.sandbox.network.hosts import AllowedHosts, host_name, is_name, may_be_asked_about
+from cantrip_acp.sandbox.network.hosts import (
+    AllowedHosts,
+    host_name,
+    is_in_private_network,
+    is_name,
+    may_be_asked_about,
+)
 from cantrip_acp.sandbox.network.name_server import SILENT, NameServer
 from cantrip_acp.sandbox.network.proxy_pipe import Broken, ProxyPipe, TooLong, forward_body
+from cantrip_acp.sandbox.network.upstream import Upstream, UpstreamError, UpstreamPipe
 
 MOST_CONNECTIONS = 128
 HEAD_TIMEOUT = 30.0
 CONNECT_TIMEOUT = 15.0
+LOOK_UP_TIMEOUT = 3.0
+"""Seconds to look up a name that the user's proxy looks up too. Behind it there may be no name server for the internet."""
 MOST_REFUSED = 3
 """How many refused questions a command may cause. After them, hosts that are not listed are refused without a question."""
 _MOST_REPORTS = 20
@@ -52,8 +61,9 @@ _REASONS = {
 }
 
 
-AskHost = Callable[[str, int, int], Awaitable[str]]
-"""Asks whether a host and port may be reached, for the connection from this port inside. Returns why not; empty if allowed."""
+AskHost = Callable[[str, int, int, str], Awaitable[str]]
+"""Asks whether a host and port may be reached, for the connection from this port inside, at a private address (empty: at any of the
+internet). Returns why not; empty if allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +86,8 @@ class Proxy:
         self._report = report
         self._ask = ask
         self._asking = anyio.Lock()
-        self._answers: dict[tuple[str, int], str] = {}
-        """What was answered: why a host and port are refused, or an empty text."""
+        self._answers: dict[tuple[str, int, bool], str] = {}
+        """What was answered: why a host and port are refused (True: at a private address), or an empty text."""
         self._reported: set[str] = set()
         self._count = 0
 
@@ -157,8 +167,8 @@ class Proxy:
             client.close()
 
     def _report_refusal(self, refusal: Refusal, *, always: bool = False) -> None:
-        """Report it in the command's output if it is about a host, or ``always``: if the client does not show our text."""
-        if (refusal.status != 403 and not always) or refusal.text in self._reported:
+        """Report it in the command's output if it is about a host, or ``always``: if the client shows no text of ours."""
+        if (refusal.status not in (403, 502) and not always) or refusal.text in self._reported:
             return
         if len(self._reported) < _MOST_REPORTS:
             self._reported.add(refusal.text)
@@ -193,7 +203,7 @@ class Proxy:
         if server is not None:
             await _exchange(client, server, head)
             return
-        server = await self._connect(head.host, head.port, client)
+        server = await self._connect(head.host, head.port, client, plain=head.method != "CONNECT")
         try:
             if head.method == "CONNECT":
                 await self._tunnel(client, server, head)
@@ -215,57 +225,61 @@ class Proxy:
         except http_head.BadRequest as error:
             raise Refusal(400, "Bad Request", f"the request is not valid: {error}") from error
 
-    async def _why_refused(self, host: str, port: int, client: ProxyPipe) -> str:
-        """Why a host that is not listed may not be reached; empty if somebody allowed it. One question is open at a time."""
+    async def _why_refused(self, host: str, port: int, client: ProxyPipe, private: str = "") -> str:
+        """Why a host that is not listed may not be reached; empty if somebody allowed it. One question is open at a time.
+
+        ``private``: its address in a private network, if it leads there.
+        """
         if self._ask is None:
             return NOBODY_TO_ASK
         if not may_be_asked_about(host):
             return "it is an address of this machine or of a private network, which only that list can allow"
         async with self._asking:
-            if (known := self._answers.get((host, port))) is not None:
+            key = (host, port, bool(private))
+            if (known := self._answers.get(key)) is not None:
                 return known
             if sum(1 for answer in self._answers.values() if answer) >= MOST_REFUSED:
                 return (
                     f"{MOST_REFUSED} hosts that this command wanted were refused already, so nobody is asked about more"
                 )
-            answer = self._answers[host, port] = await self._ask(host, port, client.peer_port)
+            answer = self._answers[key] = await self._ask(host, port, client.peer_port, private)
             return answer
 
-    async def _connect(self, host: str, port: int, client: ProxyPipe) -> ProxyPipe:
-        """Connect to a listed host, or to one that somebody allows now. Raises `Refusal`."""
+    async def _connect(self, host: str, port: int, client: ProxyPipe, *, plain: bool = False) -> ProxyPipe:
+        """Connect to a listed host, or to one that somebody allows now. ``plain``: for HTTP without TLS. Raises `Refusal`."""
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        allowed = f"allowed: {self._allowed.shown()}"
         if not self._allowed.allows(host, port):
             why = await self._why_refused(host, port, client)
             if why:
+                allowed = f"allowed: {self._allowed.shown()}"
                 text = f"the network refuses {shown}: the ward bash_network does not list it ({allowed}), and {why}"
                 raise Refusal(403, f"{shown} is not in bash_network; {why}"[:_REASON], text)
-        loop = asyncio.get_running_loop()
-        failure: OSError | None = None
         try:
-            with anyio.fail_after(CONNECT_TIMEOUT):
-                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError, TimeoutError) as error:
-            raise Refusal(502, f"{host} cannot be found", f"{host} cannot be found: {error or 'no answer'}") from error
-        addresses = list(dict.fromkeys(str(address[4][0]) for address in found))
-        open_ones = [a for a in addresses if self._allowed.allows_address(a, port)]
-        if not open_ones:
-            text = (
-                f"the network refuses {shown}: it leads to {addresses[0]}, which is not an address of the internet, and "
-                f"the ward bash_network does not list that address itself ({allowed})"
-            )
-            raise Refusal(403, f"{shown} has a private address", text)
-        for address in open_ones[:4]:
-            try:
-                with anyio.fail_after(CONNECT_TIMEOUT):
-                    # Connect to the checked address. The name is not resolved again.
-                    return ProxyPipe(*await asyncio.open_connection(address, port, limit=http_head.LARGEST))
-            except TimeoutError:
-                failure = OSError(0, "no answer")
-            except OSError as error:
-                failure = error
-        words = (failure.strerror if failure is not None else None) or "no connection"
-        raise Refusal(502, f"{shown} cannot be reached", f"{shown} cannot be reached: {words}")
+            upstream = Upstream.of(host, port, plain=plain)
+            addresses = await _addresses(host, port, optional=upstream is not None)
+            if addresses:
+                addresses = await self._allowed_addresses(host, port, addresses, client)
+            if upstream is not None:
+                return await (upstream.connect() if plain else upstream.tunnel(host, port))
+        except UpstreamError as error:
+            raise Refusal(502, f"{shown} cannot be reached", f"{shown} cannot be reached: {error}") from error
+        return await _dial(addresses, port, shown)
+
+    async def _allowed_addresses(self, host: str, port: int, addresses: list[str], client: ProxyPipe) -> list[str]:
+        """Those of a host's addresses that may be reached. Raises `Refusal` if there is none."""
+        found = [a for a in addresses if self._allowed.allows_address(a, port, host)]
+        if found:
+            return found
+        why = "which is not an address of the internet, and the ward bash_network does not list that address itself"
+        if is_in_private_network(addresses[0]):
+            why = "which is in a private network, and the ward bash_network does not say so (private: true)"
+            if self._ask is not None and not (more := await self._why_refused(host, port, client, addresses[0])):
+                return [a for a in addresses if is_in_private_network(a)]
+            if self._ask is not None:
+                why = f"{why}; {more}"
+        shown, allowed = f"{host}:{port}", f"allowed: {self._allowed.shown()}"
+        text = f"the network refuses {shown}: it leads to {addresses[0]}, {why} ({allowed})"
+        raise Refusal(403, f"{shown} has a private address", text)
 
     async def _tunnel(self, client: ProxyPipe, server: ProxyPipe, head: http_head.Head) -> None:
         """Relay data between a client and its host, after a check that the client's first bytes are for that host."""
@@ -290,6 +304,34 @@ class Proxy:
         await _run_both(client.copy_to(server), server.copy_to(client))
 
 
+async def _addresses(host: str, port: int, *, optional: bool) -> list[str]:
+    """The addresses of a host. Raises `Refusal` if there is none; ``optional``: then the list is empty, and we wait less long."""
+    loop = asyncio.get_running_loop()
+    try:
+        with anyio.fail_after(LOOK_UP_TIMEOUT if optional else CONNECT_TIMEOUT):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, TimeoutError) as error:
+        if optional:
+            return []
+        raise Refusal(502, f"{host} cannot be found", f"{host} cannot be found: {error or 'no answer'}") from error
+    return list(dict.fromkeys(str(address[4][0]) for address in found))
+
+
+async def _dial(addresses: Sequence[str], port: int, shown: str) -> ProxyPipe:
+    """Connect to the first of these checked addresses that answers. The name is not resolved again. Raises `Refusal`."""
+    failure: OSError | None = None
+    for address in addresses[:4]:
+        try:
+            with anyio.fail_after(CONNECT_TIMEOUT):
+                return ProxyPipe(*await asyncio.open_connection(address, port, limit=http_head.LARGEST))
+        except TimeoutError:
+            failure = OSError(0, "no answer")
+        except OSError as error:
+            failure = error
+    words = (failure.strerror if failure is not None else None) or "no connection"
+    raise Refusal(502, f"{shown} cannot be reached", f"{shown} cannot be reached: {words}")
+
+
 async def _hello(client: ProxyPipe) -> tls_sni.Hello | None:
     """Read the first message of TLS, and leave it in the buffer. None if it is none, or the stream ends."""
     while True:
@@ -302,11 +344,10 @@ async def _hello(client: ProxyPipe) -> tls_sni.Hello | None:
 
 
 async def _exchange(client: ProxyPipe, server: ProxyPipe, head: http_head.Head) -> None:
-    """Relay one request and its answer."""
-    await server.send(head.encoded())
-
-    async def answer() -> None:
-        await server.copy_to(client)
+    """Relay one request and its answer. Raises `Refusal` if the user's proxy wants another password."""
+    upstream = server.upstream if isinstance(server, UpstreamPipe) else None
+    await server.send(head.encoded(upstream.login if upstream is not None else None))
+    refused: UpstreamError | None = None
 
     async with anyio.create_task_group() as group:
 
@@ -319,10 +360,17 @@ async def _exchange(client: ProxyPipe, server: ProxyPipe, head: http_head.Head) 
 
         group.start_soon(body)
         try:
-            await answer()
+            if upstream is not None:
+                await upstream.check_login(server)
+            await server.copy_to(client)
+        except UpstreamError as error:
+            refused = error
         except (OSError, Broken):
             pass
         group.cancel_scope.cancel()
+    if refused is not None:
+        shown = f"{head.host}:{head.port}"
+        raise Refusal(502, f"{shown} cannot be reached", f"{shown} cannot be reached: {refused}")
 
 
 async def _run_both(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, None]) -> None:

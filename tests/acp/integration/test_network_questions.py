@@ -81,7 +81,12 @@ def test_a_host_is_asked_about_while_the_command_waits(start: Start, folder: Pat
     assert call["title"] == f"`curl` wants npm.example:{site.port}"
     assert "echo first; curl -sS" in call["content"][0]["content"]["text"]
     assert [option["optionId"] for option in message["params"]["options"]] == OPTIONS
-    agent.until(lambda each: "first" in json.dumps(each.get("params", {}).get("update", {}).get("content", "")))
+
+    def printed(each: Any) -> bool:
+        return "first" in json.dumps(each.get("params", {}).get("update", {}).get("content", ""))
+
+    if not any(map(printed, agent.seen)):
+        agent.until(printed)
     agent.quiet(2)
     assert site.requests == []
     agent.decide(message, "allow_once")
@@ -164,6 +169,33 @@ def test_a_list_asks_about_other_hosts_alone(start: Start, folder: Path, site: S
     agent.prompt(agent.session(folder, mode="sandboxed"))
     assert asked(agent) == [f"`curl` wants new.example:{site.port}"]
     assert len(site.requests) == 2
+
+
+def test_a_host_in_a_private_network_is_a_question_of_its_own(
+    start: Start, folder: Path, tmp_path: Path, site: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = asyncio.open_connection
+
+    async def getaddrinfo(self: asyncio.BaseEventLoop, host: Any, port: Any, **more: Any) -> Any:
+        return [(2, 1, 6, "", ("10.1.2.3", port))]
+
+    async def open_connection(host: str, port: int, **more: Any) -> Any:
+        return await opened("127.0.0.1" if host == "10.1.2.3" else host, port, **more)
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(asyncio, "open_connection", open_connection)
+    monkeypatch.setattr(IS_PUBLIC, WHOLE_RULE)
+    state = str(tmp_path / "state")
+    agent = start(shell(*[get("mirror.example", site)] * 2), "--state-dir", state, **circle())
+    agent.permit = "allow_project"
+    session = agent.session(folder)
+    agent.prompt(session)
+    name = f"mirror.example:{site.port}"
+    assert asked(agent) == [f"`curl` wants {name}", f"`curl` wants {name} at 10.1.2.3, an address of a private network"]
+    assert len(site.requests) == 2
+    assert [each.args.get("address") for each in _records(tmp_path, session)] == [None, "10.1.2.3"] * 2
+    agent.prompt(session, "/wards")
+    assert f"private host {name}" in json.dumps(agent.updates("agent_message_chunk"))
 
 
 def test_a_hostile_command_gets_few_questions(

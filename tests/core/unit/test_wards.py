@@ -127,7 +127,10 @@ def test_reading_wards() -> None:
         ({"max_seconds": float("nan")}, "number"),
         ({"require_done_tool": 1}, "true or false"),
         ({"bash_network": "on"}, None),
-        ({"bash_network": 3}, "host names"),
+        ({"bash_network": 3}, "hosts"),
+        ({"bash_network": [{"host": "a.corp", "private": 1}]}, "hosts"),
+        ({"bash_network": [{"host": "a.corp", "port": 1}]}, "hosts"),
+        ({"bash_network": [{"private": True}]}, "hosts"),
         ({"bash_home": "big"}, "private or persistent"),
         ({"remove_gate": [1]}, "list of texts"),
         ("max_turns", "mapping"),
@@ -139,3 +142,14 @@ def test_values_that_do_not_fit(ward: Any, text: str | None) -> None:
         return
     with pytest.raises(DefinitionError, match=text):
         Wards.of([ward])
+
+
+@pytest.mark.parametrize(
+    ("value", "hosts"),
+    [
+        ({"host": "Mirror.corp", "private": True}, ("private:mirror.corp",)),
+        (["b", {"host": "a.corp"}, {"host": "c.corp", "private": False}], ("b", "a.corp", "c.corp")),
+    ],
+)
+def test_hosts_that_are_mappings(value: Any, hosts: tuple[str, ...]) -> None:
+    assert Wards.of([{"bash_network": value}]).bash_network == hosts

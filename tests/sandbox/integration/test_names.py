@@ -13,6 +13,7 @@ import pytest
 
 from cantrip_acp.sandbox import Outcome
 from cantrip_acp.sandbox.network import name_server
+from cantrip_acp.sandbox.network.hosts import is_public
 from tests.sandbox.integration.conftest import Make
 from tests.support.tls_servers import Served, make_certificate, serve
 
@@ -74,7 +75,7 @@ def lead_here(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
         return await found(self, "127.0.0.1" if str(host).endswith(".example") else host, port, **more)
 
     async def open_connection(host: str, port: int, **more: Any) -> Any:
-        return await opened(host, served.port, **more)
+        return await opened("127.0.0.1", served.port, **more)
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
     monkeypatch.setattr(asyncio, "open_connection", open_connection)
@@ -138,7 +139,7 @@ async def test_what_is_not_allowed_fails_at_once(make: Make, site: Served) -> No
 async def test_a_host_that_is_not_listed_is_asked_about(make: Make, site: Served) -> None:
     asked = []
 
-    async def ask(host: str, port: int, command: str, program: str) -> str:
+    async def ask(host: str, port: int, command: str, program: str, address: str) -> str:
         asked.append((host, port, program))
         return "" if host.startswith("yes") else "the user refused it"
 
@@ -147,6 +148,50 @@ async def test_a_host_that_is_not_listed_is_asked_about(make: Make, site: Served
     assert outcome.stdout == "GET /a 0\n", outcome
     assert "the user refused it" in outcome.stderr
     assert asked == [("yes.corp.example", 443, "curl"), ("no.corp.example", 443, "curl")]
+
+
+@pytest.mark.parametrize(
+    ("listed", "answers", "reached", "said"),
+    [
+        (
+            (SITE,),
+            None,
+            False,
+            "which is in a private network, and the ward bash_network does not say so (private: true)",
+        ),
+        (({"host": SITE, "private": True},), None, True, ""),
+        ((SITE,), {"10.1.2.3": ""}, True, ""),
+        ((SITE,), {"10.1.2.3": "the user refused it"}, False, "the user refused it"),
+        ((), {"": "", "10.1.2.3": ""}, True, ""),
+        ((), {"": "no"}, False, "does not list it (allowed: none), and no"),
+    ],
+)
+async def test_a_host_in_a_private_network(
+    listed: tuple[Any, ...],
+    answers: dict[str, str] | None,
+    reached: bool,
+    said: str,
+    make: Make,
+    site: Served,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    async def getaddrinfo(self: Any, host: Any, port: int, **more: Any) -> Any:
+        return [(2, 1, 6, "", ("10.1.2.3" if host == SITE else "127.0.0.1", port))]
+
+    async def ask(host: str, port: int, command: str, program: str, address: str) -> str:
+        assert answers is not None
+        asked.append(address)
+        return answers[address]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr("cantrip_acp.sandbox.network.hosts.is_public", is_public)
+    command = f"curl -sS --cacert ca.crt https://{SITE}/a; curl -sS --cacert ca.crt https://{SITE}/a"
+    outcome = await make(bash_network=list(listed)).run(command, ask=None if answers is None else ask)
+    assert outcome.stdout == ("GET /a 0\n" * 2 if reached else ""), outcome
+    assert said in outcome.stderr
+    assert asked == list(answers or {})
 
 
 async def test_names_of_this_machine_and_ports_of_the_command_stay(make: Make, site: Served) -> None:

@@ -33,6 +33,8 @@ from cantrip_acp.types.errors import DefinitionError
         ("192.0.2.7", "::ffff:192.0.2.7", 443, True),
         ("[2001:db8::1]:8443", "2001:DB8:0::1", 8443, True),
         ("2001:db8::1", "[2001:db8::1]", 443, True),
+        ("private:mirror.corp", "mirror.corp", 443, True),
+        ("private:*.corp.example:8443", "a.corp.example", 8443, True),
     ],
 )
 def test_a_list_admits(entry: str, host: str, port: int, admitted: bool) -> None:
@@ -43,7 +45,7 @@ def test_a_list_admits(entry: str, host: str, port: int, admitted: bool) -> None
     "entry",
     ["*", "*.org", "https://example.org", "example.org/x", "a@example.org", "ex ample.org", "a.*.org", "*example.org",
      "example.org:0", "example.org:99999", "example.org:x", "127.1", "0x7f.1", "1.2.3.4.5", "", "[::1", "fe80::1%eth0",
-     "*.1.2.3.4", "a..b", "-", "x" * 64],
+     "*.1.2.3.4", "a..b", "-", "x" * 64, "private:10.1.2.3", "private:", "private:*"],
 )  # fmt: skip
 def test_what_is_no_host_is_refused(entry: str) -> None:
     with pytest.raises(DefinitionError, match="bash_network"):
@@ -60,6 +62,20 @@ def test_addresses_that_are_not_the_internets(address: str) -> None:
     assert not is_public(address)
     if address not in ("nonsense", "fe80::1%eth0"):
         assert not AllowedHosts.of(["example.org"]).allows_address(address, 443)
+
+
+@pytest.mark.parametrize(
+    ("address", "allowed"),
+    [("10.1.2.3", True), ("172.16.0.1", True), ("192.168.1.1", True), ("100.64.1.1", True), ("fd12::1", True),
+     ("::ffff:10.0.0.1", True), ("127.0.0.1", False), ("::1", False), ("169.254.169.254", False), ("fe80::1", False),
+     ("100.100.100.200", False), ("fd00:ec2::254", False), ("fd20:ce::254", False), ("168.63.129.16", False),
+     ("0.0.0.0", False), ("224.0.0.1", False), ("192.0.0.192", False)],
+)  # fmt: skip
+def test_a_name_that_may_be_private(address: str, allowed: bool) -> None:
+    listed = AllowedHosts.of(["private:mirror.corp", "other.corp"])
+    assert listed.allows_address(address, 443, "mirror.corp") is allowed
+    assert not listed.allows_address(address, 8443, "mirror.corp")
+    assert not listed.allows_address(address, 443, "other.corp")
 
 
 @pytest.mark.parametrize("address", ["1.1.1.1", "93.184.215.14", "2606:2800:21f::1", "64:ff9b::101:101"])

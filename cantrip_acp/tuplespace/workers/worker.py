@@ -7,9 +7,8 @@ An outage (of the store, of a model, of a disk) ends no worker: it waits, tries 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.abc
@@ -29,6 +28,7 @@ from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, Runnable
 from cantrip_acp.tuplespace.workers.attempt import Attempt
 from cantrip_acp.tuplespace.workers.guardrails import DiskFloor, Policy
+from cantrip_acp.tuplespace.workers.outages import Outage, YoolOutages, pause_s
 from cantrip_acp.tuplespace.yools.step import Save as Save
 from cantrip_acp.tuplespace.yools.step import StepCall as StepCall
 from cantrip_acp.tuplespace.yools.step import StepFailed as StepFailed
@@ -42,11 +42,7 @@ if TYPE_CHECKING:
     from cantrip_acp.telemetry.tracing import Trace
 
 DEFAULT_RETRIES = 2
-_BACKOFF_S = (1.0, 60.0)
-"""The first and the longest pause before another attempt; it doubles each time."""
 _LOOK_S = 2.0
-_OUTAGE_S = 3600.0
-"""How long an outage may last before attempts during it count."""
 _SIGNS = 2
 """After so many signs of life that could not be given, while the store works otherwise, a worker says that nobody sees it."""
 _log = logger(__name__)
@@ -66,33 +62,6 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     tried: bool = True
     reused: int = 0
     """How many of its steps reused an answer."""
-
-
-class _Outage:
-    """A failure of something that steps need: its start, and the time of the next try."""
-
-    def __init__(self) -> None:
-        self.since = time.monotonic()
-        self.tries = 0
-        self.next_at = 0.0
-        self.reason = ""
-        self.probing = False
-
-    def failed(self, reason: str) -> float:
-        """Note a failure, and return the pause before the next attempt."""
-        first, longest = _BACKOFF_S
-        pause = min(longest, first * 2.0 ** min(self.tries, 30))
-        self.tries += 1
-        self.reason, self.next_at, self.probing = reason, time.monotonic() + pause, False
-        return pause
-
-    @property
-    def is_due(self) -> bool:
-        return not self.probing and time.monotonic() >= self.next_at
-
-    @property
-    def lasts_s(self) -> float:
-        return time.monotonic() - self.since
 
 
 def runnables(yools: Mapping[str, Yool]) -> tuple[Runnable, ...]:
@@ -143,25 +112,17 @@ class Worker:
         self.runs = runnables(yools) if runs is None else tuple(runs)
         self._ended = ended
         self._notice = notice
-        self._outages: dict[str, _Outage] = {}
-        """By yool."""
-        self._store_outage: _Outage | None = None
+        self._outages = YoolOutages()
+        self._store_outage: Outage | None = None
         self._unseen = 0
         """The number of signs of life in a row that failed."""
-        self._answered_at: dict[str, float] = {}
-        """By yool, when one of its steps last showed that what it needs works."""
-        self._failed_since: dict[str, dict[str, float]] = {}
-        """By yool, the tuples that failed, perhaps by an outage, and when they did so last."""
         self._failed = 0
         self._mistake: DefinitionError | SandboxMissing | None = None
         # By position and token: after a lost lease this worker may have the same tuple a second time.
         self._running: dict[tuple[int, int], tuple[Claim, anyio.CancelScope]] = {}
-        self._draining = False
-        self._ends: list[End] = []
-        self._lost: set[int] = set()
+        self._ends = _EndWriter(lambda ends: self.ask(lambda: self.store.acknowledge(*ends)))
         self.further_steps = 0
         """Steps that run beside another one of the same tuple."""
-        self._storing = anyio.Lock()
         self._stop = threading.Event()
         self._finished = anyio.Event()
         self._told = anyio.Event()
@@ -188,14 +149,13 @@ class Worker:
 
     @property
     def draining(self) -> bool:
-        return self._draining
+        return self._told.is_set()
 
     def drain(self) -> None:
         """Claim nothing more; `run` returns when the running tuples have ended. A second call gives the running tuples back."""
-        if self._draining:
+        if self.draining:
             for _, scope in self._running.values():
                 scope.cancel()
-        self._draining = True
         self._stop.set()
         self._told.set()
         self._finished.set()
@@ -214,7 +174,7 @@ class Worker:
                 await self._claim_loop(tasks, until)
             finally:
                 self._stop.set()
-                if self._draining:
+                if self.draining:
                     while self._running:
                         self._finished = anyio.Event()
                         await self._finished.wait()
@@ -229,20 +189,20 @@ class Worker:
 
         ``until_told``: the action is not needed once the worker was told to stop; then it returns None.
         """
-        outage: _Outage | None = None
+        outage: Outage | None = None
         while True:
             try:
                 result = await run_in_thread(action)
             except (LeaseLost, SpaceFull):
                 raise
             except SpaceError as error:
-                outage = outage or _Outage()
+                outage = outage or Outage()
                 # Not longer than between two heartbeats, or the leases would end although the store works again.
                 pause = min(outage.failed(str(error)), self.lease_s / 3)
                 if self._store_outage is None:
                     self._store_outage = outage
                     self._notice(f"{error}. This worker waits and tries again")
-                if until_told and self._draining:
+                if until_told and self.draining:
                     return None
                 with anyio.move_on_after(pause):
                     await (self._told.wait() if until_told else anyio.sleep_forever())
@@ -253,15 +213,13 @@ class Worker:
                 return result
 
     async def _claim_loop(self, tasks: anyio.abc.TaskGroup, until: Callable[[], bool | Awaitable[bool]]) -> None:
-        while not self._draining:
+        while not self.draining:
             free = self.places
             if free and self.disk is not None and not await self._has_space(self.disk):
                 free = 0
             claims = await self._claim(free) if free else []
             for claim in claims:
-                for step in claim.work.payload:
-                    if (outage := self._outages.get(step.yool)) is not None:
-                        outage.probing = True
+                self._outages.probe(claim, begins=True)
             if self._stop.is_set():
                 # `drain` was called while the store was asked.
                 for claim in claims:
@@ -283,7 +241,7 @@ class Worker:
             return over if isinstance(over, bool) else await over
         except SpaceError as error:
             self._notice(f"{error}. This worker waits and tries again")
-            await anyio.sleep(_BACKOFF_S[0])
+            await anyio.sleep(pause_s(0))
             return False
 
     async def has_work(self) -> bool:
@@ -298,7 +256,7 @@ class Worker:
 
     async def _claim(self, count: int) -> list[Claim]:
         """Claim runnable tuples. For yools with an outage, claim one tuple as a test when it is time."""
-        runs = [each for each in self.runs if (out := self._outages.get(each.yool)) is None or out.is_due]
+        runs = [each for each in self.runs if self._outages.may_start(each.yool)]
         if not runs:
             return []
         most = 1 if any(each.yool in self._outages for each in runs) else count
@@ -317,8 +275,7 @@ class Worker:
 
         async def watch(stop: threading.Event) -> None:
             if free:
-                due = [out.next_at - time.monotonic() for out in self._outages.values() if not out.probing]
-                patience = max(0.01, min([_LOOK_S, *due]))
+                patience = max(0.01, min([_LOOK_S, *self._outages.next_test_in_s()]))
                 await anyio.to_thread.run_sync(self.store.wait, patience, stop, abandon_on_cancel=True)
                 self._finished.set()
             elif self.disk is not None and self.disk.is_low:
@@ -350,7 +307,7 @@ class Worker:
         lane = self.pattern.lane
         if lane is None:
             return
-        troubles = [f"{name}: {out.reason}" for name, out in self._outages.items()]
+        troubles = [f"{name}: {out.reason}" for name, out in self._outages.by_yool.items()]
         if self.disk is not None and self.disk.is_low:
             troubles.append("the disk has too little free space")
         try:
@@ -376,8 +333,7 @@ class Worker:
 
     async def works(self, yool: str) -> None:
         """Note that the outage of a yool is over."""
-        self._answered_at[yool] = time.monotonic()
-        outage = self._outages.pop(yool, None)
+        outage = self._outages.works(yool)
         if outage is not None:
             self._notice(f"{yool} works again after {outage.lasts_s:.0f} s")
             self._finished.set()
@@ -385,15 +341,12 @@ class Worker:
 
     async def _note_outage(self, yool: str, reason: str) -> float:
         """Note that a step failed for a reason that applies to all steps of its yool. Returns the pause."""
-        outage = self._outages.get(yool)
-        if outage is None:
-            outage = self._outages[yool] = _Outage()
-        elif not outage.probing and not outage.is_due:
-            # It began before the outage was known.
-            return max(0.0, outage.next_at - time.monotonic())
-        pause = outage.failed(reason)
-        self._notice(f"{yool} does not work: {reason}. It is tried again in {pause:.0f} s, and nothing else is started")
-        await self._announce()
+        pause, is_news = self._outages.failed(yool, reason)
+        if is_news:
+            self._notice(
+                f"{yool} does not work: {reason}. It is tried again in {pause:.0f} s, and nothing else is started"
+            )
+            await self._announce()
         return pause
 
     async def _work(self, claim: Claim, scope: anyio.CancelScope) -> None:
@@ -418,16 +371,10 @@ class Worker:
             raise
         finally:
             del self._running[claim.position, claim.token]
-            self._end_probe(claim)
+            self._outages.probe(claim, begins=False)
             self._failed += ended.failed is not None
             self._finished.set()
             self._ended(ended)
-
-    def _end_probe(self, claim: Claim) -> None:
-        """End a test that showed nothing about an outage, so that another tuple may test it."""
-        for step in claim.work.payload:
-            if (outage := self._outages.get(step.yool)) is not None:
-                outage.probing = False
 
     async def _give_back(self, claim: Claim) -> None:
         """Release a tuple that nobody tried to the end. If the lease is lost, another worker has it already."""
@@ -449,24 +396,19 @@ class Worker:
         if not attempt.failures:
             return await self._end(attempt, None)
         running, failure = attempt.failures[0]
-        first, longest = _BACKOFF_S
-        delay, reason, counts = (
-            min(longest, first * 2.0 ** min(claim.attempt - 1, 30)),
-            storable(str(failure), shapes=True),
-            failure.tried,
-        )
-        if failure.mistake and running not in self._answered_at:
+        delay, reason, counts = pause_s(claim.attempt - 1), storable(str(failure), shapes=True), failure.tried
+        beside = [each for each, _ in self._running.values()]
+        if failure.mistake and not self._outages.has_worked(running):
             counts = False
             if self._mistake is None:
                 told, kind = f"{running} would fail for every tuple: {reason}", type(failure.__cause__)
                 self._mistake = SandboxMissing(told) if kind is SandboxMissing else DefinitionError(told)
                 self.drain()
                 self.drain()
-        elif (cause := self._cause(claim, running, failure, attempt.clock)) == "outage":
+        elif (cause := self._outages.cause(claim, running, failure, attempt.clock, beside)) == "outage":
             delay = await self._note_outage(running, reason)
             # Another step of the yool may have ended well meanwhile, and with it the outage.
-            outage = self._outages.get(running)
-            counts = outage is not None and outage.lasts_s > _OUTAGE_S
+            counts = self._outages.is_long(running)
         elif cause == "unknown":
             counts = False
         if counts and claim.attempt > retries:
@@ -474,53 +416,47 @@ class Worker:
         await self.ask(lambda: self.store.release(claim, reason, delay_s=delay, counts=counts))
         return Ended(claim=claim, receipt=None, again=reason, tried=counts)
 
-    def _cause(
-        self, claim: Claim, yool: str, failure: StepFailed, began: float
-    ) -> Literal["tuple", "outage", "unknown"]:
-        """Decide whether a step failed because of its tuple, or because of something that all steps of the yool need."""
-        if not failure.outage and not failure.perhaps:
-            return "tuple"
-        failed = self._failed_since.setdefault(yool, {})
-        before = failed.get(claim.work.id, began)
-        failed[claim.work.id] = time.monotonic()
-        answered = self._answered_at.get(yool, 0.0)
-        if answered >= before:
-            # Others got an answer since this tuple began, or since it failed before.
-            return "tuple"
-        if failure.outage or any(at > answered for work, at in failed.items() if work != claim.work.id):
-            return "outage"
-        others = (other for other, _ in self._running.values() if other is not claim)
-        return "unknown" if any(step.yool == yool for other in others for step in other.work.payload) else "tuple"
-
     async def _end(self, attempt: Attempt, failed: str | None) -> Ended:
-        for each in self._failed_since.values():
-            each.pop(attempt.claim.work.id, None)
+        self._outages.ended(attempt.claim.work.id)
         end = attempt.end(failed)
-        await self._acknowledge(end)
+        await self._ends.write(end)
         return Ended(claim=attempt.claim, receipt=end.receipt, failed=failed, reused=attempt.reused)
 
-    async def _acknowledge(self, end: End) -> None:
-        """Store the end of a tuple. Tuples that end while the store writes are written together, which costs one flush."""
-        self._ends.append(end)
+
+def _attempts(count: int) -> str:
+    return "1 attempt" if count == 1 else f"{count} attempts"
+
+
+class _EndWriter:
+    """Stores the ends of tuples. Those that end while the store writes are written together, which costs one flush.
+
+    ``store`` returns for each end whether its lease still held.
+    """
+
+    def __init__(self, store: Callable[[Sequence[End]], Awaitable[Sequence[bool] | None]]) -> None:
+        self._store = store
+        self._waiting: list[End] = []
+        self._lost: set[int] = set()
+        self._storing = anyio.Lock()
+
+    async def write(self, end: End) -> None:
+        """Store the end of a tuple. Raises `LeaseLost`."""
+        self._waiting.append(end)
         try:
             async with self._storing:
-                if any(each is end for each in self._ends):
-                    ends, self._ends = self._ends, []
+                if any(each is end for each in self._waiting):
+                    ends, self._waiting = self._waiting, []
                     try:
-                        held = await self.ask(lambda: self.store.acknowledge(*ends)) or ()
+                        held = await self._store(ends) or ()
                     except BaseException:
                         # The others try it themselves.
-                        self._ends[:0] = [each for each in ends if each is not end]
+                        self._waiting[:0] = [each for each in ends if each is not end]
                         raise
                     self._lost |= {id(each) for each, holds in zip(ends, held, strict=True) if not holds}
         finally:
-            self._ends = [each for each in self._ends if each is not end]
+            self._waiting = [each for each in self._waiting if each is not end]
         if id(end) in self._lost:
             self._lost.remove(id(end))
             raise LeaseLost(
                 f"the lease of tuple {end.claim.work.id} ended before this worker answered; another worker may have the tuple"
             )
-
-
-def _attempts(count: int) -> str:
-    return "1 attempt" if count == 1 else f"{count} attempts"

@@ -18,6 +18,7 @@ from cantrip_acp.tuplespace.reuse.step_results import Reuse
 from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
+from cantrip_acp.tuplespace.workers import outages
 from cantrip_acp.tuplespace.workers import worker as workers
 from cantrip_acp.tuplespace.workers.worker import StepCall, StepFailed, StepResult, Worker, Yool
 from tests.support.command_line import run, start
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_BACKOFF_S", (0.01, 0.05))
+    monkeypatch.setattr(outages, "_BACKOFF_S", (0.01, 0.05))
     monkeypatch.setattr(workers, "_LOOK_S", 0.05)
 
 

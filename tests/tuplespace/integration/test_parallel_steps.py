@@ -15,6 +15,7 @@ import pytest
 from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
+from cantrip_acp.tuplespace.workers import outages
 from cantrip_acp.tuplespace.workers import worker as workers
 from cantrip_acp.tuplespace.workers.worker import StepCall, StepFailed, StepResult, Worker, Yool
 from tests.support.waiting import wait_for
@@ -25,7 +26,7 @@ Open = Callable[[], TupleStore]
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_BACKOFF_S", (0.01, 0.05))
+    monkeypatch.setattr(outages, "_BACKOFF_S", (0.01, 0.05))
     monkeypatch.setattr(workers, "_LOOK_S", 0.05)
 
 

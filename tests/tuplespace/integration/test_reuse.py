@@ -25,7 +25,7 @@ from cantrip_acp.tuplespace.stores import open_store
 from cantrip_acp.tuplespace.stores.base import Answer
 from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
-from cantrip_acp.tuplespace.workers import worker as workers
+from cantrip_acp.tuplespace.workers import outages
 from cantrip_acp.tuplespace.workers.worker import Ended, StepCall, StepResult, Worker, Yool
 
 pytestmark = pytest.mark.anyio
@@ -182,7 +182,7 @@ async def test_an_outage_during_the_look_up_ends_no_worker(
         return answers(input_hash)
 
     monkeypatch.setattr(store, "answers", fails_first)
-    monkeypatch.setattr(workers, "_BACKOFF_S", (0.01, 0.05))
+    monkeypatch.setattr(outages, "_BACKOFF_S", (0.01, 0.05))
     await end_all(store, yools, work(2))
     assert (lint.runs, "reused" in receipts(store, work(2))[0], len(failures)) == (1, True, 1)
 

@@ -13,7 +13,7 @@ from cantrip_acp.text.redaction import shared
 from cantrip_acp.tuplespace.retention import read_result
 from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, new_tuple
-from cantrip_acp.tuplespace.workers import worker as workers
+from cantrip_acp.tuplespace.workers import outages
 from cantrip_acp.tuplespace.workers.worker import Ended, StepCall, StepFailed, StepResult, Worker
 from tests.support.secret_places import SECRET
 
@@ -66,7 +66,7 @@ STEPS: Mapping[str, Any] = {
 async def test_what_a_step_says_is_kept_without_secrets(
     step: str, known: bool, store: TupleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "_BACKOFF_S", (0.01, 0.05))
+    monkeypatch.setattr(outages, "_BACKOFF_S", (0.01, 0.05))
     if known:
         shared().add(SECRET)
     work = new_tuple("build", [{"yool": "a.step"}], agent_terms={"max_retries": 1})

@@ -16,6 +16,7 @@ from cantrip_acp.tuplespace.receipts import is_genuine
 from cantrip_acp.tuplespace.stores.base import StoredTuple
 from cantrip_acp.tuplespace.stores.sql import TupleStore
 from cantrip_acp.tuplespace.tuples import Pattern, WorkTuple, new_tuple
+from cantrip_acp.tuplespace.workers import outages
 from cantrip_acp.tuplespace.workers import worker as workers
 from cantrip_acp.tuplespace.workers.worker import Ended, StepCall, StepFailed, StepResult, Worker, Yool
 from cantrip_acp.types.errors import DefinitionError
@@ -26,7 +27,7 @@ Open = Callable[[], TupleStore]
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_BACKOFF_S", (0.01, 0.05))
+    monkeypatch.setattr(outages, "_BACKOFF_S", (0.01, 0.05))
     monkeypatch.setattr(workers, "_LOOK_S", 0.05)
 
 
@@ -305,7 +306,7 @@ async def test_what_may_be_an_outage_is_one_when_another_tuple_fails_too(store: 
 
 
 async def test_an_outage_that_lasts_too_long_counts(store: TupleStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_OUTAGE_S", 0.1)
+    monkeypatch.setattr(outages, "_LONG_S", 0.1)
 
     async def model(call: StepCall) -> StepResult:
         raise StepFailed("503", outage=True)

@@ -19,6 +19,7 @@ from cantrip_acp.core.folding.summary import folded_through
 from cantrip_acp.core.turn_renderer import INTERRUPTED, NUDGE, SKIPPED
 from cantrip_acp.training.importing.importer import RecordWriter
 from cantrip_acp.training.importing.json_lines import Report, objects, stable
+from cantrip_acp.training.importing.verifiers_graph import TraceGraph
 from cantrip_acp.training.importing.verifiers_trace import Message, ModelCall, Node, Trace, read
 from cantrip_acp.types.messages import SampledTokens, ToolCall
 from cantrip_acp.types.records import (
@@ -44,7 +45,6 @@ _REASONS = {
     "parent_terminated": "parent_terminated",
     "max_cost": "max_cost",
 }
-_LINKS = ("compaction", "continuation", "subagent_call", "subagent_return")
 _PARTIAL = re.compile(r"(?:(?P<said>.*)\n\n)?\[interrupted here: (?P<reason>\w+)\]\Z", re.DOTALL)
 """An unfinished answer, with the mark that `context.PARTIAL` adds."""
 _BLOCK = re.compile(r'<context source="([^"]*)" title="([^"]*)"(?: uri="([^"]*)")?>\n(.*)\n</context>\Z', re.DOTALL)
@@ -71,115 +71,24 @@ class _TraceImport:
                 self._ids[int(key)] = value
         self._own: dict[str, Any] = own if isinstance(own, dict) else {}
         self._calls: dict[int, ModelCall] = {c.node: c for c in trace.calls if c.node is not None}
-        self._before = self._sampled_before()
-        self._answers = self._answered()
+        self._graph = TraceGraph(trace, writer.report)
         self._casts: dict[int, str | None] = {}
         self._known: set[int] = set()
         self._roots: dict[int, tuple[str, str, str]] = {}
         self._sequences: dict[int, int] = {}
-        self._note_lost_parts()
-
-    def _note_lost_parts(self) -> None:
-        """Note the parts of the graph that become no turn."""
-        note, nodes = self.writer.report.note, self.trace.nodes
-        read = {at for _, _, between in self._before.values() for at in between}
-        called = {c.id: c.name for node in nodes if node.sampled for c in node.message.tool_calls or ()}
-        for number, node in enumerate(nodes):
-            message = node.message
-            tool = message.role == "tool"
-            if not node.sampled and number not in read and not (tool and message.tool_call_id in called):
-                note(f"a message of the {message.role} that no model answered")
-            elif tool and number in read and message.tool_call_id not in called and self._above(number)[0] is not None:
-                note("an answer of a tool to a call that nobody made")
-            # verifiers writes the name of the tool, which the call has too.
-            if message.name is not None and not (tool and called.get(message.tool_call_id or "") == message.name):
-                note("the name of who wrote a message")
-            for part in message.content if isinstance(message.content, list) else ():
-                kind = part.get("type", "text" if "text" in part else "image_url")
-                if kind not in ("text", "image_url"):
-                    note(f"a part of a message of the type {str(kind)[:40]!r}")
-            if message.images and message.role != "user":
-                note(f"an image in a message of the {message.role}")
-            if node.logprobs and len(node.logprobs) != sum(node.mask):
-                note("log-probabilities that are not those of the sampled tokens")
-            for link in node.semantic_parents:
-                if link.type not in _LINKS:
-                    note(f"a link of the type {link.type[:40]!r}")
-        for call in self.trace.calls:
-            if call.node is None or call.node not in self._before:
-                note("a call of a model that gave no message")
-        if not self._before:
-            note("a trace in which no model said anything")
-            if any(r is not None for r in self.trace.rewards.values()):
-                note("the reward of a trace in which no model said anything")
-        for _ in self.trace.errors[:-1]:
-            note("an error of a trace before its last")
-        if self.trace.errors and (self.trace.ok or not self.trace.is_completed):
-            note("an error of a trace that did not end with it")
-
-    def _above(self, number: int) -> tuple[int | None, list[int]]:
-        """The nearest sampled node above a node, and the nodes between them, from the lowest up."""
-        between: list[int] = []
-        at = self.trace.nodes[number].parent
-        while at is not None and not self.trace.nodes[at].sampled:
-            between.append(at)
-            at = self.trace.nodes[at].parent
-        return at, between
 
     def id_of(self, node: int) -> str:
         return self._ids.get(node) or stable("t", "verifiers", self.trace.id, node)
 
-    # The shape of the graph
-
-    def _sampled_before(self) -> dict[int, tuple[int | None, str, list[int]]]:
-        """For each sampled node: the previous sampled node, their link, and the messages between them, in order."""
-        found: dict[int, tuple[int | None, str, list[int]]] = {}
-        for number, node in enumerate(self.trace.nodes):
-            if not node.sampled:
-                continue
-            at, between = self._above(number)
-            kind = "path"
-            if at is None:
-                links = {link.type: link.node for link in node.semantic_parents if link.node in found}
-                for kind_ in ("compaction", "continuation", "subagent_call"):
-                    if kind_ in links:
-                        at, kind = links[kind_], kind_
-                        break
-            found[number] = (at, kind, between[::-1])
-        return found
-
-    def _answered(self) -> dict[int, dict[str, str]]:
-        """The result of each call in a sampled message."""
-        answers: dict[int, dict[str, str]] = {}
-
-        def answer(said: int, message: Message) -> None:
-            called = {c.id for c in self.trace.nodes[said].message.tool_calls or ()}
-            if message.tool_call_id in called and message.tool_call_id is not None:
-                known = answers.setdefault(said, {})
-                if known.setdefault(message.tool_call_id, message.text) != message.text:
-                    self.writer.report.note("answers to one call that differ between branches; the first is kept")
-
-        for before, kind, between in self._before.values():
-            if before is not None and kind != "subagent_call":
-                for at in between:
-                    if self.trace.nodes[at].message.role == "tool":
-                        answer(before, self.trace.nodes[at].message)
-        for number, node in enumerate(self.trace.nodes):
-            if node.message.role == "tool" and (said := self._above(number)[0]) is not None:
-                answer(said, node.message)
-        return answers
-
-    # Writing
-
     def all(self) -> None:
         """Write every turn of the trace, the ends of its casts and its reward."""
-        links = [(before, between) for before, kind, between in self._before.values() if kind != "subagent_call"]
+        links = [(before, between) for before, kind, between in self._graph.before.values() if kind != "subagent_call"]
         followed = {before for before, _ in links}
         # A user message follows these: their cast had ended.
-        asked_after = {before for before, between in links if self._intent_at(between) is not None}
-        leaves = [n for n in self._before if n not in followed]
-        main = [n for n in leaves if not self._is_childs(n)]
-        for number in self._before:
+        asked_after = {before for before, between in links if self._graph.intent_at(between) is not None}
+        leaves = [n for n in self._graph.before if n not in followed]
+        main = [n for n in leaves if not self._graph.is_childs(n)]
+        for number in self._graph.before:
             self._turn(number, leaf=number in leaves, main=number in main, asked_after=number in asked_after)
         rewards = [r for r in self.trace.rewards.values() if r is not None]
         if rewards and main:
@@ -192,34 +101,9 @@ class _TraceImport:
         if set(self.trace.metrics) - {"turns", "relative_reward"}:
             self.writer.report.note("metrics of a trace")
 
-    def _intent_at(self, between: list[int]) -> int | None:
-        """The index of a new intent among the messages before an utterance; None where the cast continues."""
-        for place in range(len(between) - 1, self._new_from(between) - 1, -1):
-            message = self.trace.nodes[between[place]].message
-            if message.role == "user" and message.text != NUDGE:
-                # Another program's summary is also a user message; it cannot be told from a new intent.
-                return place
-        return None
-
-    def _new_from(self, between: list[int]) -> int:
-        """The index of the first message after a fold that did not exist before the fold."""
-        for place in range(len(between) - 1, -1, -1):
-            message = self.trace.nodes[between[place]].message
-            if message.role in ("assistant", "tool") or folded_through(message.text) is not None:
-                return place + 1
-        return 0
-
-    def _is_childs(self, number: int | None) -> bool:
-        while number is not None:
-            before, kind, _ = self._before[number]
-            if kind == "subagent_call":
-                return True
-            number = before
-        return False
-
     def _turn(self, number: int, *, leaf: bool, main: bool, asked_after: bool) -> None:
-        before, kind, between = self._before[number]
-        intent_at = self._intent_at(between)
+        before, kind, between = self._graph.before[number]
+        intent_at = self._graph.intent_at(between)
         if before is None or kind == "subagent_call":
             cantrip_id, entity_id, parent = self._begin(number, between, before)
         else:
@@ -242,7 +126,7 @@ class _TraceImport:
             )
         else:
             cast_id = self._casts[before]
-            self._unplaced(between if kind == "path" else between[self._new_from(between) :])
+            self._unplaced(between if kind == "path" else between[self._graph.new_from(between) :])
         self._casts[number] = cast_id
         if kind in ("compaction", "continuation"):
             parent = self._fold(between, parent, cantrip_id, entity_id, cast_id, number)
@@ -255,7 +139,7 @@ class _TraceImport:
             cantrip_id,
             entity_id,
             cast_id,
-            sequence=sum(1 for n in self._before if n <= number),
+            sequence=sum(1 for n in self._graph.before if n <= number),
             utterance=_utterance(node.message),
             observation=self._observation(number, node, ended=reason == "done"),
             gate_calls=tuple(c.name for c in node.message.tool_calls or ()),
@@ -328,7 +212,7 @@ class _TraceImport:
     ) -> str:
         """Register the cast that begins with an utterance: its intent, and the context pinned before it."""
         cast_id = stable("c", "verifiers", self.trace.id, number)
-        new_from = self._new_from(between) if kind in ("compaction", "continuation") else 0
+        new_from = self._graph.new_from(between) if kind in ("compaction", "continuation") else 0
         intent = self.trace.nodes[between[intent_at]].message if intent_at is not None else None
         when = _iso(self.trace.nodes[number].timestamp)
         context: list[ContextRecord] = []
@@ -440,7 +324,7 @@ class _TraceImport:
 
     def _observation(self, number: int, node: Node, *, ended: bool) -> Observation:
         """The results of the calls. A final ``done`` call has no message after it: its answer is in its arguments."""
-        answers = self._answers.get(number, {})
+        answers = self._graph.answers.get(number, {})
         results = []
         for call in node.message.tool_calls or ():
             args = _data(call.arguments)

@@ -32,12 +32,9 @@ LARGER = {
     "loom.Index": (400, 18, 24),
     "loom.JsonlStore": (500, 16, 24),
     "loom.Tree": (400, 15, 24),
-    "lsp.LoomDocument": (400, 22, 26),
     "sandbox.Collector": (400, 18, 24),
     "sandbox.Running": (400, 15, 28),
     "sandbox.Worker": (450, 16, 24),
-    "training._TraceImport": (450, 12, 24),
-    "tuplespace.Worker": (450, 13, 29),
 }
 """Classes that are larger, by top folder and name, with the lines, fields that are state, and fields that they may have. No number
 here grows."""

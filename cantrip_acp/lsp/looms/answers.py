@@ -87,7 +87,7 @@ async def hover(ls: Server, params: types.HoverParams) -> Any:
     markdown = types.MarkupKind.Markdown in ls.hover_formats
 
     def tell(book: LoomDocument) -> dict[str, Any] | None:
-        position = book.position_of(line)
+        position = book.lines.position(line)
         if position is None:
             said = document.of_line(book, line)
             value = hovering.fence(said) if said else ""
@@ -111,7 +111,7 @@ async def definition(ls: Server, params: types.DefinitionParams) -> Any:
     uri, where, encoding = params.text_document.uri, params.position, ls.documents.encoding
 
     def tell(book: LoomDocument) -> list[dict[str, Any]]:
-        position = book.position_of(where.line)
+        position = book.lines.position(where.line)
         if position is None:
             return []
         found = links.target(book, links.word(book, position, where.character, encoding))
@@ -129,7 +129,7 @@ async def references(ls: Server, params: types.ReferenceParams) -> Any:
     declared = params.context.include_declaration
 
     def tell(book: LoomDocument) -> list[dict[str, Any]]:
-        position = book.position_of(where.line)
+        position = book.lines.position(where.line)
         if position is None:
             return []
         name = links.word(book, position, where.character, encoding)

@@ -1,4 +1,4 @@
-"""One loom's file, as far as it was read: which record is on which line, and how casts and turns belong together.
+"""One loom's file, as far as it was read.
 Only record heads are kept; a body is read from the file on demand. Files are read in threads, for about a millisecond at
 a time, so that the editor's requests do not wait for a large loom.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import threading
 import time
-from array import array
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from cantrip_acp.loom.records import record_heads
 from cantrip_acp.loom.records.tree import Problem
 from cantrip_acp.loom.stores.jsonl import JsonlStore
 from cantrip_acp.loom.view.index import Index
+from cantrip_acp.lsp.looms.places import CastTree, RecordLines
 from cantrip_acp.lsp.recipes import lint
 from cantrip_acp.text.sanitize import clean_line
 from cantrip_acp.types.errors import LoomChanged, LoomError
@@ -52,34 +51,19 @@ class LoomDocument:
 
     def _begin(self) -> None:
         self.index = Index()
-        self.turns: list[array[int]] = []
-        """The turns of each cast."""
-        self.begun: dict[int, int] = {}
-        """The line of a turn's utterance record, if it is not the turn's own line."""
+        self.lines = RecordLines()
+        self.tree = CastTree(self.index)
         self.rewards: dict[int, list[int]] = {}
         """The positions of a turn's rewards."""
         self._ran: set[str] = set()
         """The casts that were running at the last look."""
-        self._added: dict[int, int] = {}
-        """The position of the utterance for a record that has no line (`CompletedStore` makes such records)."""
-        self._positions = array("Q")
-        self._lines = array("L")
-        self._lengths = array("L")
-        self._unfinished_lines: dict[str, int] = {}
-        self._above: dict[int, int] = {}
-        """The turn that spawned an entity."""
-        self._below: dict[int, list[int]] = {}
-        """The entities that a turn spawned."""
-        self._casts: dict[int, list[int]] = {}
-        """The casts of an entity."""
         self._forks: dict[str, int] = {}
         """The position of an entity's fork record."""
         self.cantrips: dict[str, int] = {}
         """The position of a cantrip's record."""
         self._spent: dict[int, tuple[int, Usage]] = {}
-        self._unreadable: set[int] = set()
-        self._counted = 0
-        self._flaws: list[Problem] = []
+        self._flaws: dict[tuple[int, str], Problem] = {}
+        """The problems of records, by the record's position and the problem's rule."""
 
     # Reading
 
@@ -122,7 +106,7 @@ class LoomDocument:
         try:
             problems = len(self._store.problems)
             records = iter(self._store.news())
-            count = self.records
+            count = len(self.lines)
             while self._read_records(records):
                 time.sleep(_REST_S)
             if self._store.written:
@@ -130,7 +114,7 @@ class LoomDocument:
                 self._reload()
                 return self.version != before
             running = self._store.running(cast.id for cast in self.index.casts if cast.end is None)
-            if self.records != count or len(self._store.problems) != problems or running != self._ran:
+            if len(self.lines) != count or len(self._store.problems) != problems or running != self._ran:
                 # A killed process writes nothing, but its cast is no longer active.
                 self._ran = running
                 with self.lock:
@@ -179,18 +163,14 @@ class LoomDocument:
         index = self.index
         said = self._store.utterance_positions.get(position) if self._store is not None else None
         if said is None:
-            self._positions.append(position)
-            self._lines.append(line - 1)
-            self._lengths.append(length)
+            self.lines.add(position, line - 1, length)
         else:
-            self._added[position] = said
+            self.lines.add_without_line(position, said)
         kind = record_heads.kind(head)
         turns, flaws, rewards = len(index), len(index.problems), len(index.rewards)
         index.add(position, head)
-        if len(index) > turns:
-            self._turn(turns, head)
-        elif kind == "utterance":
-            self._unfinished_lines[head.id] = line - 1
+        if kind == "utterance":
+            self.lines.add_utterance(head.id, line - 1)
         elif kind == "fork":
             self._forks[head.entity_id] = position
         elif kind == "cantrip":
@@ -198,36 +178,14 @@ class LoomDocument:
         elif len(index.rewards) > rewards:
             self.rewards.setdefault(index.rewards[-1][0], []).append(position)
         for flaw in index.problems[flaws:]:
-            self._flaws.append(msgspec.structs.replace(flaw, line=line, offset=position, length=length))
-        while self._counted < len(index.casts):
-            self._casts.setdefault(index.casts[self._counted].entity, []).append(self._counted)
-            self.turns.append(array("L"))
-            self._counted += 1
-        if len(index) > turns and index.cast_of[turns] >= 0:
-            self.turns[index.cast_of[turns]].append(turns)
-
-    def _turn(self, number: int, head: Any) -> None:
-        index = self.index
-        said = self._unfinished_lines.pop(head.id, None)
-        if said is not None:
-            self.begun[number] = said
-        entity, parent = index.entity_of[number], index.parents[number]
-        if parent < 0 or entity in self._above or entity in index.forked:
-            return
-        if index.roles[number] == 0:
-            spawned = True
-        else:
-            # Older looms: a child without its own root is attached to the turn that spawned it.
-            spawned = index.roles[parent] != 0 and index.entity_of[parent] != entity
-        if spawned:
-            self._above[entity] = parent
-            self._below.setdefault(parent, []).append(entity)
+            found = msgspec.structs.replace(flaw, line=line, offset=position, length=length)
+            self._flaws[position, flaw.rule] = found
+        self.tree.add_casts()
+        if len(index) > turns:
+            self.lines.add_turn(turns, head.id)
+            self.tree.add_turn(turns)
 
     # Access to the records that were read
-
-    @property
-    def records(self) -> int:
-        return len(self._positions) + len(self._added)
 
     @property
     def damage(self) -> int:
@@ -238,29 +196,14 @@ class LoomDocument:
     def problems(self, most: int, line: int | None = None) -> list[Problem]:
         """The problems (of one ``line``, if given), in line order. Secrets in their messages are masked."""
         store = self._store
-        found = [*(store.problems if store is not None else ()), *self._flaws]
+        found = [*(store.problems if store is not None else ()), *self._flaws.values()]
         if line is not None:
             found = [each for each in found if each.line == line + 1]
         found.sort(key=lambda problem: problem.line or 0)
         return list(told(found[:most]))
 
-    def line_at(self, position: int) -> int:
-        """The line of the record at a position."""
-        position = self._added.get(position, position)
-        return self._lines[bisect_right(self._positions, position) - 1]
-
-    def length_at(self, position: int) -> int:
-        """The bytes of the line of the record at a position."""
-        position = self._added.get(position, position)
-        return self._lengths[bisect_right(self._positions, position) - 1]
-
-    def position_of(self, line: int) -> int | None:
-        """The position of the record on a line; None if the line holds none."""
-        place = bisect_right(self._lines, line) - 1
-        return self._positions[place] if place >= 0 and self._lines[place] == line else None
-
     def line(self, turn: int) -> int:
-        return self.line_at(self.index.positions[turn])
+        return self.lines.at(self.index.positions[turn])
 
     def read(self, positions: Sequence[int]) -> list[Record | LaterRecord]:
         """The records at these positions. Raises `LoomError`."""
@@ -274,7 +217,7 @@ class LoomDocument:
         with self.lock:
             if self._store is None:
                 raise LoomError(self.broken or f"loom {self.path} is closed")
-            return bytes(self._store.line_at(self._added.get(position, position)))
+            return bytes(self._store.line_at(self.lines.written(position)))
 
     def one(self, position: int) -> Record | LaterRecord | None:
         """The record at a position, or None if only its head can be read. The damage is then added to the problems."""
@@ -283,11 +226,11 @@ class LoomDocument:
         except LoomError as error:
             if self._store is None:
                 raise
-            if position not in self._unreadable:
-                self._unreadable.add(position)
+            if (position, "damaged-line") not in self._flaws:
                 why = str(error).partition("no record at byte ")[2].partition(": ")[2] or str(error)
-                line, length = self.line_at(position) + 1, self.length_at(position)
-                self._flaws.append(Problem(f"not a loom record: {why}", line, position, length, rule="damaged-line"))
+                line, length = self.lines.at(position) + 1, self.lines.length(position)
+                flaw = Problem(f"not a loom record: {why}", line, position, length, rule="damaged-line")
+                self._flaws[position, flaw.rule] = flaw
                 self.version += 1
             return None
 
@@ -335,7 +278,7 @@ class LoomDocument:
     def spent(self, cast: int) -> Usage:
         """The usage of a cast's turns so far. Turns that were counted once are not read again."""
         counted, total = self._spent.get(cast, (0, NO_USAGE))
-        turns = self.turns[cast]
+        turns = self.tree.turns[cast]
         if counted < len(turns):
             for turn in self.bodies(turns[counted:]):
                 total = total + turn.metadata.usage
@@ -344,29 +287,16 @@ class LoomDocument:
 
     def span(self, cast: int) -> tuple[int, int]:
         """The first and the last line of a cast; if its records are lost, the lines of its turns."""
-        places, turns = self.index.casts[cast], self.turns[cast]
-        lines = [self.line_at(place) for place in (places.start, places.end, *places.context) if place is not None]
+        places, turns = self.index.casts[cast], self.tree.turns[cast]
+        lines = [self.lines.at(place) for place in (places.start, places.end, *places.context) if place is not None]
         if turns:
-            lines += [self.begun.get(turns[0], self.line(turns[0])), self.line(turns[-1])]
+            lines += [self.lines.begun.get(turns[0], self.line(turns[0])), self.line(turns[-1])]
         return (min(lines), max(lines)) if lines else (0, 0)
-
-    def spawner(self, cast: int) -> int | None:
-        """The turn that spawned the child with this cast; None if it is not a child's cast."""
-        return self._above.get(self.index.casts[cast].entity)
-
-    def spawned(self, turn: int) -> list[int]:
-        """The casts of the children that a turn spawned."""
-        return [cast for entity in self._below.get(turn, ()) for cast in self._casts.get(entity, ())]
-
-    def top(self) -> list[int]:
-        """The casts of entities that are not children, in the order in which they began."""
-        return [n for n, places in enumerate(self.index.casts) if places.entity not in self._above]
 
     def fork(self, cast: int) -> ForkRecord | None:
         """The fork record, for the first cast of a fork; else None."""
-        entity = self.index.casts[cast].entity
-        position = self._forks.get(self.index.entities[entity])
-        if position is None or self._casts[entity][0] != cast:
+        position = self._forks.get(self.index.entities[self.index.casts[cast].entity])
+        if position is None or not self.tree.is_first(cast):
             return None
         record = self.one(position)
         return record if isinstance(record, ForkRecord) else None

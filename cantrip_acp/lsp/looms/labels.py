@@ -52,7 +52,7 @@ def turn(book: LoomDocument, number: int, of: Turn) -> dict[str, Any]:
         "failed": bool(summary.flags(of) & summary.ERROR),
         "state": "terminated" if of.terminated else "truncated" if of.truncated else None,
         "reason": of.reason,
-        "children": len(book.spawned(number)),
+        "children": len(book.tree.spawned(number)),
         "forks": len(index.forks.get(number, ())),
     }
 
@@ -60,7 +60,7 @@ def turn(book: LoomDocument, number: int, of: Turn) -> dict[str, Any]:
 def cast(book: LoomDocument, number: int) -> dict[str, Any]:
     """A cast as data. For an ended cast, ``tokens`` and ``cost`` include its children's, as in the loom."""
     start, end = book.cast(number)
-    places, spawner, fork = book.index.casts[number], book.spawner(number), book.fork(number)
+    places, spawner, fork = book.index.casts[number], book.tree.spawner(number), book.fork(number)
     first, last = book.span(number)
     usage = end.usage if end is not None else {}
     ending = cast_ending(end, running=end is None and book.running(book.index.casts[number].id))
@@ -81,7 +81,7 @@ def cast(book: LoomDocument, number: int) -> dict[str, Any]:
         "told": plain(text),
         "state": ending.state,
         "reason": ending.reason,
-        "turns": len(book.turns[number]),
+        "turns": len(book.tree.turns[number]),
         "tokens": tokens,
         "cost": cost if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
         "started": start.timestamp if start is not None else "",
@@ -89,7 +89,7 @@ def cast(book: LoomDocument, number: int) -> dict[str, Any]:
         "model": plain(start.attributes.get("model") or "") or None if start is not None else None,
         "parent": book.index.ids[spawner] if spawner is not None else None,
         "forkedFrom": fork.from_turn if fork is not None else None,
-        "leaf": book.index.ids[book.turns[number][-1]] if book.turns[number] else None,
+        "leaf": book.index.ids[book.tree.turns[number][-1]] if book.tree.turns[number] else None,
     }
 
 

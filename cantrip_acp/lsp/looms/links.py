@@ -21,7 +21,7 @@ _PARENT = re.compile(rb'"parent_turn_id":\s*"((?:[^"\\]|\\.){1,200})"')
 
 def word(book: LoomDocument, position: int, character: int, encoding: Encoding) -> str:
     """The quoted text at a column of a line; empty if there is none."""
-    if book.length_at(position) > _LONGEST_LINE:
+    if book.lines.length(position) > _LONGEST_LINE:
         return ""
     line = TextDocument(book.text(position).decode("utf-8", "replace"), encoding)
     from lsprotocol import types
@@ -42,7 +42,7 @@ def target(book: LoomDocument, name: str) -> int | None:
         if places.id == name or index.entities[places.entity] == name:
             return book.span(cast)[0]
     at = book.cantrips.get(name)
-    return None if at is None else book.line_at(at)
+    return None if at is None else book.lines.at(at)
 
 
 def above(book: LoomDocument, position: int) -> int | None:
@@ -55,7 +55,7 @@ def above(book: LoomDocument, position: int) -> int | None:
             return book.line(parent) if parent >= 0 else None
         case CastRecord():
             cast = next((n for n, places in enumerate(book.index.casts) if places.id == record.id), None)
-            spawner = book.spawner(cast) if cast is not None else None
+            spawner = book.tree.spawner(cast) if cast is not None else None
             return book.line(spawner) if spawner is not None else None
         case RewardRecord(turn_id=name) | ForkRecord(from_turn=name):
             return target(book, name) if name is not None else None
@@ -74,15 +74,15 @@ def _references(book: LoomDocument, name: str) -> Iterator[int]:
     number = index.numbers.get(name)
     if number is not None:
         yield book.line(number)
-        if number in book.begun:
-            yield book.begun[number]
-        for cast in book.spawned(number):
+        if number in book.lines.begun:
+            yield book.lines.begun[number]
+        for cast in book.tree.spawned(number):
             yield book.span(cast)[0]
         for position in (*index.forks.get(number, ()), *book.rewards.get(number, ())):
-            yield book.line_at(position)
+            yield book.lines.at(position)
         for kept in (index.snapshots, index.files):
             if number in kept:
-                yield book.line_at(kept[number])
+                yield book.lines.at(kept[number])
         for below, parent in enumerate(index.parents):
             if parent == number:
                 yield book.line(below)
@@ -91,11 +91,11 @@ def _references(book: LoomDocument, name: str) -> Iterator[int]:
         if name in (places.id, index.entities[places.entity]):
             for position in (places.start, *places.context, places.end):
                 if position is not None:
-                    yield book.line_at(position)
-            for turn in book.turns[cast]:
+                    yield book.lines.at(position)
+            for turn in book.tree.turns[cast]:
                 yield book.line(turn)
     if name in book.cantrips:
-        yield book.line_at(book.cantrips[name])
+        yield book.lines.at(book.cantrips[name])
         for turn, role in enumerate(index.roles):
             if role == 0 and book.body(turn).cantrip_id == name:
                 yield book.line(turn)
@@ -105,8 +105,8 @@ def links(book: LoomDocument, uri: str, encoding: Encoding) -> list[dict[str, An
     """Links from the start of each child's cast to the turn that spawned it."""
     out: list[dict[str, Any]] = []
     for cast, places in enumerate(book.index.casts):
-        spawner = book.spawner(cast)
-        if spawner is None or places.start is None or book.length_at(places.start) > _LONGEST_LINE:
+        spawner = book.tree.spawner(cast)
+        if spawner is None or places.start is None or book.lines.length(places.start) > _LONGEST_LINE:
             continue
         line = book.text(places.start)
         found = _PARENT.search(line)
@@ -115,7 +115,7 @@ def links(book: LoomDocument, uri: str, encoding: Encoding) -> list[dict[str, An
         text = TextDocument("", encoding)
         begin, end = (text.units(line[: found.start(1)].decode("utf-8", "replace")), 0)
         end = begin + text.units(found[1].decode("utf-8", "replace"))
-        at = book.line_at(places.start)
+        at = book.lines.at(places.start)
         where = {"start": {"line": at, "character": begin}, "end": {"line": at, "character": end}}
         tip = "The turn that spawned this child"
         out.append({"range": where, "target": f"{uri}#L{book.line(spawner) + 1}", "tooltip": tip})

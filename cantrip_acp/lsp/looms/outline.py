@@ -33,7 +33,7 @@ class _Outline:
         if book.index.header is not None:
             counts = (labels.many(len(book.index), "turn"), labels.many(len(book.index.casts), "cast"))
             out.append(_symbol(labels.plain(book.index.header.id), labels.DOT.join(counts), _FILE, (0, 0), (0, 0), []))
-        return out + self.casts(book.top(), 0)
+        return out + self.casts(book.tree.top(), 0)
 
     def casts(self, numbers: Sequence[int], depth: int) -> list[dict[str, Any]]:
         """Casts with their turns. If there are too many, only the first and the last ones."""
@@ -56,7 +56,7 @@ class _Outline:
 
     def cast(self, number: int, share: int, depth: int) -> dict[str, Any]:
         data = labels.cast(self.book, number)
-        turns = self.book.turns[number]
+        turns = self.book.tree.turns[number]
         shown = turns[: min(len(turns), share, max(1, self.room))]
         self.room -= len(shown)
         inside = []
@@ -71,7 +71,7 @@ class _Outline:
 
     def turn(self, data: dict[str, Any], depth: int) -> dict[str, Any]:
         line = data["line"]
-        spawned = self.book.spawned(data["n"]) if data["children"] and depth < _DEEPEST and self.room > 0 else []
+        spawned = self.book.tree.spawned(data["n"]) if data["children"] and depth < _DEEPEST and self.room > 0 else []
         below = self.casts(spawned, depth + 1) if spawned else []
         last = max([line, *(self.book.span(cast)[1] for cast in spawned)])
         kind = _OPERATOR if data["role"] == "fold" else _FUNCTION
@@ -114,11 +114,11 @@ def folds(book: LoomDocument) -> list[dict[str, Any]]:
 def _foldable(book: LoomDocument) -> Iterator[tuple[int, int]]:
     for cast in range(len(book.index.casts)):
         yield book.span(cast)
-    parents = {parent for cast in range(len(book.index.casts)) if (parent := book.spawner(cast)) is not None}
-    for turn in sorted(parents.union(book.begun)):
+    parents = {parent for cast in range(len(book.index.casts)) if (parent := book.tree.spawner(cast)) is not None}
+    for turn in sorted(parents.union(book.lines.begun)):
         line = book.line(turn)
-        last = max([line, *(book.span(cast)[1] for cast in book.spawned(turn))])
-        yield book.begun.get(turn, line), last
+        last = max([line, *(book.span(cast)[1] for cast in book.tree.spawned(turn))])
+        yield book.lines.begun.get(turn, line), last
 
 
 MOST_TURNS, MOST_CASTS = 300, 200
@@ -144,7 +144,7 @@ def lenses(book: LoomDocument, uri: str) -> list[dict[str, Any]]:
     if left:
         lens(first, f"… {labels.many(left, 'turn')} without lenses: open the rest in the viewer", "view")
     for cast in _first_and_last(casts, MOST_CASTS):
-        inside = book.turns[cast]
+        inside = book.tree.turns[cast]
         if inside:
             line, leaf = book.span(cast)[0], book.index.ids[inside[-1]]
             lens(line, "Open in viewer", "view", turn=leaf)

@@ -97,7 +97,7 @@ async def casts(ls: Server, params: object) -> dict[str, Any]:
     page, turn = asked.page(), asked.text("turn")
 
     def answer(book: LoomDocument) -> dict[str, Any]:
-        found = book.top() if turn is None else book.spawned(_turn(book, turn))
+        found = book.tree.top() if turn is None else book.tree.spawned(_turn(book, turn))
         chosen = [labels.cast(book, number) for number in found[page]]
         return {"total": len(found), "offset": page.start, "turns": len(book.index), "casts": chosen}
 
@@ -115,7 +115,7 @@ async def turns(ls: Server, params: object) -> dict[str, Any]:
             number = next((n for n, places in enumerate(book.index.casts) if places.id == cast), None)
             if number is None:
                 raise JsonRpcInvalidParams(f"no cast {cast[:80]!r} in this loom")
-            found = book.turns[number]
+            found = book.tree.turns[number]
         chosen = list(found[page])
         turns = [labels.turn(book, n, body) for n, body in zip(chosen, book.bodies(chosen), strict=True)]
         return {"total": len(found), "offset": page.start, "turns": turns}

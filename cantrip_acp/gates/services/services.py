@@ -32,6 +32,7 @@ STOP_GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL when a service is stopped."""
 CLOSE_GRACE = 0.3
 """The same when the entity ends."""
+BY_USER = "the user stopped it"
 _FIRST_LOOK = 0.5
 """Seconds in which a command that cannot run has usually ended."""
 _MOST_ENDED = 50
@@ -191,8 +192,17 @@ class Services:
         service = self._find(name)
         if service.ended is None:
             await self._end(service, why, STOP_GRACE)
-        service.told = True
+        service.told = why != BY_USER
         return f"{service.title} {service.state()}"
+
+    def title(self, name: str) -> str:
+        """Its name, its command and its state. Raises `GateError` if there is none with that name."""
+        service = self._find(name)
+        return f"{service.title}: {service.state()}"
+
+    def last_output(self, name: str) -> str:
+        """The last lines that it printed, for a person: what the entity reads stays unread."""
+        return self._find(name).background.last_output()
 
     def listed(self) -> str:
         """All services, a line for each."""

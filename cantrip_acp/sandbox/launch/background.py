@@ -17,13 +17,17 @@ import anyio.to_thread
 
 from cantrip_acp.sandbox.launch import process_tree
 from cantrip_acp.sandbox.launch.command import Ask, Outcome, Prepared, Running
-from cantrip_acp.sandbox.launch.output import Collector
+from cantrip_acp.sandbox.launch.output import Collector, clean
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.types.errors import SandboxError
 
 _FOREVER = 10**12
 _LONGEST_LINE = 16_384
 """Bytes of an unfinished line that wait for its end."""
+_ENDS_WITHIN = 3.0
+"""Seconds in which a killed tree has ended and its output is read."""
+_LAST = 16_384
+"""Bytes of the last output that a person can look at."""
 _MOST_A_SECOND = 4 * 1024 * 1024
 """Bytes of output that are read in one second."""
 
@@ -75,6 +79,7 @@ class Background:
         self._most = most
         self._kept = Collector(most)
         self._line = bytearray()
+        self._last = bytearray()
         self._second = (0, 0)
         """The present second, and the bytes that were read in it."""
         self._running: _Lasting | None = None
@@ -122,6 +127,8 @@ class Background:
         finally:
             if not self.ended:
                 self.failure = SandboxError("it was cancelled")
+            # It holds the network in which it ran.
+            self._running = None
             self.changed.set()
 
     def _on_output(self, data: bytes) -> None:
@@ -139,6 +146,9 @@ class Background:
     def _feed(self, data: bytes) -> None:
         if data:
             self._kept.feed(data)
+            self._last += data
+            if len(self._last) > 2 * _LAST:
+                del self._last[: self._last.find(b"\n", len(self._last) - _LAST) + 1 or len(self._last) - _LAST]
             self.changed.set()
 
     def end(self, because: str) -> None:
@@ -158,6 +168,10 @@ class Background:
         self._kept.restart(self._most)
         return text, total > self._most
 
+    def last_output(self) -> str:
+        """The last whole lines, also those that were read."""
+        return clean(bytes(self._last).decode("utf-8", "replace")).rstrip("\n")
+
     def has(self, text: str) -> bool:
         """Whether the output since the last read has this text."""
         return text in self._kept.text(self._most).text
@@ -165,14 +179,16 @@ class Background:
     async def stop(self, because: str, grace: float) -> None:
         """Ask its processes to end, and kill them after ``grace`` seconds. Returns when none is left. Safe to call twice."""
         task = self._task
-        if task is None or self._running is None:
+        if task is None:
             return
-        if not task.done():
+        if self._running is not None:
             self._running.terminate()
             await asyncio.wait([task], timeout=grace)
-        if not task.done():
-            self._running.end(because)
-            await asyncio.wait([task])
+        self.end(because)
+        await asyncio.wait([task], timeout=_ENDS_WITHIN)
+        # Where there is no process namespace, a process that left may still hold the output.
+        task.cancel()
+        await asyncio.wait([task])
 
 
 __all__ = ["Background"]

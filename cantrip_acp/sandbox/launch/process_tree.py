@@ -500,6 +500,9 @@ def signal_others(number: signal.Signals, first: int, *spared: int) -> None:
     """Send a signal to every process of a sandbox except its ``first`` and those that are ``spared``."""
     try:
         namespace = os.readlink(f"/proc/{first}/ns/pid")
+        if namespace == os.readlink("/proc/self/ns/pid"):
+            # Then these would be all processes of the machine.
+            return
     except OSError:
         return
     for name in os.listdir("/proc"):

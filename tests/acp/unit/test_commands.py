@@ -25,6 +25,7 @@ NAMES = [
     "scope",
     "remember",
     "run",
+    "services",
     "cost",
     "recipe",
     "export",

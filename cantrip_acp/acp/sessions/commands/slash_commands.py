@@ -19,6 +19,7 @@ from cantrip_acp.acp.sessions.commands import file_commands, knowledge_commands
 from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.acp.sessions.prompt.prompt_queue import parse_queue_command, queue_text
 from cantrip_acp.acp.wire.jsonrpc import RpcError
+from cantrip_acp.gates.services import BY_USER
 from cantrip_acp.gates.web.network_question import BASH_NETWORK
 from cantrip_acp.loom.query.history import casts_of, crystal_turns
 from cantrip_acp.types.errors import CantripError
@@ -343,6 +344,20 @@ async def _run(session: OpenSession, rest: str, forker: MakeFork) -> str:
     return await user_shell.run_command(session, rest)
 
 
+async def _services(session: OpenSession, rest: str, forker: MakeFork) -> str:
+    services = session.entity.executor.services
+    action, _, name = rest.partition(" ")
+    if services is None or not rest:
+        listed = services.listed() if services is not None else "no services"
+        more = "\n\n`/services output ID` shows what one printed last, `/services stop ID` ends it."
+        return "\n".join(f"- {line}" for line in listed.splitlines()) + (more if services and services.all else "")
+    if action == "output" and name:
+        return f"{services.title(name)}\n\n```text\n{services.last_output(name) or '(no output)'}\n```"
+    if action == "stop" and name:
+        return await services.stop(name, BY_USER)
+    raise UsageError("`/services`, `/services output ID` or `/services stop ID`.")
+
+
 async def _queue(session: OpenSession, rest: str, forker: MakeFork) -> str:
     queue = session.queue
     waiting = queue.state().prompts
@@ -405,6 +420,7 @@ COMMANDS = _by_name(
         Command(
             "run", "Run a command in the sandbox; the agent reads its output with your next prompt", _run, "command"
         ),
+        Command("services", "List the commands that go on in the background", _services, "[output|stop ID]"),
         Command("cost", "Show tokens and cost so far", _cost),
         Command("recipe", "Show the recipe, the model and the tools of this session", _recipe),
         Command("export", "Export this session's threads for training", _export, "format"),

@@ -4,6 +4,6 @@
 It may import the sandbox. Start reading with `services.py`: the services of one entity, which its executor owns.
 """
 
-from cantrip_acp.gates.services.services import BY_USER, Services
+from cantrip_acp.gates.services.services import BY_USER, Place, Services
 
-__all__ = ["BY_USER", "Services"]
+__all__ = ["BY_USER", "Place", "Services"]

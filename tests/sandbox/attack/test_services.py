@@ -21,8 +21,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from cantrip_acp.gates.services import Services
-from cantrip_acp.gates.services.services import Place
+from cantrip_acp.gates.services import Place, Services
 from cantrip_acp.gates.wards import Wards
 from cantrip_acp.sandbox import Background, Sandbox
 from cantrip_acp.sandbox.launch import background, process_tree
@@ -146,8 +145,7 @@ async def test_control_of_what_forks_away(scene: Scene) -> None:
 KILLED = """
 import asyncio, sys
 from pathlib import Path
-from cantrip_acp.gates.services import Services
-from cantrip_acp.gates.services.services import Place
+from cantrip_acp.gates.services import Place, Services
 from cantrip_acp.gates.wards import Wards
 async def main():
     folder = Path(sys.argv[1])

@@ -29,7 +29,6 @@ from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
 from cantrip_acp.core.lifecycle.sources import SourceConnections
 from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.core.state import EntityState, SteeringMessage
-from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.contract import CrystalBase
 from cantrip_acp.gates.services import Services
 from cantrip_acp.gates.wards import Wards, compose
@@ -231,7 +230,6 @@ class Entity(EntityState, Generic[Value]):
         check_reference(reference, self.circle, self.loom.location)
         session = self.medium_session
         run = CastRun(self, self.executor, session, self.take_notices, intent, trace, blocks, resumed, reference)
-        http_clients.acquire(self.crystal, self)
         self._run, self.running = run, run.cast
         whole = False
         try:
@@ -496,7 +494,6 @@ class Entity(EntityState, Generic[Value]):
             if self._own_checkpoints is not None:
                 await self._own_checkpoints.close()
             await self._sources.close()
-            await http_clients.release(self.crystal, self)
 
 
 def _trace(trace_id: str | None, trace: tracing.Trace | None) -> tracing.Trace:

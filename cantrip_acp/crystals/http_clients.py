@@ -1,4 +1,4 @@
-"""HTTP clients for the providers' SDKs: one client for each event loop, limits on response sizes, and closing after use.
+"""HTTP clients for the providers' SDKs: one client for each event loop, and limits on response sizes.
 
 `prepare` and `prepare_in_background` import an SDK before the first query, because the import takes up to a second.
 """
@@ -11,7 +11,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
@@ -22,6 +22,11 @@ from cantrip_acp.crystals.event_stream import Api, EventReader
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import MalformedResponse
+
+log = logger(__name__)
+
+CLOSING_S = 2.0
+"""The most seconds to wait for connections to close."""
 
 LONGEST_EVENT = 16 * 1024 * 1024
 """The most bytes of one event of a stream, or of an error body. The SDKs keep them in memory until they end."""
@@ -40,28 +45,43 @@ Client = TypeVar("Client")
 
 
 class ClientPerLoop(Generic[Client]):
-    """Makes one client for each event loop, at the first request for it."""
+    """The clients of one crystal: one for each event loop, made at the first request in it.
+
+    The crystal owns them: a client is closed when nobody has the crystal any more, when its event loop ends, or by `aclose`.
+    """
 
     __slots__ = ("_clients", "_close", "_make")
 
     def __init__(self, make: Callable[[], Client], close: Callable[[Client], Awaitable[None]]) -> None:
         self._make = make
         self._close = close
-        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = weakref.WeakKeyDictionary()
+        self._clients: dict[asyncio.AbstractEventLoop, tuple[Client, AsyncGenerator[Client, None]]] = {}
 
-    def get(self) -> Client:
+    async def get(self) -> Client:
         """Return the client of the running event loop."""
         loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            client = self._clients[loop] = self._make()
-        return client
+        if loop not in self._clients:
+            life = self._life(loop)
+            self._clients[loop] = (await anext(life), life)
+        return self._clients[loop][0]
+
+    async def _life(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[Client, None]:
+        """Make a client, and close it at the end. An event loop ends its generators before it stops, and those that are garbage."""
+        client = self._make()
+        try:
+            yield client
+        finally:
+            self._clients.pop(loop, None)
+            try:
+                with anyio.move_on_after(CLOSING_S, shield=True):
+                    await self._close(client)
+            except Exception as error:  # noqa: BLE001 - a library may raise anything while a connection closes
+                log.debug("cannot close the connections of a crystal: %s: %s", type(error).__name__, error)
 
     async def aclose(self) -> None:
         """Close the client of the running event loop. The next query makes a new one."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await self._close(client)
+        if (found := self._clients.get(asyncio.get_running_loop())) is not None:
+            await found[1].aclose()
 
 
 def tls_context() -> ssl.SSLContext:
@@ -118,40 +138,6 @@ def _watch(response: Any, api: Api) -> None:
             yield rest
 
     response.aiter_bytes = watched
-
-
-log = logger(__name__)
-
-CLOSING_S = 2.0
-"""The most seconds to wait for connections to close."""
-
-_users: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
-
-
-def acquire(crystal: Crystal, user: object) -> None:
-    """Register ``user`` as a user of the crystal."""
-    try:
-        _users.setdefault(crystal, weakref.WeakSet()).add(user)
-    except TypeError:
-        pass  # It cannot be hashed or referenced weakly. Only its owner closes it.
-
-
-async def release(crystal: Crystal, user: object) -> None:
-    """Remove ``user``. If no user is left, close the crystal's connections. A later query opens new ones."""
-    try:
-        users = _users.get(crystal)
-    except TypeError:
-        return
-    if users is None or user not in users:
-        return
-    users.discard(user)
-    if users:
-        return
-    with anyio.move_on_after(CLOSING_S, shield=True):
-        try:
-            await complete(crystal, CrystalBase).aclose()
-        except Exception as error:  # noqa: BLE001 - a library may raise anything while a connection closes
-            log.debug("cannot close the connections of %s: %s: %s", crystal.name, type(error).__name__, error)
 
 
 _ready: weakref.WeakSet[Any] = weakref.WeakSet()

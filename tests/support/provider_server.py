@@ -154,6 +154,16 @@ class Wire:
         with self._changed:
             return self._changed.wait_for(lambda: len(self.requests) >= count, seconds)
 
+    @property
+    def open(self) -> int:
+        """The number of connections that are open."""
+        return len(self._open)
+
+    def wait_closed(self, seconds: float = 20) -> bool:
+        """Whether the client closed all its connections within the time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._open, seconds)
+
     def _start(self, work: Callable[..., None], *args: Any) -> None:
         thread = threading.Thread(target=work, args=args, daemon=True)
         self._threads.append(thread)
@@ -179,7 +189,9 @@ class Wire:
         except OSError:
             pass  # The client went away, or the test is over.
         finally:
-            self._open.discard(connection)
+            with self._changed:
+                self._open.discard(connection)
+                self._changed.notify_all()
             connection.close()
 
     def _exchange(self, connection: socket.socket, request: Request) -> bool:

@@ -271,7 +271,7 @@ class AnthropicCrystal(EndpointCrystal):
         unknown fields."""
         import anthropic
 
-        client = self._clients.get()
+        client = await self._clients.get()
 
         def post(body: Any) -> Any:
             kind = anthropic.AsyncStream[object]

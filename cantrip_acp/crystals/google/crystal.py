@@ -189,7 +189,7 @@ class GoogleCrystal(EndpointCrystal):
             "automatic_function_calling": {"disable": True},
             "automatic_continuation": False,
         }
-        models = self._clients.get().sdk.aio.models
+        models = (await self._clients.get()).sdk.aio.models
         stream: AsyncIterator[Any] = await models.generate_content_stream(
             model=self.model, contents=_PLACE, config=config
         )

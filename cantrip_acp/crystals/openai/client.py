@@ -67,7 +67,7 @@ class OpenAISdk:
         """Send ``body`` and yield the events of the answer. The HTTP stream is closed at the end. Raises `CrystalError`."""
         import openai
 
-        client = self._clients.get()
+        client = await self._clients.get()
         headers: dict[str, Any] = {REQUEST_ID: query.request_id} if query.request_id else {}
         if not self._authorized():
             headers["Authorization"] = openai.Omit()
@@ -101,7 +101,7 @@ class OpenAISdk:
         """
         import openai
 
-        client = self._clients.get()
+        client = await self._clients.get()
 
         async def send(retries: int) -> Any:
             options: Any = {"follow_redirects": False, "max_retries": retries}

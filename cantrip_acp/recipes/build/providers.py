@@ -37,7 +37,6 @@ from cantrip_acp.crystals.catalog.unsupported_params import nearest_effort
 from cantrip_acp.crystals.contract import Crystal, CrystalBase, Emit, Query, Response
 from cantrip_acp.crystals.embedded import weights
 from cantrip_acp.crystals.endpoint import BASE_URL_VARIABLES, LOCAL_KEY, SILENCE_S, Endpoint, environment_address
-from cantrip_acp.crystals.http_clients import CLOSING_S
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local.presets import PRESETS, ollama_address
 from cantrip_acp.recipes.build.crystal_factory import AUTH_TOKEN, KEYS, ROUTES, FactoryContext, Route, routes
@@ -122,8 +121,7 @@ class _RoutedCrystal:
         if crystal is self._crystal or self._queries[crystal] > 0:
             return
         del self._queries[crystal]
-        with anyio.move_on_after(CLOSING_S, shield=True):
-            await complete(crystal, CrystalBase).aclose()
+        await complete(crystal, CrystalBase).aclose()
 
 
 _UNROUTED: Any = object()

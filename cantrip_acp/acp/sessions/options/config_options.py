@@ -19,7 +19,6 @@ from cantrip_acp.acp.sessions.factory import SessionFactory, apply_mode, with_cl
 from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.acp.sessions.session_store import title_record
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
-from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.contract import CrystalBase, takes
 from cantrip_acp.text.defaults import complete
 from cantrip_acp.types.context_block import ContextBlock
@@ -248,7 +247,7 @@ class SessionOptions:
         self._next_crystal = new_crystal
         self._record_change({"crystal": crystal or current, "effort": effort or DEFAULT_EFFORT})
         if not self._session.running:
-            await self._apply_crystal()
+            self._apply_crystal()
 
     async def renew_crystal(self) -> None:
         """Make the session's crystal again, so that it uses a key that was saved meanwhile. The model stays the same."""
@@ -269,9 +268,9 @@ class SessionOptions:
             return
         self._next_crystal = new
         if not self._session.running:
-            await self._apply_crystal()
+            self._apply_crystal()
 
-    async def _apply_crystal(self) -> None:
+    def _apply_crystal(self) -> None:
         new_crystal, self._next_crystal = self._next_crystal, None
         if new_crystal is None:
             return
@@ -280,7 +279,6 @@ class SessionOptions:
         entity.use_crystal(new_crystal)
         if old.name == new_crystal.name == "scripted" and old.model == new_crystal.model:
             complete(new_crystal, CrystalBase).skip(complete(old, CrystalBase).queries)
-        await http_clients.release(old, entity)
 
     async def _set_recipe(self, value: str) -> None:
         if value == (self._next_recipe or self._session.metadata.recipe or self._factory.recipes.default_name):
@@ -355,7 +353,7 @@ class SessionOptions:
             finally:
                 # Send the options again: another recipe has other models, or the recipe could not be loaded.
                 self._session.send_now(acp.ConfigOptionsChanged(self.listed()))
-        await self._apply_crystal()
+        self._apply_crystal()
         if self._session.metadata.system_prompt is not None and not self._session.entity.last_turn:
             # Not earlier: a session whose loom is empty is not listed.
             self._append({"system_prompt": msgspec.to_builtins(self._session.metadata.system_prompt)})

@@ -265,50 +265,22 @@ class SteeringMessage:
     """The id of the record with its text, once it is delivered."""
 
 
-@dataclass(slots=True, eq=False)
-class CastState:
-    """One cast of an entity while it runs: what it was asked, what it spent, and how to stop it."""
+@dataclass(slots=True)
+class Spent:
+    """What a cast has used up so far. Limits are compared with it (`casting.ward_limits`), and `casting.spending` counts it."""
 
-    id: str
-    entity: EntityState
-    intent: str
-    trace: Trace
-    blocks: Sequence[ContextBlock] = ()
-    sent: SentQuery | None = None
-    """The last query."""
-    parameters: RequestParameters | None = None
-    """The call's parameters, or None if it sets none."""
     usage: Usage = NO_USAGE
-    """The usage of this cast, including all its children."""
+    """With the usage of all its children."""
     children_usage: Usage | None = None
     """The children's part of that usage; None if there were no children."""
     estimated: int = 0
-    """Estimated tokens of queries whose usage is unknown, including children's. Wards on tokens count them too."""
-    extra_usage: Usage = NO_USAGE
-    """Usage of the running query besides its response: failed attempts, and answers that broke the contract."""
-    voided: list[VoidedAttempt] = field(default_factory=list)
-    """The attempts of the running query that broke off, with their streamed text."""
+    """Estimated tokens of queries whose usage is unknown, including children's."""
     unpriced: dict[str, None] = field(default_factory=dict)
     """The models that reported no cost."""
-    steering: list[SteeringMessage] = field(default_factory=list)
-    """Messages of the user that wait for the next query."""
     before: Usage = NO_USAGE
-    """The usage of the casts that this one continues. Limits count it too."""
+    """The usage of the casts that this one continues."""
     queries: int = 0
-    turns: int = 0
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    stop_reason: str | None = None
-    """Why the scope was cancelled, if it was. Set it before cancelling."""
-    ids: dict[str, Any] = field(init=False)
-    """The fields that all events of this cast have."""
-
-    def __post_init__(self) -> None:
-        self.ids = {"entity_id": self.entity.id, "cast_id": self.id, "depth": self.entity.depth}
-
-    async def report(self, event: Callable[..., Event], **about: Any) -> None:
-        """Send an event of this cast, if anybody reads events. ``about`` are its fields beside `ids`."""
-        if self.entity.hub.active:
-            await self.entity.hub.send(event(**about, **self.ids))
+    """With those of the casts that this one continues."""
 
     @property
     def tokens(self) -> int:
@@ -319,6 +291,50 @@ class CastState:
     def cost(self) -> float:
         """The known cost for `max_cost_usd`, in US dollars."""
         return (self.usage.cost or 0.0) + (self.before.cost or 0.0)
+
+
+@dataclass(slots=True)
+class RunningQuery:
+    """The query that waits for its response, or that the running turn has the response of."""
+
+    sent: SentQuery | None = None
+    """What the record says about it."""
+    extra_usage: Usage = NO_USAGE
+    """Its usage besides the response: failed attempts, and answers that broke the contract."""
+    voided: list[VoidedAttempt] = field(default_factory=list)
+    """The attempts that broke off, with their streamed text."""
+
+
+@dataclass(slots=True, eq=False)
+class CastState:
+    """One cast of an entity while it runs: what it was asked, what it spent, and how to stop it."""
+
+    id: str
+    entity: EntityState
+    intent: str
+    trace: Trace
+    blocks: Sequence[ContextBlock] = ()
+    parameters: RequestParameters | None = None
+    """The call's parameters, or None if it sets none."""
+    spent: Spent = field(default_factory=Spent)
+    query: RunningQuery = field(default_factory=RunningQuery)
+    turns: int = 0
+    """The number of its turns in the loom."""
+    steering: list[SteeringMessage] = field(default_factory=list)
+    """Messages of the user that wait for the next query."""
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    stop_reason: str | None = None
+    """Why the scope was cancelled, if it was. Set it before cancelling."""
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """The fields that all events of this cast have."""
+        return {"entity_id": self.entity.id, "cast_id": self.id, "depth": self.entity.depth}
+
+    async def report(self, event: Callable[..., Event], **about: Any) -> None:
+        """Send an event of this cast, if anybody reads events. ``about`` are its fields beside `ids`."""
+        if self.entity.hub.active:
+            await self.entity.hub.send(event(**about, **self.ids))
 
     def cancel(self, reason: str) -> None:
         """Stop the cast. The first reason counts."""

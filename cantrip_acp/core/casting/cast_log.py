@@ -132,11 +132,11 @@ class CastLog:
             self.cast.id,
             entity.sequence + 1,
             stream.streamed() if stream is not None else Utterance(),
-            usage=self.cast.extra_usage,
+            usage=self.cast.query.extra_usage,
             model=entity.crystal.model if stream is not None else None,
             stop_reason=reason,
             partial=True,
-            voided=tuple(self.cast.voided),
+            voided=tuple(self.cast.query.voided),
         )
         record = entity.loom.append(record)
         entity.context.interrupt(record)
@@ -173,8 +173,12 @@ class CastLog:
                 terminated=terminated,
                 truncated=not terminated,
                 turns=self.cast.turns,
-                usage=self.cast.usage.record()
-                | ({"children": self.cast.children_usage.record()} if self.cast.children_usage is not None else {}),
+                usage=self.cast.spent.usage.record()
+                | (
+                    {"children": self.cast.spent.children_usage.record()}
+                    if self.cast.spent.children_usage is not None
+                    else {}
+                ),
                 withdrawn=withdrawn or msgspec.UNSET,
                 warnings=warnings or msgspec.UNSET,
             )
@@ -185,14 +189,14 @@ class CastLog:
             terminated,
             not terminated,
             reason,
-            self.cast.usage,
+            self.cast.spent.usage,
             self.cast.turns,
             entity.id,
             self.cast.id,
             self.cast.trace.trace_id,
             self.end_record.summary,
             entity.loom.location,
-            self.cast.children_usage,
+            self.cast.spent.children_usage,
             self.end_record.warnings or (),
         )
 

@@ -127,7 +127,7 @@ class Inbox:
     def _tell_of_services(self) -> None:
         """Tell the entity which services have ended since its last query, and at the start of a cast, which run."""
         notes = self._services.take_notes() if self._services is not None else []
-        if self._services is not None and self._cast.queries == 1:
+        if self._services is not None and self._cast.spent.queries == 1:
             notes += self._services.remind()
         if notes:
             self._add(ContextBlock("\n".join(notes), "Services", NOTE))

@@ -25,7 +25,7 @@ from cantrip_acp.core.casting.spending import spend
 from cantrip_acp.core.casting.time_limit import TimeLimit
 from cantrip_acp.core.casting.turn_builder import TurnBuilder
 from cantrip_acp.core.scoring import Scoring
-from cantrip_acp.core.state import CastState
+from cantrip_acp.core.state import CastState, RunningQuery
 from cantrip_acp.crystals.contract import requested
 from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.loom.records.turn_parts import joined
@@ -35,7 +35,6 @@ from cantrip_acp.types.context_block import Recorder
 from cantrip_acp.types.errors import CantripError, CrystalError, LoomError
 from cantrip_acp.types.messages import RequestParameters
 from cantrip_acp.types.records import Output, Turn, new_id
-from cantrip_acp.types.usage import NO_USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -106,7 +105,7 @@ class CastRun:
                 with genai_spans.invoke_agent(self.entity, self.cast.trace, self.cast.id, self.cast.intent) as span:
                     reason = await self._run_and_snapshot()
                     if span is not None:
-                        span.ended(reason, self.cast.usage, self._end and self._end[1])
+                        span.ended(reason, self.cast.spent.usage, self._end and self._end[1])
             if scope.cancelled_caught:
                 reason = self._stopped_by("max_seconds")
                 turn = self._turn
@@ -184,12 +183,11 @@ class CastRun:
         while True:
             await anyio.lowlevel.checkpoint()
             turn = TurnBuilder(self.entity, self.cast, self._executor, self.close_part)
-            self.cast.queries += 1
+            self.cast.spent.queries += 1
             turn.response = response = await self._queries.next(turn.id)
             turn.used = used = response.usage.counted()
             self._turn = turn
-            turn.extra_usage, self.cast.extra_usage = self.cast.extra_usage, NO_USAGE
-            turn.voided, self.cast.voided = tuple(self.cast.voided), []
+            turn.query, self.cast.query = self.cast.query, RunningQuery()
             spend(self.cast, used, response_chars=len(response.content or "") + len(response.thinking or ""))
             self._log.utterance(turn)
             for notice in response.notices:

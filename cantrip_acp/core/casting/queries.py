@@ -76,7 +76,7 @@ class Queries:
             trace_id=self.cast.trace.trace_id,
             request_id=new_id("q") if entity.names_requests else "",
         )
-        self.cast.sent = entity.describe_query(query)
+        self.cast.query.sent = entity.describe_query(query)
         stream = self.stream = QueryStream(entity, self.cast)
         await self.cast.report(events.QueryStarted, message_id=stream.message_id)
         await prepare(entity.crystal)
@@ -84,7 +84,7 @@ class Queries:
             emit = stream.emit if span is None else span.emit
 
             def on_failed(usage: Usage) -> None:
-                self.cast.extra_usage = self.cast.extra_usage + usage
+                self.cast.query.extra_usage = self.cast.query.extra_usage + usage
                 spend(self.cast, usage)
 
             def read(response: Response) -> Response:
@@ -100,10 +100,10 @@ class Queries:
             await stream.finish()
             entity.requests.answered(query.request_id)
             if span is not None:
-                span.answered(response, stream.attempt, self.cast.extra_usage)
+                span.answered(response, stream.attempt, self.cast.query.extra_usage)
             self.stream = None
             if response.refused_media:
-                self.cast.sent = entity.leave_out(query, response.refused_media)
+                self.cast.query.sent = entity.leave_out(query, response.refused_media)
             return response
 
     def _counted(self, response: Response) -> Response:

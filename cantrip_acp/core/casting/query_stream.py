@@ -68,10 +68,12 @@ class QueryStream:
         self._streamed = {}
         shown = bool(said.content or said.thinking)
         if isinstance(error.answer, Response):
-            self._cast.voided.append(self._rejected(error, error.answer, beginning(message, VOID_LIMIT)))
+            self._cast.query.voided.append(self._rejected(error, error.answer, beginning(message, VOID_LIMIT)))
         elif shown:
             content, thinking = (text and beginning(text, VOID_LIMIT) for text in (said.content, said.thinking))
-            self._cast.voided.append(VoidedAttempt(self.attempt, beginning(message, VOID_LIMIT), content, thinking))
+            self._cast.query.voided.append(
+                VoidedAttempt(self.attempt, beginning(message, VOID_LIMIT), content, thinking)
+            )
         if shown:
             if self._entity.hub.active:
                 await self._entity.hub.send(

@@ -58,7 +58,7 @@ class Reports:
             )
 
     async def end(self, record: CastRecord) -> None:
-        if self.cast.extra_usage != NO_USAGE:
+        if self.cast.query.extra_usage != NO_USAGE:
             # A query that failed or was cut off wrote no turn, but it is billed all the same.
-            await self.usage(self.cast.extra_usage)
+            await self.usage(self.cast.query.extra_usage)
         await self.cast.report(events.CastEnded, record=record, loom=self.entity.loom.location)

@@ -1,6 +1,6 @@
 """Counts what a cast spends: adds the tokens and dollars of each query to its cast, its entity and the casts above (PROD-3).
 
-`CastState.tokens` and `CastState.cost` are the sums that wards compare with their limits.
+`Spent.tokens` and `Spent.cost` are the sums that wards compare with their limits.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ def spend(cast: CastState, usage: Usage, *, response_chars: int = 0, model: str 
         estimated = max(0, likely - (usage.total_tokens or 0))
     unpriced = (model or cast.entity.crystal.model) if usage.queries_without_cost else None
     while True:
-        entity = cast.entity
-        if entity.usage is cast.usage:
+        entity, spent = cast.entity, cast.spent
+        if entity.usage is spent.usage:
             # The first cast of an entity: one sum serves both.
-            entity.usage = cast.usage = cast.usage + usage
+            entity.usage = spent.usage = spent.usage + usage
         else:
-            cast.usage = cast.usage + usage
+            spent.usage = spent.usage + usage
             entity.usage = entity.usage + usage
-        cast.estimated += estimated
+        spent.estimated += estimated
         if unpriced is not None:
-            cast.unpriced[unpriced] = None
+            spent.unpriced[unpriced] = None
         if entity.parent is None:
             return
         cast = entity.parent.cast
-        cast.children_usage = usage if cast.children_usage is None else cast.children_usage + usage
+        above = cast.spent
+        above.children_usage = usage if above.children_usage is None else above.children_usage + usage

@@ -30,7 +30,6 @@ from cantrip_acp.types.records import (
     TurnMetadata,
     Utterance,
     UtteranceRecord,
-    VoidedAttempt,
     metadata_of,
     new_id,
     now,
@@ -83,8 +82,8 @@ class TurnBuilder:
 
     __slots__ = (
         "_children", "_delegated", "_executor", "_group", "_utterance_cache", "_write_part", "answer", "cast",
-        "cast_id", "context", "cut", "cut_output", "depth", "entity", "entity_id", "extra_usage", "finished",
-        "gate_calls", "id", "outputs", "parts", "response", "results", "started", "trace_id", "used", "voided",
+        "cast_id", "context", "cut", "cut_output", "depth", "entity", "entity_id", "finished", "gate_calls", "id",
+        "outputs", "parts", "query", "response", "results", "started", "trace_id", "used",
     )  # fmt: skip
 
     def __init__(
@@ -106,9 +105,7 @@ class TurnBuilder:
         self.response = _NO_RESPONSE
         self.used = NO_USAGE
         """The usage of the response, with its unknown parts counted."""
-        self.extra_usage = NO_USAGE
-        """The usage of its query besides the response (`retry.Spend`)."""
-        self.voided: tuple[VoidedAttempt, ...] = ()
+        self.query = cast.query
         self.results: list[GateRecord] = []
         self.outputs: list[Output] = []
         self.gate_calls: list[str] = []
@@ -341,13 +338,13 @@ class TurnBuilder:
             gates,
             program,
             None,
-            self.used + self.extra_usage,
+            self.used + self.query.extra_usage,
             response.model,
             response.stop_reason,
             request=self._request(),
             fingerprint=response.fingerprint,
-            voided=self.voided,
-            query=self.cast.sent,
+            voided=tuple(self.query.voided),
+            query=self.query.sent,
         )
 
     def _utterance(self) -> Utterance:
@@ -380,7 +377,7 @@ class TurnBuilder:
         response = self.response
         own = self.used
         return metadata_of(
-            own + self.extra_usage,
+            own + self.query.extra_usage,
             duration_ms=max((time.perf_counter() - self.started) * 1000, 0.001),
             timestamp=now(),
             model=response.model or self.entity.crystal.model,
@@ -388,19 +385,19 @@ class TurnBuilder:
             stop_reason=response.stop_reason or msgspec.UNSET,
             sampled=sampled,
             context_tokens=msgspec.UNSET
-            if self.extra_usage == NO_USAGE
+            if self.query.extra_usage == NO_USAGE
             else None
             if own.queries_without_usage
             else own.total_tokens,
             request=self._request() or msgspec.UNSET,
             fingerprint=response.fingerprint or msgspec.UNSET,
-            voided=self.voided or msgspec.UNSET,
+            voided=tuple(self.query.voided) or msgspec.UNSET,
             query=self._query(),
         )
 
     def _query(self) -> SentQuery | msgspec.UnsetType:
         """The record of the query. Later turns with the same tools refer to this turn."""
-        sent, entity = self.cast.sent, self.entity
+        sent, entity = self.query.sent, self.entity
         if sent is not None and isinstance(sent.tools, tuple):
             entity.tools_in_turns[entity.query_digest.tools_hash(sent.tools)] = self.id
         return sent or msgspec.UNSET

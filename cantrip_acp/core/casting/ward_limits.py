@@ -27,13 +27,13 @@ def end_reason(cast: CastState, turn: TurnBuilder) -> str | None:
         return "output_limit"
     if not response.tool_calls and response.problem is None and not cast.entity.require_done:
         return "text"
-    if wards.max_total_tokens is not None and cast.tokens >= wards.max_total_tokens:
+    if wards.max_total_tokens is not None and cast.spent.tokens >= wards.max_total_tokens:
         return "max_tokens"
     if wards.max_cost_usd is not None:
         # A cost limit that cannot be measured counts as reached at once.
-        if turn.used.queries_without_cost or cast.cost >= wards.max_cost_usd:
+        if turn.used.queries_without_cost or cast.spent.cost >= wards.max_cost_usd:
             return "max_cost"
-    if cast.queries >= (wards.max_turns or 1):
+    if cast.spent.queries >= (wards.max_turns or 1):
         return "max_turns"
     return None
 
@@ -43,10 +43,10 @@ def carry_over(cast: CastState, point: Point) -> None:
     from zero, because the user continues in spite of it."""
     wards, used = cast.entity.circle.wards, point.used
     if point.spent < (wards.max_turns or 1):
-        cast.queries = point.spent
+        cast.spent.queries = point.spent
     tokens, cost = wards.max_total_tokens, wards.max_cost_usd
     if (tokens is None or (used.total_tokens or 0) < tokens) and (cost is None or (used.cost or 0.0) < cost):
-        cast.before = used
+        cast.spent.before = used
 
 
 def stop_overspent(entity: EntityState, usage: Usage) -> None:
@@ -59,9 +59,9 @@ def stop_overspent(entity: EntityState, usage: Usage) -> None:
     while parent is not None:
         above = parent.cast
         wards = above.entity.circle.wards
-        if wards.max_total_tokens is not None and above.tokens >= wards.max_total_tokens:
+        if wards.max_total_tokens is not None and above.spent.tokens >= wards.max_total_tokens:
             over = (above, "max_tokens")
-        elif wards.max_cost_usd is not None and (usage.queries_without_cost or above.cost >= wards.max_cost_usd):
+        elif wards.max_cost_usd is not None and (usage.queries_without_cost or above.spent.cost >= wards.max_cost_usd):
             over = (above, "max_cost")
         parent = above.entity.parent
     if over is not None:
@@ -81,10 +81,10 @@ def known_at_start(entity: EntityState) -> list[str]:
 
 def at_end(entity: EntityState, cast: CastState) -> tuple[str, ...]:
     """The wards of a cast that could not be enforced, or not exactly, and why."""
-    wards, usage = entity.circle.wards, cast.usage
+    wards, usage = entity.circle.wards, cast.spent.usage
     found = []
     if wards.max_cost_usd is not None and usage.queries_without_cost:
-        models = ", ".join(cast.unpriced) or entity.crystal.model
+        models = ", ".join(cast.spent.unpriced) or entity.crystal.model
         known = f"${usage.cost:.6g} are known" if usage.cost is not None else "nothing of it is known"
         found.append(
             f"max_cost_usd cannot be enforced: the cost of {_count_text(usage.queries_without_cost)} of {models} is not known "
@@ -93,7 +93,7 @@ def at_end(entity: EntityState, cast: CastState) -> tuple[str, ...]:
     if wards.max_total_tokens is not None and usage.queries_without_usage:
         found.append(
             f"max_total_tokens cannot be enforced exactly: the usage of {_count_text(usage.queries_without_usage)} was not "
-            f"reported in full; it was estimated at {cast.estimated:,} tokens."
+            f"reported in full; it was estimated at {cast.spent.estimated:,} tokens."
         )
     return tuple(found)
 

@@ -49,7 +49,7 @@ class Calls:
             call = calls[index]
             delegations = list(itertools.takewhile(self._delegates, calls[index:]))
             if len(delegations) > 1:
-                await turn.delegate(delegations)
+                await turn.delegations.run(delegations)
                 index += len(delegations)
                 continue
             if medium.tool is not None and call.gate == medium.tool:

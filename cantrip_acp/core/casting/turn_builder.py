@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -73,17 +73,88 @@ class _Group:
         self.waiting: dict[str, anyio.Event] = {}
         """Set for each call when its children begin, or when it has ended without any."""
 
-    def begun(self, call_id: str) -> None:
-        self.waiting[call_id].set()
+
+class Delegations:
+    """The children of one turn that are at work. ``close_part`` writes the turn so far, before a child runs."""
+
+    __slots__ = ("_children", "_close_part", "_group", "_hung", "_turn")
+
+    def __init__(self, turn: TurnBuilder, close_part: Callable[[TurnBuilder], Awaitable[None]]) -> None:
+        self._turn = turn
+        self._close_part = close_part
+        self._children = 0
+        self._hung = False
+        """Whether the loom has the turn that the running children hang on."""
+        self._group: _Group | None = None
+
+    @asynccontextmanager
+    async def spawning(self, call_id: str) -> AsyncIterator[str]:
+        """See `TurnBuilder.spawning`.
+
+        The turn so far is written first, so that the loom never names a turn that is not in it (LOOM-1). Overlapping
+        children hang on the turn that the first of them closed. What follows the last child is the next turn.
+        """
+        self._children += 1
+        try:
+            if not self._hung:
+                self._hung = True
+                await self._close_part(self._turn)
+            if self._group is not None:
+                self._group.waiting[call_id].set()
+            yield self._turn.parts[-1].id
+        finally:
+            self._children -= 1
+            self._end()
+
+    def _end(self) -> None:
+        """Begin the next turn, unless children still run or more calls of a group are to come."""
+        if self._hung and not self._children and self._group is None:
+            self._hung = False
+            self._turn.started = time.perf_counter()
+
+    async def run(self, calls: Sequence[ToolCall]) -> None:
+        """Run delegations that follow each other directly beside each other; results are in the order of the calls.
+
+        At most ``max_concurrent_children`` of them run at once. A call begins when the one before it has its children
+        at work or has ended: so questions for permission come one after the other, and children have the numbers that
+        they would have in a row.
+        """
+        turn, names = self._turn, self._turn.entity.circle.tool_names
+        room = anyio.Semaphore(turn.wards.max_concurrent_children)
+        group = self._group = _Group()
+
+        async def run(call: ToolCall, kept: list[GateRecord], begun: anyio.Event) -> None:
+            name = ALIASES.get(named := names.get(call.gate, call.gate), named)
+            call_id = turn.number(name)
+            group.waiting[call_id] = begun
+            try:
+                await turn.call(name, call.args, call_id, None, call.id, kept.append)
+            finally:
+                begun.set()
+                room.release()
+
+        try:
+            with one_failure():
+                async with anyio.create_task_group() as tasks:
+                    for call in calls:
+                        await room.acquire()
+                        begun = anyio.Event()
+                        group.results.append([])
+                        tasks.start_soon(run, call, group.results[-1], begun)
+                        await begun.wait()
+        finally:
+            self._group = None
+            turn.results += [record for kept in group.results for record in kept]
+            self._end()
 
 
 class TurnBuilder:
     """One turn while it runs. Mediums see it as `gates.ports.TurnContext`."""
 
     __slots__ = (
-        "_children", "_delegated", "_executor", "_group", "_utterance_cache", "_write_part", "answer", "cast",
-        "cast_id", "context", "cut", "cut_output", "depth", "entity", "entity_id", "finished", "gate_calls", "id",
-        "outputs", "parts", "query", "response", "results", "started", "trace_id", "used",
+        "_executor", "_utterance_cache", "answer", "cast", "cast_id", "context", "cut", "cut_output", "delegations",
+        "depth", "entity", "entity_id", "finished", "gate_calls", "id", "outputs", "parts", "query", "response",
+        "results", "started", "trace_id", "used",
     )  # fmt: skip
 
     def __init__(
@@ -93,13 +164,11 @@ class TurnBuilder:
         executor: GateExecutor,
         close_part: Callable[[TurnBuilder], Awaitable[None]],
     ) -> None:
-        """``close_part`` writes the turn so far, before a child runs."""
         self.entity = entity
         self.cast = cast
         self.entity_id, self.cast_id, self.trace_id = entity.id, cast.id, cast.trace.trace_id
         self.depth, self.context = entity.depth, cast.blocks
         self._executor = executor
-        self._write_part = close_part
         self.id = new_id("t")
         self.started = time.perf_counter()
         self.response = _NO_RESPONSE
@@ -116,11 +185,8 @@ class TurnBuilder:
         self.finished = False
         self.answer: Any = None
         self.parts: Sequence[Turn] = ()
-        """The parts of this utterance that the loom already has. Each delegation closes a part (`spawning`)."""
-        self._children = 0
-        self._delegated = False
-        """Whether the loom has the turn that the running children hang on."""
-        self._group: _Group | None = None
+        """The parts of this utterance that the loom already has. Each delegation closes a part."""
+        self.delegations = Delegations(self, close_part)
         self._utterance_cache: Utterance | None = None
 
     @property
@@ -174,65 +240,9 @@ class TurnBuilder:
         self.outputs.pop()
         return output
 
-    @asynccontextmanager
-    async def spawning(self, call_id: str) -> AsyncIterator[str]:
-        """A context manager around the children of one call. Yields the id of the turn that they hang on (COMP-5).
-
-        The turn so far is written first, so that the loom never names a turn that is not in it (LOOM-1). Overlapping
-        children hang on the turn that the first of them closed. What follows the last child is the next turn.
-        """
-        self._children += 1
-        try:
-            if not self._delegated:
-                self._delegated = True
-                await self._write_part(self)
-            if self._group is not None:
-                self._group.begun(call_id)
-            yield self.parts[-1].id
-        finally:
-            self._children -= 1
-            self._end_delegation()
-
-    def _end_delegation(self) -> None:
-        """Begin the next turn, unless children still run or more calls of a group are to come."""
-        if self._delegated and not self._children and self._group is None:
-            self._delegated = False
-            self.started = time.perf_counter()
-
-    async def delegate(self, calls: Sequence[ToolCall]) -> None:
-        """Run delegations that follow each other directly beside each other; results are in the order of the calls.
-
-        At most ``max_concurrent_children`` of them run at once. A call begins when the one before it has its children
-        at work or has ended: so questions for permission come one after the other, and children have the numbers that
-        they would have in a row.
-        """
-        names = self.entity.circle.tool_names
-        room = anyio.Semaphore(self.entity.circle.wards.max_concurrent_children)
-        group = self._group = _Group()
-
-        async def run(call: ToolCall, kept: list[GateRecord], begun: anyio.Event) -> None:
-            name = ALIASES.get(named := names.get(call.gate, call.gate), named)
-            call_id = self._number(name)
-            group.waiting[call_id] = begun
-            try:
-                await self._call(name, call.args, call_id, None, call.id, kept.append)
-            finally:
-                begun.set()
-                room.release()
-
-        try:
-            with one_failure():
-                async with anyio.create_task_group() as tasks:
-                    for call in calls:
-                        await room.acquire()
-                        begun = anyio.Event()
-                        group.results.append([])
-                        tasks.start_soon(run, call, group.results[-1], begun)
-                        await begun.wait()
-        finally:
-            self._group = None
-            self.results += [record for kept in group.results for record in kept]
-            self._end_delegation()
+    def spawning(self, call_id: str) -> AbstractAsyncContextManager[str]:
+        """A context manager around the children of one call. Yields the id of the turn that they hang on (COMP-5)."""
+        return self.delegations.spawning(call_id)
 
     def close_part(self, *, parent_id: str, sequence: int, output: Output | None) -> Turn:
         """The record of the turn so far. From here on this object is the turn that continues it."""
@@ -255,17 +265,17 @@ class TurnBuilder:
     ) -> GateRecord:
         name = ALIASES.get(name, name)
         # Look the list up only then: a delegation may have started another part of the turn.
-        return await self._call(
-            name, args, self._number(name), via, tool_call_id, lambda record: self.results.append(record), own
+        return await self.call(
+            name, args, self.number(name), via, tool_call_id, lambda record: self.results.append(record), own
         )
 
-    def _number(self, name: str) -> str:
+    def number(self, name: str) -> str:
         """Count a call of this gate, and return the id of the call in events."""
         call_id = f"{self.id}.g{len(self.gate_calls)}"
         self.gate_calls.append(name)
         return call_id
 
-    async def _call(
+    async def call(
         self,
         name: str,
         args: Mapping[str, Any] | str,

@@ -16,18 +16,13 @@ import msgspec
 
 from cantrip_acp.core.casting.cast_stream import CastStream, stream_cast
 from cantrip_acp.core.casting.gate_executor import GateExecutor
-from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.casting.result import CastResult, Value
-from cantrip_acp.core.context import Context
 from cantrip_acp.core.definition.circle import check_reference
 from cantrip_acp.core.definition.result_type import typed_result
-from cantrip_acp.core.event_hub import BUFFER, ChildHub, EventHub, Subscription
+from cantrip_acp.core.event_hub import BUFFER, Subscription
 from cantrip_acp.core.history.continuation import find_own_point, reference_of
-from cantrip_acp.core.history.recorded_circle import RecordedCircles
 from cantrip_acp.core.lifecycle import children
 from cantrip_acp.core.lifecycle.medium_session import SessionKeeper
-from cantrip_acp.core.lifecycle.sources import SourceConnections
-from cantrip_acp.core.running_calls import RunningCalls
 from cantrip_acp.core.state import EntityState, SteeringMessage
 from cantrip_acp.crystals.contract import CrystalBase
 from cantrip_acp.gates.services import Services
@@ -48,7 +43,7 @@ from cantrip_acp.types.errors import (
     EntityIdle,
     IntentRequired,
 )
-from cantrip_acp.types.records import NOTE, new_id
+from cantrip_acp.types.records import NOTE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -61,7 +56,6 @@ if TYPE_CHECKING:
     from cantrip_acp.core.lifecycle.checkpoints import Checkpoints
     from cantrip_acp.core.state import ParentLink, WardsOf
     from cantrip_acp.crystals.contract import Crystal
-    from cantrip_acp.gates.contract import GateSource, OpenedSource
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.query.history import CastPart
     from cantrip_acp.mediums.contract import MediumSession
@@ -88,8 +82,8 @@ class Entity(EntityState, Generic[Value]):
     Leaving the block (or `close`) ends the processes and the variables of its medium. Its record stays in the loom.
 
     Its fields are to be read, not set. What it is: ``id``; ``cantrip``, with the gates that its sources added, and
-    ``cantrip_id`` in the loom; ``call``, ``retry`` and ``folding`` of it; ``circle``, with the wards that are in force now;
-    ``crystal``, which answers the next query; ``loom``; ``hub``, where its events go; ``depth``, 0 for the root of
+    ``cantrip_id`` in the loom; ``circle``, with the wards that are in force now; ``crystal``, which answers the next query;
+    ``loom``; ``hub``, where its events go; ``depth``, 0 for the root of
     the tree of entities. What it did: ``context``, the messages of the next query; ``usage`` of all casts (PROD-3);
     ``sequence``, the number of the last turn, and ``last_turn``, its id; ``busy`` and ``closed``.
     """
@@ -103,43 +97,21 @@ class Entity(EntityState, Generic[Value]):
         *,
         entity_id: str | None = None,
         parent: ParentLink | None = None,
-        single_cast: bool = False,
     ) -> None:
-        """``parent`` links a child to its parent. An entity without one is the root of its tree."""
-        above = None if parent is None else parent.cast.entity
-        entity_id = entity_id or new_id("e")
-        by_text = writes_calls(cantrip.crystal)
-        super().__init__(
-            entity_id,
-            cantrip,
-            cantrip.circle,
-            cantrip.crystal,
-            loom,
-            EventHub() if parent is None or above is None else ChildHub(above.hub, parent, entity_id),
-            Context(cantrip.call, cantrip.circle, text_calls=by_text, recorded=RecordedCircles(loom)),
-            depth=0 if above is None else above.depth + 1,
-            parent=parent,
-            requests=RequestGraph(None if above is None else above.requests),
-            names_requests=above is not None and above.names_requests,
-            running_calls=RunningCalls() if above is None else above.running_calls,
-            single_cast=single_cast,
-            note=None if above is None else above.note,
-            known_note=None if above is None or above.note is None else above.note.uri,
-        )
+        super().__init__(cantrip, loom, entity_id=entity_id, parent=parent)
         self.executor = GateExecutor(
             cantrip.circle,
             hub=self.hub,
             interceptors=cantrip.interceptors,
             depth=self.depth,
             running=self.running_calls,
-            services=Services(entity_id, loom.append, lambda: self.medium_session.sandbox_pid),
+            services=Services(self.id, loom.append, lambda: self.medium_session.sandbox_pid),
         )
         self.medium_session = SessionKeeper(self, self.executor.dynamic_gates)
-        self._own_checkpoints = _checkpoints(self) if above is None else None
-        self.checkpoints = self._own_checkpoints if above is None else typed("Checkpoints | None", above.checkpoints)
+        self._own_checkpoints = _checkpoints(self) if parent is None else None
+        if parent is None:
+            self.checkpoints = self._own_checkpoints
         self.executor.checkpoints = self.checkpoints
-        self._sources = SourceConnections(cantrip.sources if parent is None else ())
-        self.connected = parent is not None or not cantrip.sources
         self._remarked: Crystal | None = None
         """The crystal whose remarks were already reported."""
         self._history: Sequence[CastPart] = ()
@@ -149,7 +121,7 @@ class Entity(EntityState, Generic[Value]):
         """Stops what a cast waits for before it begins."""
         self._warming: anyio.CancelScope | None = None
         self._warmed = anyio.Event()
-        loom.claim(entity_id, self)
+        loom.claim(self.id, self)
 
     def __repr__(self) -> str:
         return f"Entity({self.id}, {self.sequence} turns)"
@@ -360,27 +332,19 @@ class Entity(EntityState, Generic[Value]):
 
         Raises `CantripError` if a source fails that the entity cannot do without.
         """
-        circle = await self._sources.connect(self.cantrip.circle)
-        self.connected = True
-        self.source_problems = self.executor.source_problems = self._sources.problems
+        circle = await self.sources.connect(self.cantrip.circle)
+        self.executor.source_problems = self.sources.problems
         if circle is None:
             return
         self._change(cantrip=self.cantrip.replace(circle=circle), circle=circle)
-        by_text = writes_calls(self.crystal)
-        self.context = Context(self.call, circle, text_calls=by_text, recorded=RecordedCircles(self.loom))
+        self.context = self._new_context()
         if self._history:
             self.load_history(self.last_turn, self._history)
         self.set_wards(self._extra_wards)
 
-    @property
-    def sources(self) -> list[tuple[GateSource, OpenedSource | None]]:
-        """The gate sources, each with its opened form, or None before they are connected."""
-        opened: Sequence[OpenedSource | None] = self._sources.opened or [None] * len(self._sources.given)
-        return list(zip(self._sources.given, opened, strict=False))
-
     def take_notices(self) -> list[str]:
         """Problems with gate sources, and remarks of the crystal, that were not reported yet. They are for the user."""
-        crystal, notices = self.crystal, self._sources.take_problems()
+        crystal, notices = self.crystal, self.sources.take_problems()
         if crystal is not self._remarked:
             self._remarked = crystal
             notices = [*complete(crystal, CrystalBase).remarks, *notices]
@@ -493,7 +457,7 @@ class Entity(EntityState, Generic[Value]):
             await self.executor.close()
             if self._own_checkpoints is not None:
                 await self._own_checkpoints.close()
-            await self._sources.close()
+            await self.sources.close()
 
 
 def _trace(trace_id: str | None, trace: tracing.Trace | None) -> tracing.Trace:

@@ -10,15 +10,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import anyio
-import msgspec
 
-from cantrip_acp.core.casting.query_digest import QueryDigest
+from cantrip_acp.core.casting.query_digest import SentQueries
 from cantrip_acp.core.casting.request_graph import RequestGraph
 from cantrip_acp.core.casting.sampled_tokens import TokenLog
+from cantrip_acp.core.context import Context
+from cantrip_acp.core.event_hub import ChildHub, EventHub
+from cantrip_acp.core.history.recorded_circle import RecordedCircles
+from cantrip_acp.core.lifecycle.sources import SourceConnections
 from cantrip_acp.core.running_calls import RunningCalls
-from cantrip_acp.text.json_data import freeze
+from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.types.messages import RequestParameters, ToolCall
-from cantrip_acp.types.records import SentQuery, Turn, VoidedAttempt
+from cantrip_acp.types.records import SentQuery, Turn, VoidedAttempt, new_id
 from cantrip_acp.types.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
@@ -26,18 +29,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from cantrip_acp.core.casting.result import CastResult
-    from cantrip_acp.core.context import Context
     from cantrip_acp.core.definition.cantrip_definition import CantripDefinition
     from cantrip_acp.core.definition.circle import Circle
-    from cantrip_acp.core.event_hub import EventHub
-    from cantrip_acp.core.folding.policy import Folding
-    from cantrip_acp.crystals.contract import Crystal, Query
-    from cantrip_acp.crystals.retry import RetryPolicy
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.gates.wards import Wards
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.telemetry.tracing import Trace
-    from cantrip_acp.types.call import Call
     from cantrip_acp.types.context_block import ContextBlock
     from cantrip_acp.types.events import Event
     from cantrip_acp.types.records import Location
@@ -52,7 +49,7 @@ class ParentLink:
 
     ``cast`` is the parent's cast that the child works for, ``turn_id`` the turn that spawned it, ``call_id`` the gate
     call in events, ``index`` its place in a batch. ``number`` counts the parent's children from 0, in order of
-    creation.
+    creation. ``called``: the child is cast only once and then closed.
     A persistent child that is cast again works for the cast that asks: cast, turn and call are then replaced.
     """
 
@@ -61,6 +58,7 @@ class ParentLink:
     call_id: str
     number: int = 0
     index: int | None = None
+    called: bool = False
 
 
 class ChildEntity(Protocol):
@@ -113,76 +111,65 @@ class Children:
     """Each running child holds a place of it (``max_concurrent_children``). Made with the first child."""
 
 
-_FIXED = frozenset(("id", "cantrip", "circle", "crystal", "loom", "hub", "depth", "call", "retry", "folding"))
+_FIXED = frozenset(("id", "cantrip", "circle", "crystal", "loom", "hub", "depth"))
 """The fields that only methods of the entity change (`Entity.set_wards`, `Entity.use_crystal`), because these also notify the
 loom and the crystal."""
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
 class EntityState:
     """What one entity is and has done so far. Only the entity and its casts change it."""
 
-    id: str
-    """The id of the entity, which its turns and casts name."""
-    cantrip: CantripDefinition
-    """The cantrip, with the gates that its sources added."""
-    circle: Circle
-    """The circle with the wards that are in force now."""
-    crystal: Crystal
-    """The model that answers the next query."""
-    loom: Loom
-    hub: EventHub
-    """Where the events of this entity and its children go."""
-    context: Context
-    """The messages of the next query."""
-    depth: int = 0
-    """0 for the root of the tree of entities, 1 for its children, and so on."""
-    parent: ParentLink | None = None
-    """None for the root of a tree."""
-    usage: Usage = NO_USAGE
-    """The usage of all casts so far (PROD-3)."""
-    sequence: int = 0
-    """The number of the last turn: 0 before the first one."""
-    last_turn: str = ""
-    """The id of the last turn, from which the next one continues."""
-    last_cast: str = ""
-    """The cast whose intent is the last one in the context, if it began in this process."""
-    token_log: TokenLog = field(default_factory=TokenLog)
-    query_digest: QueryDigest = field(default_factory=QueryDigest)
-    tools_in_turns: dict[bytes, str] = field(default_factory=dict)
-    """The turns whose records have tools that are not the cantrip's, by the hash of the tools."""
-    requests: RequestGraph = field(default_factory=RequestGraph)
-    names_requests: bool = False
-    """Whether each query has its own id, which providers send as a header (`Query.request_id`)."""
-    checkpoints: FileCheckpoints | None = None
-    """Keeps the files of this tree of entities; None if they are not kept."""
-    running_calls: RunningCalls = field(default_factory=RunningCalls)
-    """The running calls of this tree of entities."""
-    single_cast: bool = False
-    """Whether it is cast only once and then closed, like a child that was called."""
-    running: CastState | None = None
-    """The running cast."""
-    children: Children = field(default_factory=Children)
-    connected: bool = False
-    """Whether its gate sources (MCP servers) are connected, or it has none."""
-    source_problems: tuple[str, ...] = ()
-    """The problems of gate sources (MCP servers) that cannot be used. Each cast of the entity has them as warnings."""
-    closed: bool = False
-    note: ContextBlock | None = None
-    """The note for the entity about the wards in force (`Entity.set_wards`). Its ``uri`` begins with `WARDS`."""
-    known_note: str | None = None
-    """The ``uri`` of the note that held before it was told of any."""
-    name: str | None = field(init=False)
-    call: Call = field(init=False)
-    """The system prompt and the parameters of every query."""
-    retry: RetryPolicy = field(init=False)
-    """How failed queries are repeated."""
-    folding: Folding = field(init=False)
-    """When earlier turns are folded into a summary."""
-
-    def __post_init__(self) -> None:
-        cantrip = self.cantrip
-        self.name, self.call, self.retry, self.folding = cantrip.name, cantrip.call, cantrip.retry, cantrip.folding
+    def __init__(
+        self,
+        cantrip: CantripDefinition,
+        loom: Loom,
+        *,
+        entity_id: str | None = None,
+        parent: ParentLink | None = None,
+    ) -> None:
+        """``parent`` links a child to its parent. An entity without one is the root of its tree."""
+        above = None if parent is None else parent.cast.entity
+        self.id = entity_id or new_id("e")
+        """The id of the entity, which its turns and casts name."""
+        self.cantrip = cantrip
+        """The cantrip, with the gates that its sources added."""
+        self.circle = cantrip.circle
+        """The circle with the wards that are in force now."""
+        self.crystal = cantrip.crystal
+        """The model that answers the next query."""
+        self.loom = loom
+        self.parent = parent
+        self.depth: int = 0 if above is None else above.depth + 1
+        """0 for the root of the tree of entities, 1 for its children, and so on."""
+        self.hub: EventHub = EventHub() if parent is None or above is None else ChildHub(above.hub, parent, self.id)
+        """Where the events of this entity and its children go."""
+        self.context = self._new_context()
+        """The messages of the next query."""
+        self.usage = NO_USAGE
+        """The usage of all casts so far (PROD-3)."""
+        self.sequence = 0
+        """The number of the last turn: 0 before the first one."""
+        self.last_turn = ""
+        """The id of the last turn, from which the next one continues."""
+        self.last_cast = ""
+        """The cast whose intent is the last one in the context, if it began in this process."""
+        self.token_log = TokenLog()
+        self.sent_queries = SentQueries()
+        self.requests: RequestGraph = RequestGraph(None if above is None else above.requests)
+        self.checkpoints: FileCheckpoints | None = None if above is None else above.checkpoints
+        """Keeps the files of this tree of entities; None if they are not kept."""
+        self.running_calls: RunningCalls = RunningCalls() if above is None else above.running_calls
+        """The running calls of this tree of entities."""
+        self.running: CastState | None = None
+        """The running cast."""
+        self.children = Children()
+        self.sources = SourceConnections(cantrip.sources if parent is None else ())
+        """The gate sources (MCP servers), which are connected before the first turn."""
+        self.closed = False
+        self.note: ContextBlock | None = None if above is None else above.note
+        """The note for the entity about the wards in force (`Entity.set_wards`). Its ``uri`` begins with `WARDS`."""
+        self.known_note: str | None = None if self.note is None else self.note.uri
+        """The ``uri`` of the note that held before it was told of any."""
 
     if not TYPE_CHECKING:
 
@@ -194,6 +181,10 @@ class EntityState:
     def _change(self, **fields: object) -> None:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
+
+    def _new_context(self) -> Context:
+        by_text = writes_calls(self.crystal)
+        return Context(self.cantrip.call, self.circle, text_calls=by_text, recorded=RecordedCircles(self.loom))
 
     @property
     def cantrip_id(self) -> str:
@@ -222,27 +213,9 @@ class EntityState:
 
         This is true for a child that is cast once, and for any child that is cut off by an entity above it.
         """
-        if self.single_cast:
-            return True
-        return self.parent is not None and self.running is not None and not self.running.scope.cancel_called
-
-    def describe_query(self, query: Query) -> SentQuery:
-        """What the record of the next turn says about a query."""
-        tools = query.tools
-        digest = self.query_digest.digest(query.messages, tools, query.params)
-        if tools == self.cantrip.circle.tools:
-            return SentQuery(digest)
-        return SentQuery(digest, self.tools_in_turns.get(self.query_digest.tools_hash(tools)) or freeze(tools))
-
-    def name_requests(self) -> None:
-        """Give each query an id of its own from now on, which providers send as a header (`Query.request_id`)."""
-        self.names_requests = True
-
-    def leave_out(self, query: Query, media: tuple[str, ...]) -> SentQuery:
-        """Leave out media that the provider refused, from this query on. Returns what the record says about the query."""
-        self.context.leave_out(media)
-        sent = self.describe_query(msgspec.structs.replace(query, messages=self.context.messages))
-        return msgspec.structs.replace(sent, refused=media)
+        if self.parent is None:
+            return False
+        return self.parent.called or (self.running is not None and not self.running.scope.cancel_called)
 
     def write_root(self) -> None:
         """Write the call to the loom as this entity's root, unless it is there (CALL-4). A child's root hangs on the turn

@@ -29,6 +29,14 @@ _PROVIDERS = {"google": "gcp.gemini"}
 _FINISHES = {"tool_calls": "tool_call", "refusal": "content_filter"}
 
 
+class SpannedCantrip(Protocol):
+    @property
+    def name(self) -> str | None: ...
+
+    @property
+    def call(self) -> Call: ...
+
+
 class SpannedEntity(Protocol):
     """The part of an entity that spans describe (`core.state.EntityState` has it)."""
 
@@ -36,10 +44,7 @@ class SpannedEntity(Protocol):
     def id(self) -> str: ...
 
     @property
-    def name(self) -> str | None: ...
-
-    @property
-    def call(self) -> Call: ...
+    def cantrip(self) -> SpannedCantrip: ...
 
     @property
     def crystal(self) -> Crystal: ...
@@ -53,12 +58,12 @@ def _common(entity: SpannedEntity, trace: Trace, operation: str) -> dict[str, An
         "gen_ai.request.model": crystal.model,
         "gen_ai.conversation.id": trace.conversation or entity.id,
         "cantrip.entity.id": entity.id,
-        "gen_ai.agent.name": entity.name,
+        "gen_ai.agent.name": entity.cantrip.name,
     }
 
 
 def _request_attributes(entity: SpannedEntity) -> dict[str, Any]:
-    call = entity.call
+    call = entity.cantrip.call
     return {
         "gen_ai.request.seed": call.seed,
         "gen_ai.request.temperature": call.temperature,
@@ -116,7 +121,7 @@ def invoke_agent(entity: SpannedEntity, trace: Trace, cast_id: str, intent: str)
     if not tracing.collecting():
         yield None
         return
-    name = entity.name
+    name = entity.cantrip.name
     attributes = {
         **_common(entity, trace, "invoke_agent"),
         **_request_attributes(entity),

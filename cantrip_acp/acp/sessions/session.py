@@ -187,7 +187,7 @@ class Session:
         self.entity = self.opened.entity = entity
         self.opened.recipe = recipe
         if self._names_requests:
-            entity.name_requests()
+            entity.requests.named = True
 
     def save(self) -> None:
         """Store the session's metadata. A failure is only logged (`SessionFactory.try_save_metadata`)."""
@@ -511,7 +511,7 @@ class Session:
         )
         self._sent_notes = list(self.entity_notes)
         context = (*context, *await self.options.before_cast())
-        if not self.entity.connected:
+        if not self.entity.sources.connected:
             await self.install_servers()
         if self.cancelled:
             return acp.PromptResult("cancelled")
@@ -535,7 +535,7 @@ class Session:
                 INTERNAL_ERROR, f"The prompt failed: {result.summary or result.reason}", {"details": result.reason}
             )
         about = _prompt_meta(result, self.entity.last_turn)
-        if self.entity.names_requests:
+        if self.entity.requests.named:
             about[acp.REQUEST_EDGES] = {"edges": self.entity.requests.drain()}
         return acp.PromptResult(reason, about)
 
@@ -571,9 +571,9 @@ class Session:
 
     def _servers_to_install(self) -> list[McpServer]:
         """The MCP servers that must be installed before the entity connects to them. None after it has connected."""
-        if self.entity.connected:
+        if self.entity.sources.connected:
             return []
-        unopened = [source for source, opened in self.entity.sources if opened is None]
+        unopened = [source for source, opened in self.entity.sources.listed() if opened is None]
         from cantrip_acp.gates.mcp.servers import to_install
 
         return to_install(unopened, self.entity.circle)

@@ -97,7 +97,7 @@ def _mcp_servers(session: Session) -> Sequence[tuple[dict[str, Any], McpConnecti
 
     gates = {gate.name for gate in session.entity.cantrip.circle.declared_gates}
     found = []
-    for source, opened in session.entity.sources:
+    for source, opened in session.entity.sources.listed():
         if not isinstance(source, McpServers):
             continue
         for index, server in enumerate(source.servers):

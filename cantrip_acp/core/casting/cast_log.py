@@ -156,7 +156,7 @@ class CastLog:
         """Write the end of the cast. ``unenforced``: wards that were not enforced; ``faults``: errors in the code of gates."""
         entity = self.entity
         terminated = reason in TERMINATIONS
-        warnings = (*unenforced, *entity.source_problems, *faults)
+        warnings = (*unenforced, *entity.sources.problems, *faults)
         summary = None if terminated else self._summary(reason, unenforced)
         self.end_record = entity.loom.append(
             CastRecord(

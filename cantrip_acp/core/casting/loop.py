@@ -82,7 +82,7 @@ class CastRun:
         (LOOP-3)."""
         scorer = entity.circle.score if entity.cantrip.scores else None
         self._scoring = Scoring(scorer, entity.loom, intent, reference)
-        parameters = requested(entity.call)
+        parameters = requested(entity.cantrip.call)
         self.cast.parameters = parameters if parameters != RequestParameters() else None
         if resumed is not None:
             ward_limits.carry_over(self.cast, resumed)

@@ -16,7 +16,6 @@ from cantrip_acp.mediums.text_program import MOST_PROBLEMS, TextPrograms
 from cantrip_acp.telemetry import genai_spans
 from cantrip_acp.types import events
 from cantrip_acp.types.errors import ContextLimitError, CrystalError
-from cantrip_acp.types.records import new_id
 from cantrip_acp.types.usage import Usage
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Queries:
 
     async def _once(self, turn_id: str) -> Response:
         entity = self.entity
-        call = entity.call
+        call = entity.cantrip.call
         query = Query(
             messages=entity.context.messages,
             tools=self._tools(),
@@ -74,9 +73,9 @@ class Queries:
             intent=self.cast.intent,
             entity_id=entity.id,
             trace_id=self.cast.trace.trace_id,
-            request_id=new_id("q") if entity.names_requests else "",
+            request_id=entity.requests.next_id(),
         )
-        self.cast.query.sent = entity.describe_query(query)
+        self.cast.query.sent = entity.sent_queries.describe(query, entity.cantrip.circle.tools)
         stream = self.stream = QueryStream(entity, self.cast)
         await self.cast.report(events.QueryStarted, message_id=stream.message_id)
         await prepare(entity.crystal)
@@ -95,7 +94,7 @@ class Queries:
                 return response if programs is None else programs.read(response)
 
             response = await query_with_retries(
-                entity.crystal, query, emit, entity.retry, stream.notice, read, on_failed
+                entity.crystal, query, emit, entity.cantrip.retry, stream.notice, read, on_failed
             )
             await stream.finish()
             entity.requests.answered(query.request_id)
@@ -103,7 +102,11 @@ class Queries:
                 span.answered(response, stream.attempt, self.cast.query.extra_usage)
             self.stream = None
             if response.refused_media:
-                self.cast.query.sent = entity.leave_out(query, response.refused_media)
+                # From this query on.
+                entity.context.leave_out(response.refused_media)
+                query = msgspec.structs.replace(query, messages=entity.context.messages)
+                sent = entity.sent_queries.describe(query, entity.cantrip.circle.tools)
+                self.cast.query.sent = msgspec.structs.replace(sent, refused=response.refused_media)
             return response
 
     def _counted(self, response: Response) -> Response:

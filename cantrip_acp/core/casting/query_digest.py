@@ -15,15 +15,38 @@ import msgspec
 
 from cantrip_acp.loom.base import as_kept
 from cantrip_acp.loom.stores.rows import mend
-from cantrip_acp.text.json_data import plain
+from cantrip_acp.text.json_data import freeze, plain
+from cantrip_acp.types.records import SentQuery
 
 if TYPE_CHECKING:
+    from cantrip_acp.crystals.contract import Query
     from cantrip_acp.types.call import Call
     from cantrip_acp.types.messages import Message, ToolDefinition
 
 _PART_BYTES = 16
 _BYTES = 12
 """Of the digest of a query: 96 bits, 24 hex digits."""
+
+
+class SentQueries:
+    """What the records of one entity's turns say about its queries."""
+
+    def __init__(self) -> None:
+        self._digest = QueryDigest()
+        self._turns: dict[bytes, str] = {}
+        """The turns whose records have tools that are not the cantrip's, by the hash of the tools."""
+
+    def describe(self, query: Query, usual: tuple[ToolDefinition, ...]) -> SentQuery:
+        """``usual`` are the cantrip's tools, which need not be named."""
+        digest = self._digest.digest(query.messages, query.tools, query.params)
+        if query.tools == usual:
+            return SentQuery(digest)
+        return SentQuery(digest, self._turns.get(self._digest.tools_hash(query.tools)) or freeze(query.tools))
+
+    def recorded(self, sent: SentQuery, turn_id: str) -> None:
+        """A turn has this description: later turns with the same tools refer to it."""
+        if isinstance(sent.tools, tuple):
+            self._turns[self._digest.tools_hash(sent.tools)] = turn_id
 
 
 class QueryDigest:

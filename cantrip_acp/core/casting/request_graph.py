@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from cantrip_acp.types.records import new_id
+
 EdgeType = Literal["continuation", "compaction_attempt", "compaction", "subagent_call", "subagent_return"]
 
 
@@ -29,15 +31,23 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 class RequestGraph:
-    """The requests of one entity. Only answered requests are recorded."""
+    """The requests of one entity. Only answered requests are recorded.
 
-    __slots__ = ("_causes", "_edges", "_last", "_type")
+    ``named``: whether each query has an id of its own, which providers send as a header (`Query.request_id`).
+    """
+
+    __slots__ = ("_causes", "_edges", "_last", "_type", "named")
 
     def __init__(self, parent: RequestGraph | None = None) -> None:
+        self.named: bool = parent is not None and parent.named
         self._edges: list[Edge] = [] if parent is None else parent._edges
         self._last = ""
         self._type: EdgeType = "continuation"
         self._causes: list[tuple[str, EdgeType]] = []
+
+    def next_id(self) -> str:
+        """The id of a new request; empty if they have none."""
+        return new_id("q") if self.named else ""
 
     def answered(self, request_id: str) -> None:
         """Record that a request was answered. An empty id is ignored."""

@@ -406,11 +406,10 @@ class TurnBuilder:
         )
 
     def _query(self) -> SentQuery | msgspec.UnsetType:
-        """The record of the query. Later turns with the same tools refer to this turn."""
-        sent, entity = self.query.sent, self.entity
-        if sent is not None and isinstance(sent.tools, tuple):
-            entity.tools_in_turns[entity.query_digest.tools_hash(sent.tools)] = self.id
-        return sent or msgspec.UNSET
+        if (sent := self.query.sent) is None:
+            return msgspec.UNSET
+        self.entity.sent_queries.recorded(sent, self.id)
+        return sent
 
     def close(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
         """The turn's record for the loom."""

@@ -164,9 +164,9 @@ async def run_children(
 async def _run_entity(turn: TurnBuilder, planned: Planned, turn_id: str, call_id: str, index: int | None) -> CastResult:
     parent = turn.entity
     async with children.limiter(parent):
-        link = ParentLink(turn.cast, turn_id, call_id, planned.number, index)
+        link = ParentLink(turn.cast, turn_id, call_id, planned.number, index, called=True)
         cantrip = cantrip_of(parent, planned.judged, planned.number)
-        child = Entity(cantrip, parent.loom, parent=link, single_cast=True)
+        child = Entity(cantrip, parent.loom, parent=link)
         if parent.circle.wards is not planned.wards:
             # The wards changed while the child waited to start.
             child.set_wards(parent.circle.wards)

@@ -44,7 +44,7 @@ VARIABLE = "folded_turns"
 
 async def make_room(entity: EntityState, cast: CastState) -> None:
     """Fold if the policy asks for it, then cut what still does not fit. Cheap if there is nothing to do."""
-    context, policy, window = entity.context, entity.folding, input_limit(entity.crystal)
+    context, policy, window = entity.context, entity.cantrip.folding, input_limit(entity.crystal)
     if policy.should_fold(context.unfolded, context.tokens, window):
         keep = policy.turns_to_keep(context.sizes(), context.tokens, window)
         if keep is not None:
@@ -69,7 +69,13 @@ async def fold_now(entity: EntityState, keep: int | None = None) -> int:
     before = context.unfolded
     if before < 2 or entity.running is not None:
         return 0
-    wanted = keep if keep is not None else entity.folding.keep_turns if entity.folding.keep_turns is not None else 1
+    wanted = (
+        keep
+        if keep is not None
+        else entity.cantrip.folding.keep_turns
+        if entity.cantrip.folding.keep_turns is not None
+        else 1
+    )
     last = entity.loom.turn(entity.last_turn)
     start = entity.loom.cast_of(last.cast_id)[0] if last.cast_id is not None else None
     # It counts towards the cast before, which has ended; only the entity's usage grows.
@@ -144,7 +150,7 @@ async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_par
             used,
             duration_ms=max((time.perf_counter() - began) * 1000, 0.001),
             timestamp=now(),
-            model=entity.folding.summarizer.model if summary and entity.folding.summarizer else None,
+            model=entity.cantrip.folding.summarizer.model if summary and entity.cantrip.folding.summarizer else None,
             trace_id=cast.trace.trace_id,
             folded=len(context.folded),
             **_sample(entity, answered, messages),
@@ -183,7 +189,7 @@ async def _summary(
 
     The response is None if there is no summarizer or it fails; then the digest is used.
     """
-    crystal = entity.folding.summarizer
+    crystal = entity.cantrip.folding.summarizer
     if crystal is None:
         return None, [], NO_USAGE
     window = input_limit(crystal)
@@ -194,14 +200,14 @@ async def _summary(
         parts.append(f"Your summary of what was before:\n{earlier}")
     parts += [transcript(entity.context.foldable(keep), most), REQUEST]
     messages = [Message("user", "\n\n".join(parts))]
-    if entity.call.system_prompt is not None:
-        messages.insert(0, Message("system", entity.call.system_prompt, kind="call"))
+    if entity.cantrip.call.system_prompt is not None:
+        messages.insert(0, Message("system", entity.cantrip.call.system_prompt, kind="call"))
     query = Query(
         messages,
         intent=cast.intent,
         entity_id=entity.id,
         trace_id=cast.trace.trace_id,
-        request_id=new_id("q") if entity.names_requests else "",
+        request_id=entity.requests.next_id(),
     )
     used: list[Usage] = []
     try:

@@ -179,7 +179,7 @@ def rebuild_context(entity: EntityState, where: Point) -> Context:
 
     def empty() -> Context:
         by_text = writes_calls(entity.crystal)
-        return Context(entity.call, entity.circle, text_calls=by_text, recorded=RecordedCircles(loom))
+        return Context(entity.cantrip.call, entity.circle, text_calls=by_text, recorded=RecordedCircles(loom))
 
     if loom.places[last].cantrip_id == entity.cantrip_id:
         seen = ReplayedContext(loom, Outline(loom))

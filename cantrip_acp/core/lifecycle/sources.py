@@ -24,18 +24,24 @@ class SourceConnections:
     def __init__(self, sources: Sequence[GateSource]) -> None:
         self.given = sources
         self._lock = anyio.Lock()
-        self.opened: list[OpenedSource] = []
-        self._done = not sources
+        self._opened: list[OpenedSource] = []
+        self.connected = not sources
+        """Whether the sources are connected, or there are none."""
         self.problems: tuple[str, ...] = ()
-        """The problems of sources that cannot be used, known after they are connected."""
+        """The problems of sources that cannot be used. Each cast of the entity has them as warnings."""
         self._unseen: list[str] = []
+
+    def listed(self) -> list[tuple[GateSource, OpenedSource | None]]:
+        """The sources, each with its opened form, or None before they are connected."""
+        opened: Sequence[OpenedSource | None] = self._opened or [None] * len(self.given)
+        return list(zip(self.given, opened, strict=False))
 
     async def connect(self, circle: Circle) -> Circle | None:
         """The circle with the gates of its sources; None if there is nothing to add, or it was added before.
 
         If cancelled, nothing is opened, and the next call starts again.
         """
-        if self._done:
+        if self.connected:
             return None
         async with self._lock:
             if self._is_done():
@@ -52,14 +58,14 @@ class SourceConnections:
                     for found in opened:
                         await found.close()
                 raise
-            self.opened, self._done = opened, True
+            self._opened, self.connected = opened, True
             self.problems = (*problems, *duplicates)
             self._unseen += self.problems
             return larger
 
     def _is_done(self) -> bool:
         """Read the flag again, because it may have changed while we waited for the lock."""
-        return self._done
+        return self.connected
 
     def take_problems(self) -> list[str]:
         """Return the unseen problems and clear them; the caller must show them."""
@@ -67,9 +73,9 @@ class SourceConnections:
         return problems
 
     async def close(self) -> None:
-        self._done = True
-        while self.opened:
-            await self.opened.pop().close()
+        self.connected = True
+        while self._opened:
+            await self._opened.pop().close()
 
 
 def _add_gates(circle: Circle, gates: Sequence[Gate]) -> tuple[Circle | None, list[str]]:

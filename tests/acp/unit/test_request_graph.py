@@ -76,7 +76,7 @@ def test_another_recipe_keeps_what_was_asked(start: Callable[..., RawClient], fo
 
 async def _edges(spell: Cantrip, casts: int = 1) -> list[tuple[int, int, str]]:
     async with spell.invoke() as entity:
-        entity.names_requests = True
+        entity.requests.named = True
         for _ in range(casts):
             await entity.cast("go")
         return drawn([{f: getattr(e, f) for f in e.__struct_fields__} for e in entity.requests.drain()])

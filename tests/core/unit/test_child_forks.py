@@ -208,7 +208,7 @@ async def test_a_session_that_continues_from_a_childs_turn() -> None:
     crystal = ScriptedCrystal([done("x"), done("again")], record_inputs=True)
     for at in (turns[0].id, None):
         found = resume_entity(tree.cantrip.with_crystal(crystal), tree.loom, "e_session", at=at)
-        assert (found.entity.call.system_prompt, set(found.entity.circle.gates)) == ("KID", {"done", "other"})
+        assert (found.entity.cantrip.call.system_prompt, set(found.entity.circle.gates)) == ("KID", {"done", "other"})
         if at is not None:
             await found.entity.cast("more")
         await found.entity.close()

@@ -349,8 +349,7 @@ class Entity(EntityState, Generic[Value]):
             self._remarked = crystal
             notices = [*complete(crystal, CrystalBase).remarks, *notices]
         if self._own_checkpoints is not None:
-            notes, self._own_checkpoints.notes = self._own_checkpoints.notes, []
-            notices += notes
+            notices += self._own_checkpoints.take_notes()
         notes, self.medium_session.notices = self.medium_session.notices, []
         notices += notes
         if self.executor.services is not None:

@@ -24,7 +24,6 @@ LARGER = {
     "checkpoints.Watcher": (450, 14, 24),
     "cli.InputLine": (400, 18, 24),
     "core.Cantrip": (450, 12, 24),
-    "core.Checkpoints": (500, 12, 24),
     "loom.Index": (400, 18, 24),
     "loom.JsonlStore": (500, 16, 24),
     "loom.Tree": (400, 15, 24),

@@ -110,7 +110,8 @@ def restore_files(
     from cantrip_acp.checkpoints.history import FileHistory
     from cantrip_acp.checkpoints.restore import finish_restores, make_plan, run_plan
     from cantrip_acp.checkpoints.store import Store
-    from cantrip_acp.core.lifecycle.checkpoints import chain_key, files_record, state_of, target_of_turn
+    from cantrip_acp.core.lifecycle.checkpoints import files_record, target_of_turn
+    from cantrip_acp.core.lifecycle.saved_files import chain_key, state_of
 
     def action(step: Step) -> str:
         return "delete" if step.then is None else "merge" if step.merged else "write"

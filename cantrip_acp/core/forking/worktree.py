@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from cantrip_acp.core.lifecycle.checkpoints import state_of
+from cantrip_acp.core.lifecycle.saved_files import state_of
 from cantrip_acp.files import paths
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository

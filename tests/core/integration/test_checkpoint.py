@@ -12,7 +12,8 @@ import pytest
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.checkpoints import watcher
 from cantrip_acp.checkpoints.store import Entry, Store
-from cantrip_acp.core.lifecycle.checkpoints import chain_key, delete_checkpoints
+from cantrip_acp.core.lifecycle.checkpoints import delete_checkpoints
+from cantrip_acp.core.lifecycle.saved_files import chain_key
 from cantrip_acp.files.paths import state_dir
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.types.records import FilesRecord

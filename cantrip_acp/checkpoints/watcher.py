@@ -67,6 +67,50 @@ class _Folder:
         self.folders: dict[str, _Folder] = {}
 
 
+class _Kept:
+    """How many files are kept, and their contents, which are added to the store together."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._count = self._bytes = 0
+        self._have = store.hashes()
+        self._new: list[tuple[bytes, bytes]] = []
+        self._new_bytes = 0
+
+    def add(self, entry: Entry) -> None:
+        self._count += 1
+        self._bytes += entry.size if entry.kept else 0
+        if self._count > MOST_FILES or self._bytes > MOST_BYTES:
+            limit = f"{MOST_FILES:,} files" if self._count > MOST_FILES else f"{MOST_BYTES // 1024**3} GiB"
+            raise CheckpointError(
+                f"{self._store.workspace} has more than {limit}; add generated files to .gitignore, or open a smaller folder"
+            )
+
+    def remove(self, entry: Entry) -> None:
+        self._count -= 1
+        self._bytes -= entry.size if entry.kept else 0
+
+    def has(self, content: bytes) -> bool:
+        """Whether the content with this hash is kept."""
+        return content in self._have
+
+    def keep(self, data: bytes) -> bytes:
+        """Keep a content. Returns its hash."""
+        found = content_hash(data)
+        if found not in self._have:
+            self._have.add(found)
+            self._new.append((found, data))
+            self._new_bytes += len(data)
+            if self._new_bytes > _TOGETHER:
+                self.flush()
+        return found
+
+    def flush(self) -> None:
+        if self._new:
+            self._store.add_all(self._new)
+            self._new, self._new_bytes = [], 0
+
+
 class Watcher:
     """Knows the files of a workspace and of more folders. Blocking; one call at a time. Close it.
 
@@ -92,21 +136,17 @@ class Watcher:
         """The files that are kept even if the rules ignore them."""
         self._followed_folders = _folders_of(self._known)
         self._cache = _read_cache(store.cache())
-        self._have = store.hashes()
-        self._new: list[tuple[bytes, bytes]] = []
-        self._new_bytes = 0
+        self._kept = _Kept(store)
         self._changes: dict[str, Change] = {}
         self.revealed: set[str] = set()
         """The files of the last `changes` that existed before and only stopped being ignored."""
         self._revealed: set[str] = set()
         self._linked: set[int] = set()
         """The numbers of changed files that have more than one name. The kernel reports a change under one of them."""
-        self._count = self._bytes = 0
         self._unread: list[tuple[_Folder, str]] | None = []
         """While all files are found for the first time: those whose content is read afterwards."""
         self._abandoned = abandoned
         self._inotify = _Inotify.start() if watch else None
-        self._by_watch: dict[int, _Folder] = {}
         workspace = store.workspace
         tops = {"": workspace}
         for folder in map(os.path.realpath, more):
@@ -118,7 +158,7 @@ class Watcher:
             for root in self._roots.values():
                 self._rescan(root)
             self._read_all()
-            self._add_new()
+            self._kept.flush()
         except BaseException:
             self.close()
             raise
@@ -146,12 +186,9 @@ class Watcher:
     def tree(self) -> dict[str, Entry]:
         """All files, by path."""
         found: dict[str, Entry] = {}
-        todo = list(self._roots.values())
-        while todo:
-            folder = todo.pop()
+        for folder in self._folders():
             for name, (entry, _) in folder.files.items():
                 found[_join(folder.path, name)] = entry
-            todo += folder.folders.values()
         return found
 
     def changes(self) -> dict[str, Change]:
@@ -160,7 +197,7 @@ class Watcher:
             self._rescan_all()
         else:
             self._look_at_events(self._inotify)
-        self._add_new()
+        self._kept.flush()
         found, self._changes = self._changes, {}
         self.revealed, self._revealed = self._revealed, set()
         return {path: pair for path, pair in found.items() if pair[0] != pair[1]}
@@ -195,14 +232,18 @@ class Watcher:
     def cache(self) -> bytes:
         """The times and hashes of all files, for `Store.keep_cache`."""
         rows = []
-        todo = list(self._roots.values())
-        while todo:
-            folder = todo.pop()
+        for folder in self._folders():
             for name, (entry, signature) in folder.files.items():
                 if signature is not None and entry.kept:
                     rows.append((os.fsencode(_join(folder.path, name)), signature, entry.hash))
-            todo += folder.folders.values()
         return msgspec.msgpack.encode(rows)
+
+    def _folders(self) -> Iterator[_Folder]:
+        todo = list(self._roots.values())
+        while todo:
+            folder = todo.pop()
+            todo += folder.folders.values()
+            yield folder
 
     # --- finding changes
 
@@ -212,13 +253,13 @@ class Watcher:
             if watch < 0:
                 self._rescan_all()
                 return
-            folder = self._by_watch.get(watch)
+            folder = inotify.folders.get(watch)
             if folder is not None and name:
                 dirty[folder.path, name] = (folder, name)
         # The rules come first: a command may make a project with its rules and all that they ignore.
         for path, name in sorted(dirty, key=lambda each: (each[1] != ".gitignore", each)):
             folder, name = dirty[path, name]
-            if self._by_watch.get(folder.watch) is not folder or name in SKIPPED:
+            if inotify.folders.get(folder.watch) is not folder or name in SKIPPED:
                 continue
             try:
                 fd = self._open(folder.path)
@@ -239,10 +280,7 @@ class Watcher:
     def _look_at_other_names(self) -> None:
         """Compare the files that are the same as a changed one under another name (hard links)."""
         numbers, self._linked = self._linked, set()
-        todo = list(self._roots.values())
-        while todo:
-            folder = todo.pop()
-            todo += folder.folders.values()
+        for folder in self._folders():
             names = [name for name, (_, seen) in folder.files.items() if seen is None or seen[3] in numbers]
             fd = self._open(folder.path) if names else None
             if fd is not None:
@@ -314,7 +352,8 @@ class Watcher:
                 child.revealed = not child.narrow and (folder.revealed or name in folder.ignored)
                 folder.ignored.discard(name)
             elif not enter:
-                self._refresh_level(folder, child, fd, name)
+                if child.level.above is not folder.level:
+                    child.level = self._enter(folder, fd, name, path).level
                 if child.narrow and not self._ruled_out(folder, name, path, True):
                     child.narrow, child.revealed = False, True
             if enter:
@@ -337,7 +376,7 @@ class Watcher:
         if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) < _FRESH:
             signature = None
         if known is None:
-            self._grow(entry)
+            self._kept.add(entry)
         if self._unread is not None and entry.kept and not entry.hash:
             self._unread.append((folder, name))
         folder.files[name] = (entry, signature)
@@ -364,26 +403,16 @@ class Watcher:
                 if found is not None and _signature(found[1]) == signature:
                     if time.time_ns() - max(signature[1], signature[2]) < _FRESH:
                         signature = None
-                    folder.files[name] = (entry._replace(hash=self._keep(found[0]), version=""), signature)
+                    folder.files[name] = (entry._replace(hash=self._kept.keep(found[0]), version=""), signature)
                     continue
                 # It was changed since it was found.
                 del folder.files[name]
-                self._count -= 1
-                self._bytes -= entry.size
+                self._kept.remove(entry)
                 if fd is not None:
                     self._look_at(folder, fd, name)
         finally:
             if fd is not None:
                 os.close(fd)
-
-    def _grow(self, entry: Entry) -> None:
-        self._count += 1
-        self._bytes += entry.size if entry.kept else 0
-        if self._count > MOST_FILES or self._bytes > MOST_BYTES:
-            limit = f"{MOST_FILES:,} files" if self._count > MOST_FILES else f"{MOST_BYTES // 1024**3} GiB"
-            raise CheckpointError(
-                f"{self._store.workspace} has more than {limit}; add generated files to .gitignore, or open a smaller folder"
-            )
 
     def _remove(self, folder: _Folder, name: str) -> None:
         self._forget_file(folder, name)
@@ -395,17 +424,13 @@ class Watcher:
 
     def _forget_file(self, folder: _Folder, name: str) -> None:
         if (known := folder.files.pop(name, None)) is not None:
-            self._count -= 1
-            self._bytes -= known[0].size if known[0].kept else 0
+            self._kept.remove(known[0])
             self._note(_join(folder.path, name), known[0], None)
 
     def _lose(self, folder: _Folder) -> None:
         """Note that a folder is gone, with everything below it."""
-        if folder.watch >= 0 and self._by_watch.get(folder.watch) is folder:
-            del self._by_watch[folder.watch]
-            if self._inotify is not None:
-                self._inotify.remove(folder.watch)
-        folder.watch = -1
+        if self._inotify is not None:
+            self._inotify.remove(folder)
         for name in (*folder.files, *folder.ignored):
             self._remove(folder, name)
         for child in folder.folders.values():
@@ -427,10 +452,6 @@ class Watcher:
             return _Folder(path, folder.level.enter(name, inner))
         finally:
             os.close(inner)
-
-    def _refresh_level(self, folder: _Folder, child: _Folder, fd: int, name: str) -> None:
-        if child.level.above is not folder.level:
-            child.level = self._enter(folder, fd, name, child.path).level
 
     def _reload_rules(self, folder: _Folder, fd: int) -> None:
         above = folder.level.above
@@ -471,18 +492,10 @@ class Watcher:
         if self._inotify is None or folder.watch >= 0:
             return
         try:
-            watch = self._inotify.add(fd)
+            self._inotify.add(folder, fd)
         except OSError:
             # The limit of watches is reached: compare all files each time instead.
-            self._inotify.close()
-            self._inotify = None
-            self._by_watch.clear()
-            return
-        other = self._by_watch.get(watch)
-        if other is not None and other is not folder:
-            other.watch = -1
-        folder.watch = watch
-        self._by_watch[watch] = folder
+            self.close()
 
     # --- contents
 
@@ -493,25 +506,10 @@ class Watcher:
             and not _why_not_kept(path, status, self._absolute(path))
         ):
             cached = self._cache.get(path)
-            if cached is not None and cached[0] == _signature(status) and cached[1] in self._have:
+            if cached is not None and cached[0] == _signature(status) and self._kept.has(cached[1]):
                 return Entry(status.st_mode, cached[1], status.st_size)
             return Entry(status.st_mode, b"", status.st_size, "", _version(status))
-        return entry_of(name, fd, path, self._absolute(path), status, self._keep)
-
-    def _keep(self, data: bytes) -> bytes:
-        found = content_hash(data)
-        if found not in self._have:
-            self._have.add(found)
-            self._new.append((found, data))
-            self._new_bytes += len(data)
-            if self._new_bytes > _TOGETHER:
-                self._add_new()
-        return found
-
-    def _add_new(self) -> None:
-        if self._new:
-            self._store.add_all(self._new)
-            self._new, self._new_bytes = [], 0
+        return entry_of(name, fd, path, self._absolute(path), status, self._kept.keep)
 
 
 def open_folder(root: str, below: str) -> int | None:
@@ -641,6 +639,8 @@ class _Inotify:
     def __init__(self, fd: int, libc: ctypes.CDLL) -> None:
         self._fd = fd
         self._libc = libc
+        self.folders: dict[int, _Folder] = {}
+        """The watched folders, by the number of the watch."""
 
     @classmethod
     def start(cls) -> _Inotify | None:
@@ -651,16 +651,23 @@ class _Inotify:
         fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         return cls(fd, libc) if fd >= 0 else None
 
-    def add(self, folder: int) -> int:
-        """Watch an open folder. Returns the number of the watch. Raises `OSError`."""
+    def add(self, folder: _Folder, fd: int) -> None:
+        """Watch a folder, which is open. Raises `OSError`."""
         # The path leads to the opened folder, whatever was put in its place meanwhile.
-        watch: int = self._libc.inotify_add_watch(self._fd, f"/proc/self/fd/{folder}".encode(), self._EVENTS)
+        watch: int = self._libc.inotify_add_watch(self._fd, f"/proc/self/fd/{fd}".encode(), self._EVENTS)
         if watch < 0:
             raise OSError(ctypes.get_errno(), "a folder cannot be watched")
-        return watch
+        other = self.folders.get(watch)
+        if other is not None and other is not folder:
+            other.watch = -1
+        folder.watch = watch
+        self.folders[watch] = folder
 
-    def remove(self, watch: int) -> None:
-        self._libc.inotify_rm_watch(self._fd, watch)
+    def remove(self, folder: _Folder) -> None:
+        if self.folders.get(folder.watch) is folder:
+            del self.folders[folder.watch]
+            self._libc.inotify_rm_watch(self._fd, folder.watch)
+        folder.watch = -1
 
     def pending(self) -> bool:
         """Whether there is an event to read."""

@@ -21,7 +21,6 @@ CLASS_LINES, CLASS_STATE, CLASS_FIELDS = 400, 12, 24
 EMPTY = {"set", "dict", "list", "deque", "bytearray", "Counter", "OrderedDict"}
 LARGER = {
     "acp.Session": (550, 20, 34),
-    "checkpoints.Watcher": (450, 14, 24),
     "cli.InputLine": (400, 18, 24),
     "core.Cantrip": (450, 12, 24),
     "loom.Index": (400, 18, 24),

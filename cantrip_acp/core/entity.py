@@ -81,10 +81,9 @@ class Entity(EntityState, Generic[Value]):
 
     Leaving the block (or `close`) ends the processes and the variables of its medium. Its record stays in the loom.
 
-    Its fields are to be read, not set. What it is: ``id``; ``cantrip``, with the gates that its sources added, and
-    ``cantrip_id`` in the loom; ``circle``, with the wards that are in force now; ``crystal``, which answers the next query;
-    ``loom``; ``hub``, where its events go; ``depth``, 0 for the root of
-    the tree of entities. What it did: ``context``, the messages of the next query; ``usage`` of all casts (PROD-3);
+    Its fields are to be read, not set. What it is: ``id``; ``cantrip``, with the gates that its sources added; ``circle``,
+    with the wards that are in force now; ``crystal``, which answers the next query; ``loom``; ``hub``, where its events go;
+    ``depth``, 0 for the root of the tree of entities. What it did: ``context``, the messages of the next query; ``usage`` of all casts (PROD-3);
     ``sequence``, the number of the last turn, and ``last_turn``, its id; ``busy`` and ``closed``.
     """
 
@@ -440,7 +439,7 @@ class Entity(EntityState, Generic[Value]):
             self.children.count, self.children.descendants = self.loom.children_until(turn_id)
 
     def _register_cantrip(self) -> None:
-        self.loom.record_cantrip(self.cantrip_id, *self.cantrip.records, self.cantrip.shown)
+        self.loom.record_cantrip(self.cantrip.id, *self.cantrip.records, self.cantrip.shown)
 
     async def close(self) -> None:
         """End the entity, its running cast, and everything that its medium started. Safe to call twice."""

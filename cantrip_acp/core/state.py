@@ -187,11 +187,6 @@ class EntityState:
         return Context(self.cantrip.call, self.circle, text_calls=by_text, recorded=RecordedCircles(self.loom))
 
     @property
-    def cantrip_id(self) -> str:
-        """The id of the cantrip in the loom, which each turn names."""
-        return self.cantrip.id
-
-    @property
     def busy(self) -> bool:
         """Whether a cast is running."""
         return self.running is not None
@@ -223,7 +218,7 @@ class EntityState:
         if not self.last_turn:
             call, circle = self.cantrip.records
             above = self.parent.turn_id if self.parent is not None else None
-            self.last_turn = self.loom.begin(self.cantrip_id, call, circle, self.id, self.cantrip.shown, above=above)
+            self.last_turn = self.loom.begin(self.cantrip.id, call, circle, self.id, self.cantrip.shown, above=above)
 
 
 @dataclass(slots=True, eq=False)

@@ -338,7 +338,7 @@ class TurnBuilder:
         response, circle = self.response, entity.circle
         names = [circle.tool_names.get(call.gate, call.gate) for call in response.tool_calls]
         gates, program = tuple([ALIASES.get(name, name) for name in names]), circle.medium.tool
-        ids = (self.id, parent_id, entity.cantrip_id, entity.id, self.cast.id, sequence)
+        ids = (self.id, parent_id, entity.cantrip.id, entity.id, self.cast.id, sequence)
         if self.parts:
             return UtteranceRecord(*ids, _NOTHING, gates, program, self.parts[0].id, model=response.model)
         said = self._utterance()
@@ -418,7 +418,7 @@ class TurnBuilder:
         return Turn(
             id=self.id,
             parent_id=parent_id,
-            cantrip_id=self.entity.cantrip_id,
+            cantrip_id=self.entity.cantrip.id,
             entity_id=self.entity.id,
             cast_id=self.cast.id,
             sequence=sequence,
@@ -436,7 +436,7 @@ class TurnBuilder:
         return Turn(
             id=self.id,
             parent_id=parent_id,
-            cantrip_id=self.entity.cantrip_id,
+            cantrip_id=self.entity.cantrip.id,
             entity_id=self.entity.id,
             cast_id=self.cast.id,
             sequence=sequence,

@@ -141,7 +141,7 @@ async def _fold(entity: EntityState, cast: CastState, keep: int, *, spend_on_par
     fold = Turn(
         id=turn_id,
         parent_id=entity.last_turn,
-        cantrip_id=entity.cantrip_id,
+        cantrip_id=entity.cantrip.id,
         entity_id=entity.id,
         cast_id=cast.id,
         role="fold",

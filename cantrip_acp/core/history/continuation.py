@@ -181,9 +181,9 @@ def rebuild_context(entity: EntityState, where: Point) -> Context:
         by_text = writes_calls(entity.crystal)
         return Context(entity.cantrip.call, entity.circle, text_calls=by_text, recorded=RecordedCircles(loom))
 
-    if loom.places[last].cantrip_id == entity.cantrip_id:
+    if loom.places[last].cantrip_id == entity.cantrip.id:
         seen = ReplayedContext(loom, Outline(loom))
-        context = seen.context_after(last, entity.cantrip_id, empty)
+        context = seen.context_after(last, entity.cantrip.id, empty)
         # Casts that reached no turn: their intents and unfinished answers were in the context too.
         before = seen.partials.get(loom.places[last].cast_id or "") if where.begins else None
         if before is not None and before.entity_id == where.cast.entity_id:

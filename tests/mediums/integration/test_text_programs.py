@@ -250,7 +250,7 @@ async def test_an_entity_can_be_given_a_crystal_of_the_other_mode(tmp_path: Path
         await entity.cast("second")
         assert (tmp_path / "made").exists()
         heads = [m.content for m in other.invocations[0].messages if m.kind == "capabilities"]
-        assert [entity.loom.cantrip(entity.cantrip_id).shown["capabilities"]] == heads  # type: ignore[union-attr,index]
+        assert [entity.loom.cantrip(entity.cantrip.id).shown["capabilities"]] == heads  # type: ignore[union-attr,index]
         assert "exactly one ```python block" in (heads[0] or "")
 
 

@@ -265,7 +265,7 @@ async def _recipe(session: OpenSession, rest: str, forker: MakeFork) -> str:
     )
     about = f"\n\n{recipe.description}" if recipe is not None and recipe.description else ""
     return (
-        f"**{entity.cantrip.name or entity.cantrip_id}** ({source}){about}\n\nModel: `{entity.crystal.name}:"
+        f"**{entity.cantrip.name or entity.cantrip.id}** ({source}){about}\n\nModel: `{entity.crystal.name}:"
         f"{entity.crystal.model}` · medium: `{entity.circle.medium.name}` · tools: {gates}"
     )
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from cantrip_acp.core.casting.cast_stream import CastStream
     from cantrip_acp.core.folding.policy import Folding
-    from cantrip_acp.core.forking.earlier_casts import BatchInputs, EarlierCasts
     from cantrip_acp.core.forking.fork import State
     from cantrip_acp.core.scoring import Scorer
     from cantrip_acp.crystals.contract import Crystal
@@ -443,24 +442,9 @@ class Cantrip(CantripDefinition, Generic[Value]):
         if resume not in (True, False, "failed"):
             raise DefinitionError(f'cast_batch: resume must be True, False or "failed", not {resume!r}')
         own = [{**options, "reference": each} for each in references] or [options] * len(intents)
-        from cantrip_acp.core.forking.earlier_casts import BatchInputs, EarlierCasts
+        from cantrip_acp.core.forking.earlier_casts import casts_of_batch
 
-        inputs = BatchInputs(self)
-        casts = [
-            (intent, partial(self._cast_new, inputs, intent, own[number])) for number, intent in enumerate(intents)
-        ]
-        if resume:
-            if self.loom.location is None and not len(self.loom):
-                raise DefinitionError(
-                    "cast_batch: resume looks for earlier casts in the cantrip's loom, and this loom is in memory and empty; "
-                    'give the cantrip one that lasts, such as loom=Loom.open("batch.loom.jsonl")'
-                )
-            wanted = [(intent, own[number].get("reference")) for number, intent in enumerate(intents)]
-            earlier = EarlierCasts(self, wanted, inputs, again=resume == "failed")
-            casts = [
-                (intent, partial(self._cast_or_take, earlier, number, inputs, intent, own[number]))
-                for number, intent in enumerate(intents)
-            ]
+        casts = casts_of_batch(self, self.cast, list(zip(intents, own, strict=True)), resume)
         return Batch(casts, concurrency, progress)
 
     def _for_batch(self) -> Self:
@@ -472,18 +456,6 @@ class Cantrip(CantripDefinition, Generic[Value]):
             if any(new is not old for new, old in zip(found, getattr(self, name), strict=True))
         }
         return self.replace(**changed) if changed else self
-
-    async def _cast_new(
-        self, inputs: BatchInputs, intent: str, options: Mapping[str, Any]
-    ) -> tuple[CastResult[Value], bool]:
-        return await self.cast(intent, **await inputs.record(options)), False
-
-    async def _cast_or_take(
-        self, earlier: EarlierCasts, number: int, inputs: BatchInputs, intent: str, options: Mapping[str, Any]
-    ) -> tuple[CastResult[Value], bool]:
-        trace = {key: value for key, value in options.items() if key in ("trace_id", "trace")}
-        result, known = await earlier.result(number, **trace)
-        return (result, known) if result is not None else await self._cast_new(inputs, intent, options)
 
 
 def _alone(part: Any) -> Any:

@@ -83,8 +83,8 @@ class Entity(EntityState, Generic[Value]):
 
     Its fields are to be read, not set. What it is: ``id``; ``cantrip``, with the gates that its sources added; ``circle``,
     with the wards that are in force now; ``crystal``, which answers the next query; ``loom``; ``hub``, where its events go;
-    ``depth``, 0 for the root of the tree of entities. What it did: ``context``, the messages of the next query; ``usage`` of all casts (PROD-3);
-    ``sequence``, the number of the last turn, and ``last_turn``, its id; ``busy`` and ``closed``.
+    ``depth``, 0 for the root of the tree of entities. What it did: ``context``, the messages of the next query; ``usage`` of
+    all casts (PROD-3); ``sequence``, the number of the last turn, and ``last_turn``, its id; ``busy`` and ``closed``.
     """
 
     checkpoints: Checkpoints | None

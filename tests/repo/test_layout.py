@@ -22,7 +22,6 @@ EMPTY = {"set", "dict", "list", "deque", "bytearray", "Counter", "OrderedDict"}
 LARGER = {
     "acp.Session": (550, 20, 34),
     "cli.InputLine": (400, 18, 24),
-    "core.Cantrip": (450, 12, 24),
     "loom.Index": (400, 18, 24),
     "loom.JsonlStore": (500, 16, 24),
     "loom.Tree": (400, 15, 24),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import anyio.to_thread
 from msgspec import UNSET, structs
 
-from cantrip_acp.core.casting.result import CastResult
+from cantrip_acp.core.casting.result import CastResult, Value
 from cantrip_acp.core.definition.result_type import typed_result
 from cantrip_acp.core.forking.resume import resume_entity
 from cantrip_acp.loom.base import as_kept
@@ -239,3 +240,35 @@ def _in_folder(data: Any, old: str, new: str) -> Any:
 
 def _key(intent: str | None, reference: Any) -> str:
     return repr((intent, None if reference is UNSET else plain(reference)))
+
+
+def casts_of_batch(
+    cantrip: CantripDefinition,
+    cast: Callable[..., Awaitable[CastResult[Value]]],
+    wanted: Sequence[tuple[str, Mapping[str, Any]]],
+    resume: bool | Literal["failed"],
+) -> list[tuple[str, Callable[[], Awaitable[tuple[CastResult[Value], bool]]]]]:
+    """What a batch runs for each intent with its options: ``cast``, or with ``resume`` what an earlier run has of it.
+
+    Each function returns the result, and whether it is of an earlier run. Raises `DefinitionError`.
+    """
+    inputs = BatchInputs(cantrip)
+    earlier: EarlierCasts | None = None
+    if resume:
+        if cantrip.loom.location is None and not len(cantrip.loom):
+            raise DefinitionError(
+                "cast_batch: resume looks for earlier casts in the cantrip's loom, and this loom is in memory and empty; "
+                'give the cantrip one that lasts, such as loom=Loom.open("batch.loom.jsonl")'
+            )
+        asked = [(intent, options.get("reference")) for intent, options in wanted]
+        earlier = EarlierCasts(cantrip, asked, inputs, again=resume == "failed")
+
+    async def one(number: int, intent: str, options: Mapping[str, Any]) -> tuple[CastResult[Value], bool]:
+        if earlier is not None:
+            trace = {key: value for key, value in options.items() if key in ("trace_id", "trace")}
+            result, known = await earlier.result(number, **trace)
+            if result is not None:
+                return result, known
+        return await cast(intent, **await inputs.record(options)), False
+
+    return [(intent, partial(one, number, intent, options)) for number, (intent, options) in enumerate(wanted)]

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from cantrip_acp.files.git_index import read_index
 from cantrip_acp.files.protected_paths import without_credentials
 from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES
-from cantrip_acp.sandbox.policy.git_index import read_index
 from cantrip_acp.sandbox.policy.harmless_git import why_harmful as why_harmful
 from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 

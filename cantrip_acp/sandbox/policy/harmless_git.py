@@ -13,9 +13,9 @@ import re
 import stat
 from collections.abc import Iterable, Sequence
 
+from cantrip_acp.files.git_index import entries
 from cantrip_acp.files.paths import within_any
 from cantrip_acp.files.protected_paths import plain
-from cantrip_acp.sandbox.policy.git_index import entries
 
 _LARGEST_TEXT = 1024 * 1024
 _LARGEST_TABLE = 64 * 1024 * 1024

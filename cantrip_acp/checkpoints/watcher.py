@@ -31,6 +31,7 @@ from cantrip_acp.files.descriptors import is_ready
 from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.ignore_files import Level, Rules, level_of_folder
 from cantrip_acp.files.protected_paths import is_git_config, why_hidden
+from cantrip_acp.files.tracked_files import is_tracked
 from cantrip_acp.types.errors import CheckpointError
 
 SKIPPED = frozenset({".git", ".hg", ".svn", ".jj"})
@@ -554,7 +555,7 @@ def _why_not_kept(path: str, status: os.stat_result, absolute: str) -> str:
     if guarded.is_held(absolute):
         # Closing the file would drop this process's SQLite locks on the database.
         return "a loom or database that is open here"
-    if why_hidden(parts, status.st_mode) is not None or is_git_config(parts):
+    if is_git_config(parts) or (why_hidden(parts, status.st_mode) is not None and not is_tracked(absolute)):
         return "hidden from entities, because it may hold keys"
     return f"larger than {LARGEST // 1024 // 1024} MB" if status.st_size > LARGEST else ""
 

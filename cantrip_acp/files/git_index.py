@@ -15,12 +15,13 @@ _SKIP_WORKTREE = 0x4000
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """An entry: its path as bytes, its mode as 4 bytes, and whether git does not look at the file (assume-unchanged,
-    skip-worktree)."""
+    """An entry: its path as bytes, its mode as 4 bytes, whether git does not look at the file (assume-unchanged,
+    skip-worktree), and the hash of its content (20 bytes, or 32 in a repository with SHA-256)."""
 
     path: bytes
     mode: bytes
     ignored: bool
+    content: bytes
 
 
 def read_index(data: bytes) -> tuple[str, ...]:
@@ -53,6 +54,7 @@ def _entries(data: bytes, width: int) -> Iterator[Entry]:
     for _ in range(count):
         begin = at
         mode = data[at + 24 : at + 28]
+        content = data[at + 40 : at + 40 + width]
         at += 40 + width
         flags = int.from_bytes(data[at : at + 2])
         more = int.from_bytes(data[at + 2 : at + 4]) if version >= 3 and flags & _EXTENDED else 0
@@ -70,7 +72,7 @@ def _entries(data: bytes, width: int) -> Iterator[Entry]:
             at = begin + (end - begin + 8) // 8 * 8
         if mode[:1] != b"\0" or mode[2] >> 4 not in (0x4, 0x8, 0xA, 0xE):
             raise ValueError("the entry has a mode that git does not use")
-        yield Entry(name, mode, bool(flags & _ASSUME_UNCHANGED or more & _SKIP_WORKTREE))
+        yield Entry(name, mode, bool(flags & _ASSUME_UNCHANGED or more & _SKIP_WORKTREE), content)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from cantrip_acp.files.protected_paths import (
     why_protected,
     without_credentials,
 )
+from cantrip_acp.files.tracked_files import is_tracked
 from cantrip_acp.types.errors import GateError, SandboxError
 from cantrip_acp.types.records import Location
 
@@ -262,7 +263,10 @@ class Root:
             raise GateError(f"{quoted_path(path)} belongs to the kernel; gates cannot use it")
         inner = (*self.inner, *parts)
         mode = status.st_mode if status is not None else None
-        why = why_hidden(inner, mode) or self._why_own_folder(parts, writing)
+        why = why_hidden(inner, mode)
+        if why is not None and status is not None and self.is_tracked(inner, folder=folder):
+            why = None
+        why = why or self._why_own_folder(parts, writing)
         if why is None and self.hides(inner):
             why = "is hidden by the ward hidden_paths. Work without it"
             if guarded.is_held(os.path.join(self.base, *inner)):
@@ -292,6 +296,13 @@ class Root:
         """Whether the ward ``hidden_paths`` hides the file or folder with these names below ``base``, or it is open here."""
         path = os.path.join(self.base, *inner)
         return guarded.is_held(path) or (bool(self._hidden) and hidden_paths.hides(self._hidden, path))
+
+    def is_tracked(self, inner: Sequence[str], *, fd: int | None = None, folder: int | None = None) -> bool:
+        """Whether git tracks the file with these names below ``base`` with its present content, so that it is not hidden.
+
+        ``fd``: the open file. ``folder``: its open folder.
+        """
+        return is_tracked(os.path.join(_real(self.base), *inner), fd=fd, folder=folder)
 
     def _why_own_folder(self, parts: Sequence[str], writing: bool) -> str | None:
         """Say why a path in this program's own folders is refused: files there decide what is allowed. None if it is not."""
@@ -480,6 +491,8 @@ class PathHandle:
             problem = self._wrong_kind(status, "file")
         else:
             why = why_hidden(self.parts, status.st_mode)
+            if why is not None and self.root.is_tracked((*self.root.inner, *self.parts), fd=descriptor):
+                why = None
             problem = GateError(f"{quoted_path(self.path)} {why}.") if why is not None else None
         if problem is not None:
             os.close(descriptor)

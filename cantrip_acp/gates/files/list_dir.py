@@ -174,7 +174,10 @@ class _Listing:
             except OSError:
                 return None
         entry = _Entry(parts, status, link)
-        if why_hidden((*self.inside, *parts), status.st_mode) is not None:
+        inner = (*self.inside, *parts)
+        if why_hidden(inner, status.st_mode) is not None and not self.root.is_tracked(
+            (*self.root.inner, *inner), folder=folder
+        ):
             entry.mark = "hidden"
         elif rules is not None and time.monotonic() < self.deadline and rules.ignores(name, entry.folder):
             entry.mark = _IGNORED if entry.folder and self.depth > 1 else "ignored"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cantrip_acp.files.ignore_files import Globs, Level, level_of
 from cantrip_acp.files.protected_paths import is_git_config, why_hidden
-from cantrip_acp.gates.confinement import copy_without_credentials
+from cantrip_acp.gates.confinement import Root, copy_without_credentials
 from cantrip_acp.gates.files import file_content
 from cantrip_acp.gates.search.search_types import (
     MAX_FILE,
@@ -252,7 +252,7 @@ def _below(
             finally:
                 os.close(child)
         else:
-            descriptor = _open(folder, name, (*search.root.inner, *place))
+            descriptor = _open(search.root, folder, name, (*search.root.inner, *place))
             if descriptor is not None:
                 yield place, descriptor
 
@@ -262,7 +262,7 @@ def _is_selected(globs: Globs | None, level: Level, parts: tuple[str, ...], is_f
     return chosen if chosen is not None else not level.ignores(parts[-1], is_folder)
 
 
-def _open(folder: int, name: str, parts: tuple[str, ...]) -> int | None:
+def _open(root: Root, folder: int, name: str, parts: tuple[str, ...]) -> int | None:
     """Open a regular file that is not hidden and not too large; else None."""
     import stat
 
@@ -275,7 +275,8 @@ def _open(folder: int, name: str, parts: tuple[str, ...]) -> int | None:
     except OSError:
         return None
     status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE and why_hidden(parts, status.st_mode) is None:
+    hidden = why_hidden(parts, status.st_mode) is not None and not root.is_tracked(parts, fd=descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE and not hidden:
         return copy_without_credentials(descriptor)[0] if is_git_config(parts) else descriptor
     os.close(descriptor)
     return None

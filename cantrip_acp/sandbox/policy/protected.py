@@ -1,9 +1,10 @@
 """Finds protected and hidden files in folders that commands can read or write.
 
 **Protected** files are read-only inside. If a protected name is marked ``first`` and does not exist at the top of a
-writable folder, commands cannot create it. **Hidden** files show only a short note. The lists of names are those of
-the gates (`cantrip_acp.files.protected_paths`). `Survey` searches a folder and caches the result by the modification
-time of each subfolder. So a new search before every command costs one `stat` per folder.
+writable folder, commands cannot create it. **Hidden** files show only a short note, unless git tracks them
+(`cantrip_acp.files.tracked_files`). The lists of names are those of the gates (`cantrip_acp.files.protected_paths`).
+`Survey` searches a folder and caches the result by the modification time of each subfolder. So a new search before every
+command costs one `stat` per folder.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from cantrip_acp.files.protected_paths import (
     protected_by,
     separate_git_folder,
 )
+from cantrip_acp.files.tracked_files import is_tracked
 from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES
 from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 
@@ -82,6 +84,8 @@ class Survey:
     allowed: frozenset[str] = frozenset()
     _folders: dict[str, _Folder] = field(default_factory=dict)
     _findings: Findings = field(default_factory=Findings)
+    _shown: frozenset[str] = frozenset()
+    """The files with hidden names that git tracks."""
     _environments: set[str] | None = None
     """The virtual environments that the first search found. Commands may change an environment that they make later."""
     seconds: float = 0.0
@@ -125,14 +129,18 @@ class Survey:
             interpreters = _interpreters(path)
             protected += interpreters
             programs += [each for each in interpreters if not each.endswith("pyvenv.cfg")]
-        if changed or len(seen) != len(self._folders):
+        # A file may change without its folder, so each one is asked about again.
+        shown = frozenset(path for path in hidden if is_tracked(path))
+        if changed or len(seen) != len(self._folders) or shown != self._shown:
             self._findings = Findings(
                 protected=tuple(sorted(p for p in protected if not os.path.islink(p))),
-                hidden=tuple(sorted({real for p in hidden if (real := _path_to_hide(p, self.root))})),
+                hidden=tuple(
+                    sorted({real for p in hidden if p not in shown and (real := _path_to_hide(p, self.root))})
+                ),
                 linked=tuple(sorted(p for p in protected if os.path.dirname(p) == self.root and os.path.islink(p))),
                 programs=tuple(sorted(p for p in programs if not os.path.islink(p))),
             )
-        self._folders = seen
+        self._folders, self._shown = seen, shown
         self.seconds = time.monotonic() - began
         return self._findings
 

@@ -127,8 +127,8 @@ class Background:
         finally:
             if not self.ended:
                 self.failure = SandboxError("it was cancelled")
-            # It holds the network in which it ran.
-            self._running = None
+            # They hold the network in which it ran, and each other.
+            self._running = running.tree = None
             self.changed.set()
 
     def _on_output(self, data: bytes) -> None:

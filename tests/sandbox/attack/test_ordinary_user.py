@@ -46,7 +46,13 @@ def as_nobody(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(640)
 @pytest.mark.parametrize(
     "parts",
-    ["files processes setid network", "unix_sockets", "resources kernel", "planted_links named_files open_records"],
+    [
+        "files processes setid network",
+        "unix_sockets",
+        "services",
+        "resources kernel",
+        "planted_links named_files open_records",
+    ],
 )
 def test_as_nobody(parts: str, home: Path) -> None:
     if os.getuid() != 0:

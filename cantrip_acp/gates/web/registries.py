@@ -18,7 +18,7 @@ MOST = 8
 """A project with more hosts has no answer for all of them: nobody would read them."""
 _LARGEST = 8 * 1024 * 1024
 _URL = (
-    r"[\"']?(?:registry\+|sparse\+)?(https?)://(?:[^\s/@\"']*@)?([A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(?=[/\s\"',)}\]]|$)"
+    r"[\"']?(?:registry\+|sparse\+)?(https?)://(?:[^\s/@\"']*@)?([A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(?=[/\s\"',)}\]<]|$)"
 )
 
 Host = tuple[str, int]
@@ -41,7 +41,7 @@ _KINDS = (
     _Kind(
         ("package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock", "package.json", ".npmrc"),
         r"(?:\"resolved\":|resolved|tarball:|registry\s*=)\s*",
-        ("~/.npmrc",),
+        ("~/.npmrc", "~/.config/pnpm/rc"),
         ("npm_config_registry", "NPM_CONFIG_REGISTRY"),
         ("registry.npmjs.org",),
     ),
@@ -49,7 +49,7 @@ _KINDS = (
         ("uv.lock", "poetry.lock", "requirements*.txt", "pyproject.toml", "setup.py", "Pipfile.lock"),
         r"(?:registry\s*=|\burl\s*=|--(?:extra-)?index-url[\s=]|-i|(?:extra-)?index-url\s*=|\"url\":)\s*",
         ("~/.config/pip/pip.conf", "~/.pip/pip.conf", "/etc/pip.conf", "~/.config/uv/uv.toml"),
-        ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"),
+        ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX"),
         ("pypi.org", "files.pythonhosted.org"),
     ),
     _Kind(
@@ -58,6 +58,9 @@ _KINDS = (
         ("~/.cargo/config.toml", "~/.cargo/config"),
         (),
         ("index.crates.io", "static.crates.io"),
+    ),
+    _Kind(
+        ("pom.xml",), r"<mirror>(?s:(?!</mirror>).)*?<url>\s*", ("~/.m2/settings.xml",), (), ("repo.maven.apache.org",)
     ),
     _Kind(("go.sum", "go.mod"), r"(?!)", (), ("GOPROXY",), ("proxy.golang.org", "sum.golang.org")),
 )

@@ -21,10 +21,11 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.resources import files
 
 from cantrip_acp.files.descriptors import is_ready
-from cantrip_acp.files.paths import state_dir
+from cantrip_acp.files.paths import state_dir, within, within_any
 from cantrip_acp.files.protected_paths import without_credentials
 from cantrip_acp.sandbox.launch import control_groups
 from cantrip_acp.sandbox.launch.bubblewrap import HostPaths
@@ -49,7 +50,7 @@ class Runtime:
         self.owner = os.getpid()
         self._lock = threading.RLock()
         self.folder = tempfile.mkdtemp(prefix="cantrip-", dir=base_folder(os.environ if environ is None else environ))
-        self._places: dict[tuple[str, bool], HostPaths] = {}
+        self._places: dict[tuple[object, ...], HostPaths] = {}
         self._count = 0
         note = os.path.join(self.folder, "note")
         with open(note, "w", encoding="utf-8") as file:
@@ -92,8 +93,8 @@ class Runtime:
         return os.path.basename(self.folder)
 
     def host_paths(self, host: Host, home: str, *, network: bool) -> HostPaths:
-        """The host paths for a policy's arguments. They are made once for each home and network setting."""
-        key = (home, network)
+        """The host paths for a policy's arguments. They are made once for each home, network setting and user's settings."""
+        key = (home, network, host.settings)
         with self._lock:
             found = self._places.get(key)
             if found is None:
@@ -102,6 +103,9 @@ class Runtime:
                 bound = prepare_etc(
                     folder, user=host.user, uid=host.uid, gid=host.gid, home=home, shell=host.shell, network=network
                 )
+                for path, text in host.settings:
+                    if path.startswith("/etc/") and not within_any(path, bound):
+                        _write_in(folder, path.removeprefix("/etc/"), text)
                 found = self._places[key] = HostPaths(etc=folder, note=self._note, bound=bound)
             return found
 
@@ -288,6 +292,18 @@ def prepare_etc(folder: str, *, user: str, uid: int, gid: int, home: str, shell:
     if not os.path.lexists(os.path.join(folder, "mtab")):
         os.symlink("/proc/self/mounts", os.path.join(folder, "mtab"))
     return tuple(bound)
+
+
+def _write_in(folder: str, below: str, text: str) -> None:
+    """Write a file below a prepared folder, in the place of one that is there. Nothing is written where a link leads elsewhere."""
+    target = os.path.join(folder, below)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if not within(os.path.realpath(os.path.dirname(target)), os.path.realpath(folder)):
+        return
+    with suppress(FileNotFoundError):
+        os.unlink(target)
+    with open(target, "x", encoding="utf-8") as file:
+        file.write(text)
 
 
 def remove_passwords(path: str) -> None:

@@ -22,7 +22,7 @@ import anyio.to_thread
 
 from cantrip_acp.files import guarded, hidden_paths, scratch_copy
 from cantrip_acp.files import paths as folders
-from cantrip_acp.files.paths import within_any
+from cantrip_acp.files.paths import within, within_any
 from cantrip_acp.files.scratch_copy import copy_folders, source_of
 from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
 from cantrip_acp.sandbox.launch import availability, bubblewrap, process_tree, seatbelt, seccomp
@@ -234,7 +234,10 @@ class Sandbox:
             private=(*private, mine.folder),
             repositories=repositories,
             more_readable=self._more_readable,
-            replaced=[(path, mine.write_once(text)) for path in configs if (text := redacted_config(path)) is not None],
+            replaced=[
+                *((path, mine.write_once(text)) for path in configs if (text := redacted_config(path)) is not None),
+                *((path, mine.write_once(text)) for path, text in self.host.settings if not within(path, "/etc")),
+            ],
             copied=copied,
             closed=closed,
             unfetched=unfetched,

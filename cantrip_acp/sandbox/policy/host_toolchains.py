@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cantrip_acp.files.paths import within, within_any
+from cantrip_acp.sandbox.policy.user_settings import user_settings
 
 MANAGERS = (
     ".pyenv", ".rbenv", ".nodenv", ".jenv", ".asdf", ".nvm", ".volta", ".fnm", ".deno", ".ghcup", ".opam", ".rye",
@@ -215,9 +216,9 @@ def _has_private_key(path: str) -> bool:
         return True
 
 
-def _certificates(environ: Mapping[str, str]) -> list[str]:
+def _certificates(environ: Mapping[str, str], more: Iterable[str]) -> list[str]:
     """The files and folders of certificates that may be shown. Those in /etc are in the prepared /etc, or not shown."""
-    named = {environ.get(name, "") for name in _CERTIFICATES}
+    named = {*(environ.get(name, "") for name in _CERTIFICATES), *more}
     there = [path for path in sorted(named) if os.path.isabs(path) and not within(os.path.realpath(path), "/etc")]
     files = {path: [entry.path for entry in os.scandir(path)] if os.path.isdir(path) else [path] for path in there}
     return [path for path in there if not any(os.path.isfile(file) and _has_private_key(file) for file in files[path])]
@@ -249,6 +250,7 @@ class Host:
     ``system``: the system folders, as (folder, None), or (link, its target) for a symbolic link. ``path``: PATH inside
     the sandbox. ``tools``: folders and files of programs. ``links``: symbolic links to recreate, as (path, target).
     ``cores``: the number of processors. ``memory``: bytes of main memory.
+    ``settings``: files of settings with their text (`user_settings`).
     """
 
     uid: int
@@ -263,6 +265,7 @@ class Host:
     shell: str
     cores: int
     memory: int = 0
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
     def detect(cls, environ: Mapping[str, str] | None = None) -> Host:
@@ -271,7 +274,9 @@ class Host:
         home, user = _home_and_user(environ)
         more = [path for name in _TOOL_FOLDERS if os.path.isabs(path := environ.get(name, ""))]
         entries = environ.get("PATH", os.defpath).split(":")
-        tools = find_tools(entries, home, [*more, sys.base_prefix], programs=_certificates(environ))
+        settings = user_settings(environ, home)
+        certificates = _certificates(environ, settings.certificates)
+        tools = find_tools(entries, home, [*more, sys.base_prefix], programs=certificates)
         search = ":".join((*tools.path, "/usr/local/bin", "/usr/bin", "/bin"))
         shell = shutil.which("bash", path="/usr/bin:/bin:" + search) or "/bin/sh"
         return cls(
@@ -283,10 +288,11 @@ class Host:
             path=tuple(dict.fromkeys((*tools.path, *(p for p in ("/usr/bin", "/bin") if os.path.isdir(p))))),
             tools=tools.roots,
             links=tools.links,
-            environment=_passed(environ, tools.roots),
+            environment=(*_passed(environ, tools.roots), *settings.environment.items()),
             shell=shell,
             cores=os.cpu_count() or 1,
             memory=_main_memory(),
+            settings=tuple(sorted(settings.files.items())),
         )
 
     def showing(self, found: Tools) -> Host:

@@ -3,11 +3,11 @@
     python .ci/suite.py            everything
     python .ci/suite.py -k loom    the pytest stages alone, with these arguments
 
-Stages: the tests, two at a time for each core; those that measure time, one at a time; doctests; the conformance suite. The
-counts are read from what the runners wrote (JUnit XML, the conformance runner's last line), never guessed: a stage that wrote
-nothing, or that failed without naming a failure, counts as one. A failed test is not tried again. The last line is `N passed,
-N failed, N skipped`, and `.reports/counts` holds the same three numbers for `.ci/run`. Exit status 0 only where nothing
-failed.
+Stages: the tests, two at a time for each core (or as many as TEST_WORKERS says); beside them, in one process, those that run real
+models, the doctests and the conformance suite; and at the end those that measure time, one at a time. The counts are read from
+what the runners wrote (JUnit XML, the conformance runner's last line), never guessed: a stage that wrote nothing, or that
+failed without naming a failure, counts as one. A failed test is not tried again. The last line is `N passed, N failed, N
+skipped`, and `.reports/counts` holds the same three numbers for `.ci/run`. Exit status 0 only where nothing failed.
 """
 
 import os
@@ -18,7 +18,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -26,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / ".reports"
 BIN = Path(sys.executable).parent
 NO_TESTS_COLLECTED = 5  # pytest's exit status
-WORKERS = 2 * (os.cpu_count() or 1)
+WORKERS = int(os.environ.get("TEST_WORKERS", 0)) or 2 * (os.cpu_count() or 1)
 """Tests at the same time. Most of them wait for processes for more than half of their time."""
 
 
@@ -53,6 +57,10 @@ class Outcome:
         )
 
 
+_running: set[int] = set()
+"""The process groups of the stages that run now."""
+
+
 def run(command: list[str], minutes: float, *, keep: bool = False) -> tuple[int, str]:
     """Run a stage with no standard input in a process group of its own; gone when it is over time.
 
@@ -72,6 +80,7 @@ def run(command: list[str], minutes: float, *, keep: bool = False) -> tuple[int,
         errors="replace" if keep else None,
         start_new_session=True,
     )
+    _running.add(process.pid)
     try:
         output, _ = process.communicate(timeout=minutes * 60)
     except (subprocess.TimeoutExpired, KeyboardInterrupt) as stop:
@@ -81,17 +90,19 @@ def run(command: list[str], minutes: float, *, keep: bool = False) -> tuple[int,
             raise
         print(f"stopped after {minutes:g} minutes", flush=True)
         return -signal.SIGKILL, output or ""
+    finally:
+        _running.remove(process.pid)
     if keep:
         print(output, end="", flush=True)
     return process.returncode, output or ""
 
 
-def pytest_stage(name: str, arguments: list[str], minutes: float) -> Outcome:
-    """One run of pytest, counted from its JUnit report."""
+def pytest_stage(name: str, arguments: list[str], minutes: float, *, keep: bool = False) -> Outcome:
+    """One run of pytest, counted from its JUnit report. Where ``keep``, its output is printed when it has ended."""
     outcome = Outcome(name)
     report = REPORTS / f"{name}.xml"
     began = time.monotonic()
-    status, _ = run([sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments], minutes)
+    status, _ = run([sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments], minutes, keep=keep)
     if status == NO_TESTS_COLLECTED:
         return outcome
     try:
@@ -130,7 +141,7 @@ def conformance_stage() -> Outcome:
     """`cantrip conformance tests.yaml`, counted by its last line."""
     outcome = Outcome("conformance")
     began = time.monotonic()
-    status, output = run([str(BIN / "cantrip"), "conformance", "tests.yaml"], 10, keep=True)
+    status, output = run([str(BIN / "cantrip"), "conformance", "tests.yaml"], 15, keep=True)
     outcome.seconds = time.monotonic() - began
     lines = output.rstrip().splitlines() or [""]
     counts = re.fullmatch(r"(?:.*\s)?(\d+) passed, (\d+) failed, (\d+) skipped\s*", lines[-1])
@@ -155,22 +166,45 @@ def _files_with(pattern: str) -> list[str]:
     return [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if found.search(path.read_text())]
 
 
-def main(arguments: list[str]) -> int:
-    shutil.rmtree(REPORTS, ignore_errors=True)
-    REPORTS.mkdir()
-    # Files that measure time and nothing else: each worker would import torch, and keep it, for tests that it does not run.
-    left_out = [f"--ignore={path}" for path in _files_with(r"pytestmark = .*\bmark\.timing\b")]
-    parallel = ["-n", str(WORKERS), "-p", "tests.support.scheduling", "--dist", "loadgroup", "-m", "not timing"]
-    outcomes = [
-        # loadgroup: tests that must not meet each other name the same xdist_group.
-        pytest_stage("tests", [*parallel, *left_out, *arguments], 60),
-        pytest_stage("timing", ["-m", "timing", *(arguments or _files_with(r".*\bmark\.timing\b"))], 15),
-    ]
+def _stages_beside(arguments: list[str]) -> list[Callable[[], Outcome]]:
+    """What runs in one process, one after the other, while the tests run. Each prints what it told when it has ended."""
+    models = ["-m", "model", *(arguments or _files_with(r".*\bmark\.model\b"))]
+    stages: list[Callable[[], Outcome]] = [partial(pytest_stage, "models", models, 40, keep=True)]
     if not arguments:
         pages = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))]
         doctests = ["--doctest-modules", "--doctest-glob=*.md", "cantrip_acp/__init__.py", *pages]
-        outcomes.append(pytest_stage("doctests", doctests, 5))
-        outcomes.append(conformance_stage())
+        stages += [partial(pytest_stage, "doctests", doctests, 15, keep=True), conformance_stage]
+    return stages
+
+
+def main(arguments: list[str]) -> int:
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir()
+    # Each worker would import torch, and keep it, for tests that it does not run.
+    left_out = [f"--ignore={path}" for path in _files_with(r"pytestmark = .*\bmark\.model\b")]
+    # loadgroup: tests that must not meet each other name the same xdist_group.
+    parallel = [
+        "-n",
+        str(WORKERS),
+        "-p",
+        "tests.support.scheduling",
+        "--dist",
+        "loadgroup",
+        "--no-loadscope-reorder",
+        *left_out,
+    ]
+    with ThreadPoolExecutor(1) as thread:
+        beside = [thread.submit(stage) for stage in _stages_beside(arguments)]
+        try:
+            outcomes = [pytest_stage("tests", ["-m", "not timing and not model", *parallel, *arguments], 60)]
+            outcomes.extend(each.result() for each in beside)
+        except KeyboardInterrupt:
+            thread.shutdown(wait=False, cancel_futures=True)
+            for group in list(_running):
+                with suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
+            raise
+    outcomes.append(pytest_stage("timing", ["-m", "timing", *(arguments or _files_with(r".*\bmark\.timing\b"))], 15))
 
     passed, failed, skipped = (
         sum(getattr(each, name) for each in outcomes) for name in ("passed", "failed", "skipped")

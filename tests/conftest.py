@@ -44,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
     # For fixtures that outlive a test; each test has folders of its own on top (`_own_folders`).
     os.environ["CANTRIP_STATE_DIR"] = tempfile.mkdtemp(prefix="cantrip-tests-")
+    # Real models compute with one thread: threads that wait for each other spin, and other tests run at the same time.
+    os.environ["OMP_NUM_THREADS"] = "1"
     # What tests download is kept with the tools that they use.
     os.environ["CANTRIP_CACHE_DIR"] = str(Path(sys.prefix) / "cache")
 

@@ -7,6 +7,8 @@ an empty unit, or one single test, waits for ever: it begins a test only when it
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadGroupScheduling, Scheduling
@@ -38,8 +40,20 @@ class CrashProofScheduling(LoadGroupScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    return CrashProofScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
+    if config.getoption("dist") != "loadgroup":
+        return None
+    config.option.loadscopereorder = False  # it would undo the order of `pytest_collection_modifyitems`
+    return CrashProofScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Sort by how long the tests will take that one worker has to run after each other."""
+    seconds: dict[str, float] = defaultdict(float)
+
+    def group(item: pytest.Item) -> str:
+        marker = item.get_closest_marker("xdist_group")
+        return str(marker.args[0] if marker.args else marker.kwargs["name"]) if marker else item.nodeid
+
+    for item in items:
+        seconds[group(item)] += 0.5 if item.get_closest_marker("slow") is None else 10
+    items.sort(key=lambda item: -seconds[group(item)])

@@ -115,12 +115,18 @@ class EmbeddedCrystal(LocalCrystal):
                 settings = ServerSettings(
                     os.path.realpath(path),
                     self.endpoint.info.context_window or WINDOW,
-                    options.get("threads") or len(os.sched_getaffinity(0)),
+                    options.get("threads") or _processors(),
                     options.get("gpu_layers", 0),
                 )
                 self._server = ModelServer(settings, self.sdk.who)
                 self.sdk = OpenAISdk(self.endpoint, weights.ADDRESS, socket=self._server.socket)
             return self._server
+
+
+def _processors() -> int:
+    """As many threads as the variable of other number-crunching programs allows, or one for each processor."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0))
 
 
 def _not_installed() -> str:

@@ -36,7 +36,7 @@ from cantrip_acp.types.records import TERMINATIONS, CastRecord, Turn
 from cantrip_acp.types.usage import Usage
 from tests.support.fixtures.embedded import crystal, ended
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.timing, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.sandbox, pytest.mark.model, pytest.mark.timeout(600)]
 
 MEDIUMS = ("conversation", "bash", "code", "monty")
 STYLES = ("text", "native", "constrained")

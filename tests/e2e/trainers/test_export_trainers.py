@@ -169,7 +169,7 @@ async def test_trl_reads_both_kinds_of_rows(tmp_path: Path, monkeypatch: pytest.
                 assert "[echo {" in "".join(told.values())
 
 
-@pytest.mark.timing
+@pytest.mark.model
 @pytest.mark.parametrize("name", ["trl-prompts", "trl-kto", "trl-stepwise"])
 async def test_trl_trains_a_step(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -413,7 +413,7 @@ async def test_verifiers_runs_the_environment(folder: Path, monkeypatch: pytest.
     assert not any("aeiou" in Bytes().decode(prompt) for prompt, _, _ in model.asked)
 
 
-@pytest.mark.timing
+@pytest.mark.model
 async def test_trl_takes_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")

@@ -53,7 +53,7 @@ from tests.support.letters_example import VERIFIER, write_example
 from tests.support.processes import CANTRIP
 
 ADAPTER = "adapter_model.safetensors"
-pytestmark = [pytest.mark.timing, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

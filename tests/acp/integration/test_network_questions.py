@@ -10,6 +10,7 @@ import pytest
 
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.sandbox import hosts
+from tests.acp.unit.test_children import FAMILY, done, say
 from tests.support.acp_client import RawClient
 from tests.support.fixtures.acp import Start
 from tests.support.tls_servers import Served, serve
@@ -277,3 +278,79 @@ def test_a_second_question_is_open_beside_it(start: Start, folder: Path, site: S
     assert agent.answer(prompt)["result"]["stopReason"] == "end_turn"
     assert len(site.requests) == 2
     assert (folder / "f.txt").read_text() == "text"
+
+
+def test_a_session_that_closes_ends_its_question(start: Start, folder: Path, site: Served) -> None:
+    agent = manual(start, shell(get("npm.example", site)), **circle())
+    session = agent.session(folder)
+    agent.start_prompt(session)
+    asks = question(agent)
+    closed = agent.ask("session/close", {"sessionId": session})
+    withdrawn = agent.until(lambda message: message.get("method") == "$/cancel_request")
+    assert withdrawn["params"]["requestId"] == asks["id"]
+    assert "error" not in agent.answer(closed)
+    assert site.requests == []
+
+
+def test_a_client_that_leaves_ends_the_question(start: Start, folder: Path, site: Served) -> None:
+    agent = manual(start, shell(get("npm.example", site)), **circle())
+    agent.start_prompt(agent.session(folder))
+    question(agent)
+    assert agent.hang_up() < 30
+    assert site.requests == []
+
+
+def test_two_commands_that_want_one_host_ask_once(start: Start, folder: Path, site: Served) -> None:
+    # The service asks first; the answer for the session settles the question of the command beside it.
+    both = f"{get('npm.example', site, 'a')} & {get('npm.example', site, 'b')} & wait"
+    agent = manual(start, shell(both, get("npm.example", site, "c")), **circle())
+    prompt = agent.start_prompt(agent.session(folder))
+    agent.decide(question(agent), "allow_always")
+    agent.answer(prompt)
+    assert len(asked(agent)) == 1
+    assert sorted(request[1] for request in site.requests) == ["/a", "/b", "/c"]
+
+
+def test_another_prompt_leaves_the_question_open(start: Start, folder: Path, site: Served) -> None:
+    agent = manual(start, shell(get("npm.example", site)), **circle())
+    session = agent.session(folder)
+    prompt = agent.start_prompt(session)
+    asks = question(agent)
+    assert "busy" in agent.answer(agent.start_prompt(session, "use another registry"))["error"]["message"]
+    assert not [message for message in agent.seen if message.get("method") == "$/cancel_request"]
+    agent.decide(asks, "allow_once")
+    assert agent.answer(prompt)["result"]["stopReason"] == "end_turn"
+    assert len(site.requests) == 1
+
+
+def test_steering_leaves_the_question_open(start: Start, folder: Path, site: Served) -> None:
+    agent = manual(start, shell(get("npm.example", site)), **circle())
+    session = agent.session(folder)
+    prompt = agent.start_prompt(session)
+    asks = question(agent)
+    words = {"sessionId": session, "prompt": [{"type": "text", "text": "use another registry"}]}
+    assert agent.call("_session/steering", words)["outcome"] == "injected"
+    assert not [message for message in agent.seen if message.get("method") == "$/cancel_request"]
+    agent.decide(asks, "allow_once")
+    assert agent.answer(prompt)["result"]["stopReason"] == "end_turn"
+    assert len(site.requests) == 1
+
+
+def test_a_childs_question_names_it_and_its_answer_holds_for_the_session(
+    start: Start, folder: Path, site: Served
+) -> None:
+    agent = manual(
+        start,
+        [say("call_agent", intent="Get it", medium="bash"), done("all")],
+        crystal={
+            "children": [[{"bash": get("npm.example", site, "child")}, {"bash": get("npm.example", site, "more")}, END]]
+        },
+        **FAMILY,
+    )
+    prompt = agent.start_prompt(agent.session(folder))
+    asks = question(agent)
+    assert "(child)" in asks["params"]["toolCall"]["title"]
+    agent.decide(asks, "allow_always")
+    assert agent.answer(prompt)["result"]["stopReason"] == "end_turn"
+    assert len(asked(agent)) == 1
+    assert [request[1] for request in site.requests] == ["/child", "/more"]

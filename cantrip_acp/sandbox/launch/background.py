@@ -47,10 +47,6 @@ class _Lasting(Running):
         self._timeout_ms = self._processor_ms = _FOREVER
         self._seconds_left = _FOREVER / 1000
 
-    def _sockets_beside(self) -> list[str]:
-        # In a shared network they are for the commands, whose user can be asked.
-        return [] if self._prepared.network is not None else super()._sockets_beside()
-
     async def _report(self, *, last: bool = False) -> int:
         # The owner decides when to read again.
         return 0

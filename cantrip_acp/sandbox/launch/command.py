@@ -35,7 +35,7 @@ from cantrip_acp.sandbox.launch.shared_network import SharedNetwork
 from cantrip_acp.sandbox.launch.unix_sockets import Supervisor
 from cantrip_acp.sandbox.network.clients import name_of_client
 from cantrip_acp.sandbox.network.hosts import AllowedHosts
-from cantrip_acp.sandbox.network.name_server import sockets_beside
+from cantrip_acp.sandbox.network.name_server import random_address, sockets_beside
 from cantrip_acp.sandbox.network.netns_listener import NetnsListener, listen_in
 from cantrip_acp.sandbox.network.proxy import Proxy
 from cantrip_acp.sandbox.policy.host_toolchains import Host
@@ -220,9 +220,10 @@ class Running:
     async def run(self) -> Outcome:
         """Run the command until it has ended and return its result. Raises `SandboxError`, `SandboxMissing`."""
         try:
+            options: list[str] = []
             if self._prepared.network is not None and self.policy.hosts is not None:
-                await self._serve_in(self._prepared.network)
-            self._start()
+                options = await self._serve_in(self._prepared.network)
+            self._start(options)
             reports = 0
             while self._tree.running:
                 # Send the last state of a line that is sent only a few times a second, even if the command now prints nothing.
@@ -252,11 +253,12 @@ class Running:
         assert self.tree is not None
         return self.tree
 
-    def _start(self) -> None:
+    def _start(self, options: list[str]) -> None:
+        """Start it, with further options of bubblewrap."""
         if self._private is not None:
             self._start_with_seatbelt(self._private)
         else:
-            self._start_with_bubblewrap()
+            self._start_with_bubblewrap(options)
         loop = asyncio.get_running_loop()
         self._timer_started = time.monotonic()
         self._timers.append(loop.call_later(self._seconds_left, self._on_timeout))
@@ -289,26 +291,31 @@ class Running:
         self._stdin = -1
         tree.start()
 
-    async def _serve_in(self, network: SharedNetwork) -> None:
-        """Start the proxy in a network that exists already, at a port of its own: each command has its own proxy."""
+    async def _serve_in(self, network: SharedNetwork) -> list[str]:
+        """Start the proxy in a network that exists already. Returns options of bubblewrap.
+
+        Each command has its own proxy, at a port of its own, and its own address where names lead.
+        """
+        address = random_address()
         try:
-            sockets = await listen_in(network.descriptor, self._sockets_beside())
+            sockets = await listen_in(network.descriptor, self._sockets_beside(address))
         except SandboxError:
             if self.policy.hosts:
                 raise
             # Without a proxy there is less of a network, which is what the policy says.
-            return
+            return []
         if self._spawn is None:
             for each in sockets:
                 each.close()
-            return
+            return []
         for name, value in proxy_variables(sockets[0].getsockname()[1]).items():
             self._environment.setdefault(name, value)
         self._spawn(self._proxy().serve, sockets)
+        return ["--ro-bind", runtime().write_once(f"nameserver {address}\n"), "/etc/resolv.conf"]
 
-    def _sockets_beside(self) -> list[str]:
+    def _sockets_beside(self, *address: str) -> list[str]:
         """The sockets for programs that know no proxy."""
-        return sockets_beside(AllowedHosts.of(self.policy.hosts or ()))
+        return sockets_beside(AllowedHosts.of(self.policy.hosts or ()), *address)
 
     def _proxy(self) -> Proxy:
         return Proxy(
@@ -325,9 +332,9 @@ class Running:
         with self.pause_timeout():
             return await self._ask(host, port, self._command, program, address)
 
-    def _start_with_bubblewrap(self) -> None:
+    def _start_with_bubblewrap(self, further: list[str]) -> None:
         policy = self._prepared.policy
-        extra: list[str] = []
+        extra = list(further)
         inherited: list[int] = []
         try:
             if policy.home_source is not None:

@@ -8,6 +8,7 @@ for could be a secret.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 import struct
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any, cast
 from cantrip_acp.sandbox.network.hosts import PORTS, AllowedHosts, host_name
 
 ADDRESS = "127.77.0.1"
-"""Where all names lead, in the network namespace of a sandbox."""
+"""Where all names lead, in the network namespace of a sandbox. Commands that share one have an address each (`random_address`)."""
 NAME_SERVER = "127.0.0.1"
 """Where questions for names are answered, at port 53. A datagram from another address of a loopback interface that was down when
 its socket was opened says that it comes from this one."""
@@ -34,14 +35,22 @@ _NO_SUCH_NAME = 3
 _SECONDS = 60
 
 
-def sockets_beside(allowed: AllowedHosts) -> list[str]:
-    """The sockets that the proxy needs for programs that know no proxy, as `NetnsListener` takes them."""
+def random_address() -> str:
+    """An address of a command in a network that it shares with others."""
+    return f"127.77.{1 + secrets.randbelow(254)}.{1 + secrets.randbelow(254)}"
+
+
+def sockets_beside(allowed: AllowedHosts, address: str = "") -> list[str]:
+    """The sockets that the proxy needs for programs that know no proxy, as `NetnsListener` takes them.
+
+    ``address``: where names lead and are answered, in a network whose loopback interface is up already.
+    """
     ports = sorted({*PORTS, *allowed.ports()})[:MOST_PORTS]
-    return [f"udp {NAME_SERVER} 53", *(f"tcp {ADDRESS} {port}" for port in ports)]
+    return [f"udp {address or NAME_SERVER} 53", *(f"tcp {address or ADDRESS} {port}" for port in ports)]
 
 
-def answer(query: bytes, exists: Callable[[str], bool]) -> bytes | None:
-    """Answer a question (RFC 1035): `ADDRESS` for the name of a host that ``exists``. None if it is no question."""
+def answer(query: bytes, exists: Callable[[str], bool], address: str = ADDRESS) -> bytes | None:
+    """Answer a question (RFC 1035): ``address`` for the name of a host that ``exists``. None if it is no question."""
     try:
         number, flags, questions, *_ = _HEADER.unpack_from(query)
         if flags & 0xF800 or questions != 1:
@@ -61,7 +70,7 @@ def answer(query: bytes, exists: Callable[[str], bool]) -> bytes | None:
         found = False
     addresses = b""
     if found and kind == _A:
-        addresses = _ANSWER.pack(0xC00C, _A, _INTERNET, _SECONDS, 4) + socket.inet_aton(ADDRESS)
+        addresses = _ANSWER.pack(0xC00C, _A, _INTERNET, _SECONDS, 4) + socket.inet_aton(address)
     head = _HEADER.pack(
         number, 0x8080 | flags & 0x0100 | (0 if found else _NO_SUCH_NAME), 1, 1 if addresses else 0, 0, 0
     )
@@ -69,10 +78,11 @@ def answer(query: bytes, exists: Callable[[str], bool]) -> bytes | None:
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Answers questions for names at a socket. ``exists`` says whether a name (as `host_name` returns it) leads to `ADDRESS`."""
+    """Answers questions for names at a socket. ``exists`` says whether a name (as `host_name` returns it) leads to ``address``."""
 
-    def __init__(self, exists: Callable[[str], bool]) -> None:
+    def __init__(self, exists: Callable[[str], bool], address: str) -> None:
         self._exists = exists
+        self._address = address
         self._left = MOST_QUESTIONS
         self._transport: asyncio.DatagramTransport | None = None
 
@@ -85,5 +95,5 @@ class NameServer(asyncio.DatagramProtocol):
         self._left -= 1
         if self._left < 0:
             self._transport.close()
-        elif (found := answer(data, self._exists)) is not None:
+        elif (found := answer(data, self._exists, self._address)) is not None:
             self._transport.sendto(found, addr)

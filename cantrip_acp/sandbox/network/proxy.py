@@ -30,7 +30,7 @@ from cantrip_acp.sandbox.network.hosts import (
     is_name,
     may_be_asked_about,
 )
-from cantrip_acp.sandbox.network.name_server import SILENT, NameServer
+from cantrip_acp.sandbox.network.name_server import ADDRESS, SILENT, NameServer
 from cantrip_acp.sandbox.network.proxy_pipe import Broken, ProxyPipe, TooLong, forward_body
 from cantrip_acp.sandbox.network.upstream import Upstream, UpstreamError, UpstreamPipe
 
@@ -97,13 +97,17 @@ class Proxy:
         ``sockets``: that of the proxy, and then those for programs that know no proxy.
         """
         loop = asyncio.get_running_loop()
+        streams = (each.getsockname()[0] for each in sockets[1:] if each.type == socket.SOCK_STREAM)
+        names_lead_to = next(streams, ADDRESS)
         async with anyio.create_task_group() as group:
             opened: list[asyncio.Server | asyncio.DatagramTransport] = []
             try:
                 for each in sockets:
                     port = each.getsockname()[1]
                     if each.type == socket.SOCK_DGRAM:
-                        made = await loop.create_datagram_endpoint(partial(NameServer, self._exists), sock=each)
+                        made = await loop.create_datagram_endpoint(
+                            partial(NameServer, self._exists, names_lead_to), sock=each
+                        )
                         opened.append(made[0])
                         continue
 

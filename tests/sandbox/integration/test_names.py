@@ -194,6 +194,38 @@ async def test_a_host_in_a_private_network(
     assert asked == list(answers or {})
 
 
+async def test_commands_that_share_a_network_have_names_of_their_own(make: Make, site: Served) -> None:
+    """Each command's questions and refusals are its own, while another one runs beside it."""
+    first, second = make(bash_network=[]), make(bash_network=[])
+    await first.share_network(0)
+    second.join(first)
+    asked: dict[str, list[str]] = {"first": [], "second": []}
+    begun = asyncio.Event()
+
+    def asker(name: str) -> Any:
+        async def ask(host: str, port: int, command: str, program: str, address: str) -> str:
+            asked[name].append(host)
+            begun.set()
+            return "no" if host.startswith("no") else ""
+
+        return ask
+
+    get = "curl -sS --noproxy '*' --cacert ca.crt https://"
+    async with asyncio.TaskGroup() as group:
+        until = "until test -e /tmp/never; do sleep 0.05; done"
+        running: list[Any] = []
+        one = group.create_task(
+            first.run(f"{WITHOUT_PROXY}{get}a.corp.example/a; {until}", ask=asker("first"), started=running.append)
+        )
+        await begun.wait()
+        two = await second.run(f"{WITHOUT_PROXY}{get}b.corp.example/b; {get}no.corp.example/c", ask=asker("second"))
+        running[0].end("enough")
+    assert two.stdout == "GET /b 0\n", two
+    assert "no.corp.example:443" in two.stderr
+    assert "no.corp.example" not in one.result().stderr
+    assert asked == {"first": ["a.corp.example"], "second": ["b.corp.example", "no.corp.example"]}
+
+
 async def test_names_of_this_machine_and_ports_of_the_command_stay(make: Make, site: Served) -> None:
     outcome = await run(
         make,

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
 from cantrip_acp.files import guarded, hidden_paths, paths, scratch_copy
+from cantrip_acp.files.env_files import is_env_file, masked_descriptor
 from cantrip_acp.files.protected_paths import (
     is_git_config,
     plain,
@@ -131,12 +132,17 @@ class Root:
         return os.path.join(self.path, *parts)
 
     @contextmanager
-    def find(self, path: str, *, writing: bool = False) -> Iterator[PathHandle]:
+    def find(self, path: str, *, writing: bool = False, masking: bool = False) -> Iterator[PathHandle]:
         """Open a handle of ``path`` for a ``with`` block. The file need not exist.
 
-        Raises `GateError` for paths that leave the root or are hidden. With ``writing``, also for protected paths.
+        Raises `GateError` for paths that leave the root or are hidden. With ``writing``, also for protected paths. With
+        ``masking``, a file ``.env`` whose values can be masked is not hidden, and is opened with masked values.
         """
         place = self._walk(path, writing)
+        why = place.why_hidden
+        if why is not None and not (masking and place.masked() is not None):
+            os.close(place.folder)
+            raise GateError(f"{quoted_path(path)} {why}.")
         try:
             yield place
         finally:
@@ -266,6 +272,10 @@ class Root:
         why = why_hidden(inner, mode)
         if why is not None and status is not None and self.is_tracked(inner, folder=folder):
             why = None
+        masked = None
+        if why is not None and not writing and not links and status is not None and is_env_file(parts[-1]):
+            # Whether its values can be masked is seen when it is read.
+            masked, why = why, None
         why = why or self._why_own_folder(parts, writing)
         if why is None and self.hides(inner):
             why = "is hidden by the ward hidden_paths. Work without it"
@@ -280,7 +290,7 @@ class Root:
                 why = f"cannot be written here, because {named}. Say in your answer what should be changed there"
         if why is not None:
             raise GateError(f"{quoted_path(path)} {why}.")
-        return PathHandle(self, path, parts, folder, name or parts[-1], status, tuple(missing))
+        return PathHandle(self, path, parts, folder, name or parts[-1], status, tuple(missing), masked)
 
     def _why_git_folder(self, parts: Sequence[str]) -> str | None:
         found = separate_git_folder(_real(self.path))
@@ -443,10 +453,10 @@ class PathHandle:
     """The target of a path: ``name`` in the open folder ``folder`` (a descriptor). It is never a link.
 
     ``parts`` are its real names below the root. ``status`` is None if the target does not exist. Then ``missing`` are the
-    names that do not exist, including the last one.
+    names that do not exist, including the last one. ``why_hidden`` is the reason why only a masked copy may be read, or None.
     """
 
-    __slots__ = ("folder", "missing", "name", "parts", "path", "root", "status")
+    __slots__ = ("folder", "missing", "name", "parts", "path", "root", "status", "why_hidden")
 
     def __init__(
         self,
@@ -457,9 +467,22 @@ class PathHandle:
         name: str,
         status: os.stat_result | None,
         missing: tuple[str, ...],
+        why_hidden: str | None = None,
     ) -> None:
         self.root, self.path, self.parts, self.folder = root, path, parts, folder
         self.name, self.status, self.missing = name, status, missing
+        self.why_hidden = why_hidden
+
+    def masked(self) -> str | None:
+        """The text of an environment file with masked values; None if it cannot be masked."""
+        try:
+            descriptor = os.open(self.name, READ, dir_fd=self.folder)
+        except OSError:
+            return None
+        try:
+            return masked_descriptor(descriptor)
+        finally:
+            os.close(descriptor)
 
     @property
     def shown(self) -> str:
@@ -481,6 +504,11 @@ class PathHandle:
             raise self.no_such("file")
         if not stat.S_ISREG(self.status.st_mode):
             raise self._wrong_kind(self.status, "file")
+        if self.why_hidden is not None:
+            text = self.masked()
+            if text is None:
+                raise GateError(f"{quoted_path(self.path)} {self.why_hidden}.")
+            return _copy_of(text.encode())
         try:
             descriptor = os.open(self.name, READ, dir_fd=self.folder)
         except OSError as error:
@@ -556,11 +584,14 @@ class PathHandle:
 
 def copy_without_credentials(descriptor: int) -> tuple[int, os.stat_result]:
     """Make a copy of a git config without credentials, so that gates can show it. Closes the descriptor."""
-    import tempfile
-
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(_LARGEST_CONFIG)
-    shown = without_credentials(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    return _copy_of(without_credentials(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
+
+
+def _copy_of(shown: bytes) -> tuple[int, os.stat_result]:
+    import tempfile
+
     with tempfile.TemporaryFile() as copy:
         copy.write(shown)
         copy.seek(0)

@@ -263,7 +263,8 @@ def present(circle: CircleView) -> str:
             else f"folder are private; the home folder keeps its files, {_temporary()} is emptied after each command."
         ),
         "- Version control data (.git), editor, agent and shell configuration (.vscode, .idea, .zed, .cantrip, .mcp.json, "
-        ".bashrc …) are read-only, present or not. Files with secrets (.env, keys) read as a note that they are hidden.",
+        ".bashrc …) are read-only, present or not. A .env has masked values; other files with "
+        "secrets (keys) read as a note that they are hidden, unless git tracks them.",
         f"- {_network_text(wards)}",
         "- Standard input is empty: a program that asks a question gets no answer.",
         f"- A command may run {seconds(wards.bash_timeout_ms)}, and then it is stopped with its output kept. "

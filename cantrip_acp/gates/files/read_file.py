@@ -36,7 +36,7 @@ _SECONDS = 30.0
 def _read_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
     offset, limit = requested_lines(args)
     largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
-    with Root.of(context).find(args["path"]) as place:
+    with Root.of(context).find(args["path"], masking=True) as place:
         descriptor, status = place.open_file()
         reply = _FileRead(place, descriptor, status.st_size, offset, limit, largest)
         reply.known, reply.column = context.known, int(args.get("column", 1))

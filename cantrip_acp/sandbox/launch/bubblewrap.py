@@ -117,7 +117,10 @@ def arguments(
         add(path, 5, *(("--bind", own[path]) if path in own else ("--ro-bind", source_of(path, copies))), path)
     for path in policy.absent:
         add(path, 5, "--perms", "0555", "--size", str(_EMPTY_SIZE), "--tmpfs", path)
+    masked = {path for path, _ in policy.replaced}
     for path in policy.hidden:
+        if path in masked:
+            continue
         if path in folders:
             add(path, 6, "--perms", "0555", "--size", str(_EMPTY_SIZE), "--tmpfs", path)
         else:

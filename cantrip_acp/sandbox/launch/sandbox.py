@@ -22,6 +22,7 @@ import anyio.to_thread
 
 from cantrip_acp.files import guarded, hidden_paths, scratch_copy
 from cantrip_acp.files import paths as folders
+from cantrip_acp.files.env_files import is_env_file, masked_file
 from cantrip_acp.files.paths import within, within_any
 from cantrip_acp.files.scratch_copy import copy_folders, source_of
 from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
@@ -198,6 +199,8 @@ class Sandbox:
             if writable
             else git_repositories.Unfetched()
         )
+        environments = [path for found in findings.values() for path in found.hidden if is_env_file(path)]
+        settings = (*settings, *((path, _modified(path)) for path in environments))
         private = (*self._private, *_own_folders(roots))
         taken_away = self.taken_away()
         named, named_absent = _named_files(writable, findings)
@@ -237,6 +240,7 @@ class Sandbox:
             replaced=[
                 *((path, mine.write_once(text)) for path in configs if (text := redacted_config(path)) is not None),
                 *((path, mine.write_once(text)) for path, text in self.host.settings if not within(path, "/etc")),
+                *((path, mine.write_once(text)) for path in environments if (text := masked_file(path)) is not None),
             ],
             copied=copied,
             closed=closed,

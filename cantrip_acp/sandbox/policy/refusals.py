@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable
 
+from cantrip_acp.files.env_files import is_env_file
 from cantrip_acp.sandbox.policy.policy import Policy
 
 _OF_EXISTING = ("Read-only file system", "Device or resource busy")
@@ -38,6 +39,15 @@ def explain_refusals(policy_of: Callable[[], Policy], output: str) -> str:
             word = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])")
             if name not in found and any(word.search(line) for line in told):
                 found[name] = path
+    masked = [path for path, _ in policy.replaced if is_env_file(path)]
+    for path in masked:
+        own = re.compile(rf"(?<![\w.-]){re.escape(os.path.basename(path))}(?![\w.-])")
+        if any(own.search(line) for line in lines if any(message in line for message in _OF_EXISTING)):
+            return (
+                f"cantrip: {os.path.basename(path)} is read-only here, and its values are masked, because they may be secrets; "
+                "only a person changes it. Say in your answer what should be changed there, or write names without values to "
+                ".env.example\n"
+            )
     if not found:
         return ""
     because = policy.reasons()

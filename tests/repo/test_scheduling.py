@@ -35,9 +35,10 @@ def test_a_run_ends_after_a_worker_has_crashed(crashes: str, tmp_path: Path, mon
     monkeypatch.setenv("RAN", str(tmp_path / "ran"))
     monkeypatch.setenv("CRASHES", crashes)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # each of three processes would import them all
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider", "-n", "2",
-         "-p", "tests.support.scheduling", "--dist", "loadgroup", "--junitxml=report.xml", "."],
+        [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider",
+         "-p", "xdist", "-n", "2", "-p", "tests.support.scheduling", "--dist", "loadgroup", "--junitxml=report.xml", "."],
         cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (tmp_path / "report.xml").exists(), done.stdout + done.stderr
@@ -72,9 +73,10 @@ def test_a_slow_test_begins_before_larger_groups(tmp_path: Path, monkeypatch: py
     (tmp_path / "test_some.py").write_text(SLOW)
     monkeypatch.setenv("RAN", str(tmp_path / "ran"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # each of three processes would import them all
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider", "-n", "1",
-         "-p", "tests.support.scheduling", "--dist", "loadgroup", "."],
+        [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider",
+         "-p", "xdist", "-n", "1", "-p", "tests.support.scheduling", "--dist", "loadgroup", "."],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     names = (tmp_path / "ran").read_text().splitlines()

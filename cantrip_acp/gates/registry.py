@@ -30,6 +30,7 @@ BUILT_IN: dict[str, str] = {
     "run_tests": "cantrip_acp.gates.testing.run_tests:RUN_TESTS",
     "plan": "cantrip_acp.gates.interaction.plan:PLAN",
     "ask_user": "cantrip_acp.gates.interaction.ask_user:ASK_USER",
+    "shell": "cantrip_acp.gates.interaction.shell:SHELL",
     "start": "cantrip_acp.gates.services.service_gates:START",
     "output": "cantrip_acp.gates.services.service_gates:OUTPUT",
     "stop": "cantrip_acp.gates.services.service_gates:STOP",
@@ -44,6 +45,9 @@ ALIASES: dict[str, str] = {"call_entity": "call_agent", "call_entity_batch": "ca
 
 DELEGATION: frozenset[str] = frozenset({"call_agent", "call_agent_batch"})
 """The gates that are removed at ``max_depth`` 0 (COMP-6, D-009)."""
+
+SANDBOXED: tuple[str, ...] = ("shell", "run_tests", "start")
+"""The gates that run commands in the sandbox of the circle, with the wards of its commands."""
 
 CHILD_FUNCTIONS: frozenset[str] = frozenset(
     {"cantrip.cast", "cantrip.cast_batch", "cantrip.summon", "cantrip.send", "cantrip.dismiss"}

@@ -147,7 +147,7 @@ class BashSession(SessionBase):
                 self._running = []
 
     async def _run(self, command: str, call: ToolCall, turn: TurnContext) -> Output:
-        from cantrip_acp.gates.web.network_question import BASH_NETWORK
+        from cantrip_acp.gates.web.network_question import asker
         from cantrip_acp.sandbox import explain_refusals
 
         report = ProgramEvents(call, turn, "bash")
@@ -166,13 +166,6 @@ class BashSession(SessionBase):
                 await anyio.sleep_forever()
             return record.result, record.is_error
 
-        async def ask(host: str, port: int, text: str, program: str, address: str) -> str:
-            if _finished(turn):
-                return "the cast is finished"
-            args = {"host": host, "port": port, "command": text, "program": program, "address": address}
-            record = await turn.gate(BASH_NETWORK.name, args, via=call.id, own=BASH_NETWORK)
-            return str(record.result) if record.is_error else ""
-
         self.sandbox.join(turn.shared_network())
         try:
             outcome = await self.sandbox.run(
@@ -181,7 +174,7 @@ class BashSession(SessionBase):
                 environment=self._environment(turn),
                 call=gate,
                 started=running.append,
-                ask=ask,
+                ask=asker(turn, call.id),
             )
         except SandboxMissing:
             raise

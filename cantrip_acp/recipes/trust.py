@@ -249,6 +249,7 @@ _GATE_POWERS = {
     "list_dir": "list folders",
     "search": "search in files",
     "git_commit": "make commits",
+    "shell": "run commands in the sandbox",
     "run_tests": "run the folder's tests in the sandbox",
     "start": "run commands in the sandbox that go on beside it",
     "call_agent": "start child agents that have no more rights than it has",

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.gates.mcp.declaration import McpServer
 
-_TESTS = "run_tests"
-
 
 class Allowed(Struct, frozen=True):
     """The rows of the table: what each may do, as texts. An empty row means that nothing is possible.
@@ -98,7 +96,7 @@ def allowed(
     net = _network(wards.bash_network)
     in_sandbox = [
         *(["commands"] if medium.name == "bash" else []),
-        *([_TESTS] if _TESTS in gates else []),
+        *(name for name in registry.SANDBOXED if name in gates),
         *(["scripts of skills and pinned programs"] if stored_programs else []),
     ]
     writes = [f"{_and(in_sandbox)} in {bash}"] if in_sandbox and bash else []
@@ -137,7 +135,11 @@ def _gate_writes(circle: Circle) -> list[str]:
     roots: dict[str, list[str]] = {}
     others: list[str] = []
     for gate in circle.gates.values():
-        if not changes_something(gate) or gate.kind == "fetch" or gate.name in (_TESTS, *registry.DELEGATION):
+        if (
+            not changes_something(gate)
+            or gate.kind == "fetch"
+            or gate.name in (*registry.SANDBOXED, *registry.DELEGATION)
+        ):
             continue
         if registry.reaches_files(gate.name):
             roots.setdefault(_root(circle, gate), []).append(gate.name)

@@ -25,6 +25,7 @@ from cantrip_acp.acp.permissions.patterns import ALL
 from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.acp.sessions.session_store import Grant
 from cantrip_acp.gates.contract import GateReply
+from cantrip_acp.gates.registry import SANDBOXED
 from cantrip_acp.gates.web.named_hosts import NamedHosts
 from cantrip_acp.gates.web.network_question import BASH_NETWORK, allowed, pattern_of_host, shown_host
 from cantrip_acp.text.logs import logger
@@ -312,7 +313,7 @@ class Permissions:
             if _is_step(invocation, pattern) and self._steps.get(context.entity_id) == invocation.via:
                 return True
             if (self.mode == modes.TRUSTED and self.hosts.names(invocation)) or (
-                self.mode == modes.SANDBOXED and paths and patterns.writable_in_sandbox(paths, context.wards)
+                self.mode == modes.SANDBOXED and _stays_in_sandbox(invocation, paths)
             ):
                 return True
             return None
@@ -529,6 +530,14 @@ def _needs_permission(call: ProgramCall) -> bool:
 def _has_open_network(call: ProgramCall) -> bool:
     """Whether a command reaches every host. With a list, or without a network, the proxy asks about a host when it is wanted."""
     return call.tool == "bash" and call.circle.wards.bash_network is True
+
+
+def _stays_in_sandbox(invocation: GateInvocation, paths: Sequence[str]) -> bool:
+    """Whether a call changes only what the sandbox could change anyway, and reaches no host that was not asked about."""
+    wards = invocation.context.wards
+    if invocation.gate.name in SANDBOXED:
+        return wards.bash_network is not True
+    return bool(paths) and patterns.writable_in_sandbox(paths, wards)
 
 
 async def _about_host(invocation: GateInvocation, question: Question) -> Question:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from cantrip_acp.files import paths
-from cantrip_acp.gates.registry import BUILT_IN, CHILD_FUNCTIONS
+from cantrip_acp.gates.registry import BUILT_IN, CHILD_FUNCTIONS, SANDBOXED
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.types.errors import CheckpointError
 from cantrip_acp.types.records import FilesRecord
@@ -61,7 +61,7 @@ class SavedFiles:
     def writer_of_call(self, gate: Gate, circle: Circle, locations: Iterable[Location]) -> Writer:
         from cantrip_acp.checkpoints.ownership import Writer, of_anything
 
-        if gate.name in ("run_tests", "start"):
+        if gate.name in SANDBOXED:
             return Writer(folders=self._folders(circle.wards.bash_writable_paths))
         if gate.name in BUILT_IN.keys() - {"client_terminal"} or gate.name in CHILD_FUNCTIONS:
             writes = gate.kind == "edit" and gate.proposes is not None

@@ -16,14 +16,15 @@ import anyio.to_thread
 
 from cantrip_acp.gates.confinement import quoted
 from cantrip_acp.gates.contract import Gate, GateContext, GateInputs, GateReply, GateSession
+from cantrip_acp.gates.interaction.shell import CommandSession
 from cantrip_acp.gates.registry import TIMEOUT
-from cantrip_acp.types.errors import CantripError, GateError
+from cantrip_acp.types.errors import GateError
 from cantrip_acp.types.records import Location
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import CircleView, GateRegistrar
     from cantrip_acp.gates.testing.test_report import Report
-    from cantrip_acp.sandbox import Outcome, Sandbox
+    from cantrip_acp.sandbox import Outcome
 
 SHOWN_OUTPUT = 6_000
 """The most characters of output in a result, from its end."""
@@ -32,34 +33,16 @@ _HEX = re.compile(r"[0-9a-f]{32}\Z")
 _TARGETS = "{targets}"
 
 
-class TestSession:
-    """The gate's session for one entity. All runs use one sandbox."""
+class TestSession(CommandSession):
+    """The gate's session for one entity."""
 
     __test__ = False
-
-    def __init__(self, circle: CircleView) -> None:
-        self._circle = circle
-        self._sandbox: Sandbox | None = None
-        self._wards = circle.wards
-        self._lock = anyio.Lock()
 
     async def call(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         """Run the tests. Failing tests are a normal result. Raises `GateError` if the tests cannot be run."""
         runner, command, also = await anyio.to_thread.run_sync(_command, args, context)
-        async with self._lock:
-            try:
-                return await self._run(runner, command, also, args, context)
-            except GateError:
-                raise
-            except CantripError as problem:
-                raise GateError(f"the tests cannot be run: {problem}") from None
-
-    async def _run(
-        self, runner: str, command: str, also: tuple[str, ...], args: Mapping[str, Any], context: GateContext
-    ) -> GateReply:
         from cantrip_acp.gates.testing import test_report
 
-        sandbox = await self._get_sandbox(context)
         most = context.wards.bash_timeout_ms
         asked = args.get("timeout_s") or context.dependencies.get("timeout_s")
         limit = min(most, int(float(asked) * 1000)) if asked else most
@@ -69,11 +52,12 @@ class TestSession:
             if stream is not None and which == 1:
                 stream.feed(data)
 
-        outcome = await sandbox.run(
+        outcome = await self.run(
             command,
+            context,
+            limit,
             environment=_environment(context),
             tap=tap if stream is not None else None,
-            timeout_ms=limit,
         )
         output = "\n".join(part for part in (outcome.stdout.rstrip("\n"), outcome.stderr.rstrip("\n")) if part)
         if stream is not None and stream.report.counted:
@@ -82,21 +66,6 @@ class TestSession:
             report = await anyio.to_thread.run_sync(test_report.read, runner, output)
         result = _result(runner, command, also, outcome, report, output, limit)
         return GateReply(result, title=_summary(result), locations=_locations(report, context))
-
-    async def _get_sandbox(self, context: GateContext) -> Sandbox:
-        """Return the sandbox for the current wards, which may have changed since the last run."""
-        if self._sandbox is None or self._wards != context.wards:
-            from cantrip_acp.gates.sandbox_options import command_sandbox
-
-            self._sandbox = await command_sandbox(context.wards, context.workspace, context.folders)
-            self._wards = context.wards
-        # Tests reach what a service listens to.
-        self._sandbox.join(context.services.shared if context.services is not None else None)
-        return self._sandbox
-
-    async def close(self) -> None:
-        """Drop the sandbox. There is no process to kill, because each ends with its call."""
-        self._sandbox = None
 
 
 def _command(args: Mapping[str, Any], context: GateContext) -> tuple[str, str, tuple[str, ...]]:

@@ -6,11 +6,14 @@ the interceptors. An interceptor answers in its place; where none does, nobody c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.types.errors import GateError
+
+if TYPE_CHECKING:
+    from cantrip_acp.gates.ports import TurnContext
 
 
 def pattern_of_host(host: str, port: int, address: str = "") -> str:
@@ -74,3 +77,16 @@ BASH_NETWORK = Gate(
     # The turn has the command already.
     recorded=lambda args: {name: value for name, value in args.items() if name != "command" and value},
 )
+
+
+def asker(turn: TurnContext | None, via: str) -> Callable[[str, int, str, str, str], Awaitable[str]]:
+    """The question for `Sandbox.run`: a call of `BASH_NETWORK` by the command or call ``via``. Its answer is the reason of a no."""
+
+    async def ask(host: str, port: int, command: str, program: str, address: str) -> str:
+        if turn is None or turn.finished:
+            return "the cast is finished"
+        args = {"host": host, "port": port, "command": command, "program": program, "address": address}
+        record = await turn.gate(BASH_NETWORK.name, args, via=via, own=BASH_NETWORK)
+        return str(record.result) if record.is_error else ""
+
+    return ask

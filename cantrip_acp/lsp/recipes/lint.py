@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from cantrip_acp.gates.registry import ALIASES, DELEGATION
+from cantrip_acp.gates.registry import ALIASES, DELEGATION, SANDBOXED
 from cantrip_acp.gates.wards import COMPILE, WARDS
 from cantrip_acp.recipes.parse import cross_field
 from cantrip_acp.recipes.parse.problem_positions import KeyPath, Mend
@@ -96,7 +96,7 @@ def runs_commands(data: Mapping[str, Any], circle: Mapping[str, Any]) -> bool:
     given = gates(circle).keys()
     return (
         circle.get("medium", "conversation") != "conversation"
-        or bool({*DELEGATION, "run_tests"} & given)
+        or bool({*DELEGATION, *SANDBOXED} & given)
         or any("command" in server and server.get("sandbox", True) not in OFF for _, server in servers(data))
     )
 
@@ -275,7 +275,7 @@ def _written(value: Any) -> str:
 
 # --- The lethal trifecta: private data, untrusted content and a way to the network in one circle.
 
-_PRIVATE = ("read_file", "search", "git_diff", "git_show", "git_log", "run_tests", "list_dir", "git_status")
+_PRIVATE = ("read_file", "search", "git_diff", "git_show", "git_log", *SANDBOXED, "list_dir", "git_status")
 """Gates that reveal what is in the workspace."""
 
 

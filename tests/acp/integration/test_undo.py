@@ -493,3 +493,31 @@ def test_a_new_session_beside_others_in_one_database(start: Start, folder: Path,
     assert (folder / "a.txt").read_text() == "made\n"
     assert "Restored 1 file" in says(agent, second, "/undo")
     assert (folder / "a.txt").read_text() == "mine\n"
+
+
+def test_undo_takes_back_what_a_command_beside_python_changed(start: Start, folder: Path) -> None:
+    (folder / "a.txt").write_text("old\n")
+    code = "shell('echo new > a.txt; mkdir -p build; echo x > build/out'); done('Done.')"
+    wards = [{"max_turns": 9}, {"bash_writable_paths": ["."]}]
+    agent = start([{"code": code}], medium="code", gates=["done", "shell"], wards=wards)
+    session = agent.session(folder)
+    agent.call("session/set_mode", {"sessionId": session, "modeId": "sandboxed"})
+    agent.permit = None  # A question would hang.
+    agent.prompt(session, "Build.")
+    assert (folder / "a.txt").read_text() == "new\n"
+    says(agent, session, "/undo")
+    assert (folder / "a.txt").read_text() == "old\n"
+    assert not (folder / "build").exists()
+
+
+def test_the_mode_ask_asks_about_a_command_beside_python(start: Start, folder: Path) -> None:
+    wards = [{"max_turns": 9}, {"bash_writable_paths": ["."]}]
+    code = "try: shell('echo new > a.txt')\nexcept GateError as error: done(str(error))"
+    agent = start([{"code": code}], medium="code", gates=["done", "shell"], wards=wards)
+    session = agent.session(folder)
+    agent.call("session/set_mode", {"sessionId": session, "modeId": "ask"})
+    agent.permit = "reject_once"
+    agent.prompt(session, "Build.")
+    (question,) = [each for each in agent.seen if each.get("method") == "session/request_permission"]
+    assert question["params"]["toolCall"]["title"] == "$ echo new > a.txt"
+    assert not (folder / "a.txt").exists()

@@ -136,6 +136,13 @@ class FileRequest(Incoming, kw_only=True, rename="camel"):
     texts: bool = False
 
 
+class ServiceParams(Incoming, kw_only=True):
+    """Parameters of ``_cantrip/services/output`` and ``stop``. ``service`` is an id of ``_cantrip/services/list``."""
+
+    session_id: str
+    service: str
+
+
 class McpRestart(Incoming, kw_only=True):
     """Parameters of ``_cantrip/mcp/restart``. ``server`` is the place of a server in ``_cantrip/mcp/list``, from 0."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.sessions.options.config_options import MODEL
 from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError, invalid_params
+from cantrip_acp.gates.services import BY_USER
 from cantrip_acp.text.logs import logger
 from cantrip_acp.types.errors import CantripError
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.acp.wire.connection import Request
     from cantrip_acp.gates.mcp.connection import Connection as McpConnection
+    from cantrip_acp.gates.services import Services
 
 log = logger(__name__)
 
@@ -89,6 +91,39 @@ async def mcp_restart(session: Session, params: acp.McpRestart, request: Request
         # The list says why.
         log.info("an MCP server could not be restarted: %s", problem)
     return {"servers": [status for status, _ in _mcp_servers(session)]}
+
+
+# --- services
+
+
+def services_list(session: Session, params: acp.SessionParams, request: Request) -> dict[str, Any]:
+    """``_cantrip/services/list``: the session's commands that go on in the background, also while a prompt runs."""
+    services = session.entity.executor.services
+    listed = services.all if services is not None else []
+    return {
+        "services": [
+            {"id": each.name, "command": each.command, "state": each.state(), "running": each.ended is None}
+            for each in listed
+        ]
+    }
+
+
+def services_output(session: Session, params: acp.ServiceParams, request: Request) -> dict[str, Any]:
+    """``_cantrip/services/output``: the last lines that one printed. What the entity reads stays unread."""
+    return {"output": _services(session, params).last_output(params.service)}
+
+
+async def services_stop(session: Session, params: acp.ServiceParams, request: Request) -> dict[str, Any]:
+    """``_cantrip/services/stop``: stops one. The reply lists all."""
+    await _services(session, params).stop(params.service, BY_USER)
+    return services_list(session, acp.SessionParams(session_id=params.session_id), request)
+
+
+def _services(session: Session, params: acp.ServiceParams) -> Services:
+    services = session.entity.executor.services
+    if services is None or all(each.name != params.service for each in services.all):
+        raise invalid_params(f"there is no service {params.service!r}", "service")
+    return services
 
 
 def _mcp_servers(session: Session) -> Sequence[tuple[dict[str, Any], McpConnection | None]]:

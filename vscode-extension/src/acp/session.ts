@@ -32,6 +32,19 @@ export interface FileChoice {
   readonly version?: string;
 }
 
+/** A command that goes on in the background. `state` says in words whether it runs, or how it ended. */
+export interface Service {
+  readonly id: string;
+  readonly command: string;
+  readonly state: string;
+  readonly running: boolean;
+}
+
+function readServices(reply: { readonly services?: unknown }): readonly Service[] {
+  const given = (Array.isArray(reply.services) ? reply.services : []) as Record<string, unknown>[];
+  return given.map((each) => ({ id: String(each.id), command: String(each.command), state: String(each.state), running: each.running === true }));
+}
+
 /**
  * One session of the agent. It outlives the agent process: `use` gives the current connection, and a session of an earlier
  * connection is resumed before it is used.
@@ -168,6 +181,22 @@ export class Session {
   /** Undo changes, take the last restore back, or restore the files as they were after a turn (0: at the start). */
   async restoreFiles(action: "undo" | "redo" | "restore", how: FileChoice & { readonly turn?: string | 0; readonly since?: "start"; readonly force?: boolean; readonly dryRun?: boolean } = {}): Promise<RestoreResult> {
     return restoreResult(await (await this.ensureConnected()).requestExtension(`_cantrip/${action}`, { sessionId: this.id, ask: false, ...how }));
+  }
+
+  /** Its services (`_cantrip/services/list`). */
+  async services(): Promise<readonly Service[]> {
+    return readServices(await (await this.ensureConnected()).requestExtension("_cantrip/services/list", { sessionId: this.id }));
+  }
+
+  /** The last lines that a service printed. */
+  async serviceOutput(service: string): Promise<string> {
+    const reply = await this.connection.requestExtension<{ output?: unknown }>("_cantrip/services/output", { sessionId: this.id, service });
+    return typeof reply.output === "string" ? reply.output : "";
+  }
+
+  /** Stop a service, and return all. */
+  async stopService(service: string): Promise<readonly Service[]> {
+    return readServices(await this.connection.requestExtension("_cantrip/services/stop", { sessionId: this.id, service }));
   }
 
   /** What its next query will contain (`_cantrip/context`). Does not open the session again if the agent has ended. */

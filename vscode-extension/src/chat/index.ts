@@ -28,6 +28,7 @@ import { SHOW_QUESTION, Status } from "./status";
 import { ChatTabs } from "./tabs";
 import { EditorTerminals } from "./terminals";
 import { describeCharacter } from "./visible";
+import { showServices } from "./services";
 
 /** Register the chat. The agent process starts with the first session. */
 export function activateChat(context: vscode.ExtensionContext, environment: Environment, setup: Setup, compare: (compared: Compared) => void): ChatService {
@@ -146,6 +147,10 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     }),
     command("cantrip.chat.sessions", () => panel.sessions()),
     command("cantrip.chat.servers", () => panel.servers()),
+    command("cantrip.chat.services", async () => {
+      const { session } = shown()[1].current;
+      if (session !== undefined) await showServices(session);
+    }),
     command("cantrip.chat.stop", () => service.stop()),
     command("cantrip.chat.toggleAsk", () => shown()[1].toggleAsk()),
     command("cantrip.chat.redo", () => shown()[0].redo()),

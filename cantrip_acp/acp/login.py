@@ -181,7 +181,7 @@ def served_models(provider: str, key: str, base_url: str) -> dict[str, Any]:
     from cantrip_acp.recipes.build.providers import key_names
 
     if provider != "local" and provider not in PRESETS:
-        raise CannotSignIn(f"No list of models is known of {provider[:100]!r}.")
+        raise CannotSignIn(f"There is no list of the models of {provider[:100]!r}.")
     address = address_of(base_url) if provider == "local" else PRESETS[provider].base_url
     secret = keys.Secret(key) if key else None
     if secret is None and provider != "local" and (found := keys.find(key_names(provider))) is not None:
@@ -213,7 +213,9 @@ def use_model(provider: str, key: str, base_url: str, model: str) -> tuple[str, 
     known = {each["provider"]: each for each in key_providers()}
     settings: dict[str, str | None] = {}
     if key and not is_key(key):
-        raise CannotSignIn("This is no key: a key has 8 or more letters, digits and signs, without blanks and quotes.")
+        raise CannotSignIn(
+            "This is not a key: a key has 8 or more letters, digits and signs, without spaces and quotes."
+        )
     if provider == "local":
         settings |= {BASE_URL_VARIABLES[provider]: address_of(base_url), LOCAL_KEY: key or None}
     elif provider in known:

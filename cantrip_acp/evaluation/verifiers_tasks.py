@@ -74,7 +74,7 @@ def samples(taskset_id: str) -> list[VerifiersSample]:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise DefinitionError(str(error), where=taskset_id) from None
     if not taskset.bounded:
-        raise DefinitionError("this taskset has no end; choose one that has", where=taskset_id)
+        raise DefinitionError("this taskset has infinitely many tasks; choose one that ends", where=taskset_id)
     if type(taskset).toolsets(taskset.config):
         raise DefinitionError(
             "the taskset has tools of verifiers; here the recipe's gates are the tools", where=taskset_id

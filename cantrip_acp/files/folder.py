@@ -146,7 +146,7 @@ class Folder:
         """
         self._check_name(name, self.path / name)
         if flags & os.O_TRUNC:
-            raise ValueError("a file is emptied after it was looked at: use replace()")
+            raise ValueError("O_TRUNC would empty the file before it is checked: use replace()")
         try:
             fd = os.open(name, flags | _FILE, mode, dir_fd=self.fd)
         except OSError as error:
@@ -185,7 +185,7 @@ class Folder:
     @staticmethod
     def _check_name(name: str, place: Path) -> None:
         if not name or name == ".." or "/" in name or "\0" in name:
-            raise OSError(errno.EINVAL, "it is no name of a file in this folder", str(place))
+            raise OSError(errno.EINVAL, "it is not the name of a file in this folder", str(place))
 
     def entry(self, name: str) -> Entry | None:
         """The present entry with this name; None if it is missing."""

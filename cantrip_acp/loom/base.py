@@ -189,7 +189,7 @@ class LoomReader:
                 place.entity_id,
             ):
                 raise LoomError(
-                    f"loom {self.location}: the record at {place.position} is not the one that was there; it was changed"
+                    f"loom {self.location}: the record at {place.position} was replaced; another program changed the loom"
                 )
             turns.append(self._rewarded(record))
         return turns

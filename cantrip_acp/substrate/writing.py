@@ -136,11 +136,13 @@ class Writer:
         for chunk_id in sorted(self._foreign):
             # The writer would make a type of a scope that it can only read, and could then write there.
             if self._is_type(chunk_id):
-                raise Outside(chunk_id, f"chunk {chunk_id!r}: only who may change it may make it a type")
+                raise Outside(
+                    chunk_id, f"chunk {chunk_id!r} is outside the write boundary, so this commit may not make it a type"
+                )
         reach = reach_at(self._view)
         for chunk_id in sorted(self._new):
             if not reach.writes(self._boundary, chunk_id):
-                why = "to be an instance of a type is not enough"
+                why = "being an instance of a type is not enough"
                 for each in self._kinds(chunk_id):
                     if reach.writes(self._boundary, each.id):
                         rule = "propagate" if each.spec.propagate else "required"

@@ -57,10 +57,10 @@ def read_intents(raw: bytes, file: str) -> list[Intent]:
         if not intent.intent.strip():
             raise TupleError(f"{file}:{number}: the intent is empty")
         if intent.id is not None and (before := ids.setdefault(intent.id, number)) != number:
-            raise TupleError(f"{file}:{number}: the id {intent.id[:100]!r} is that of line {before} too")
+            raise TupleError(f"{file}:{number}: line {before} already has the id {intent.id[:100]!r}")
         found.append(intent)
     if not found:
-        raise TupleError(f"{file}: there are no intents")
+        raise TupleError(f"{file} has no intents")
     return found
 
 

@@ -201,7 +201,7 @@ class ProjectLog:
     def _receipt(self, folder: Folder, where: str, line: Mapping[str, Any]) -> StoredReceipt:
         identity, step = line["receipt_id"], line.get("step")
         if not (step is None or isinstance(step, int)):
-            raise TupleError(f"{where}: the step of a receipt is a number, or null")
+            raise TupleError(f"{where}: the step of a receipt must be a number or null")
         path = self.folder / _receipt_file(identity)
         try:
             with folder.file(_receipt_file(identity)) as file:
@@ -245,7 +245,7 @@ class ProjectLog:
                             torn.append(f"{path}:{number}")
                             continue
                         if not isinstance(document, dict):
-                            raise TupleError(f"{path}:{number}: a line is a JSON object")
+                            raise TupleError(f"{path}:{number}: each line must be a JSON object")
                         yield f"{path}:{number}", document
 
     def _rotate(self, folder: Folder) -> None:

@@ -195,7 +195,7 @@ def check_yool_name(name: str) -> None:
         convert(name, YoolName)
     except msgspec.ValidationError:
         raise TupleError(
-            f"{name[:200]!r} is no name of a yool; write it as agent.lint.ruff or agent.lint.ruff.v2"
+            f"{name[:200]!r} cannot be the name of a yool; write a name such as agent.lint.ruff or agent.lint.ruff.v2"
         ) from None
 
 

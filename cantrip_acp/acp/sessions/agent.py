@@ -391,7 +391,7 @@ class Agent:
 
         title = chosen_title(params.title)
         if not title:
-            raise invalid_params("a title needs a readable character", "title")
+            raise invalid_params("a title needs at least one readable character", "title")
         session = self.sessions.open.get(params.session_id)
         try:
             if session is not None and not session.closing:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def wait_for_tuples(store: TupleStore, works: Sequence[WorkTuple], *, as_json: bool) -> bool:
-    """Wait until the tuples have ended. Whether all of them succeeded."""
+    """Wait until the tuples have ended. Returns whether all of them succeeded."""
     from cantrip_acp.tuplespace.monitoring.status import find_stuck
 
     waiting, seen, good, told = {work.id: work for work in works}, set[str](), True, set[str]()

@@ -176,10 +176,10 @@ class _Handler(BaseHTTPRequestHandler):
         if urllib.parse.urlsplit(self.path).path != "/api/reward":
             raise Refused(404, "there is nothing here")
         if self.headers.get_content_type() != "application/json":
-            raise Refused(415, "a reward is sent as application/json")
+            raise Refused(415, "send a reward as application/json")
         length = self.headers.get("Content-Length", "")
         if not length.isascii() or not length.isdigit():
-            raise Refused(411, "say how long the body is")
+            raise Refused(411, "the request needs the header Content-Length")
         if int(length) > LARGEST_BODY:
             raise Refused(413, f"a reward has at most {LARGEST_BODY:,} bytes")
         body = self.rfile.read(int(length))

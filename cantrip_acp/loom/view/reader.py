@@ -316,7 +316,9 @@ class LoomReader:
                 turns.append(unreadable(self.index.ids[number], self.index.place(number)))
                 continue
             if not isinstance(record, Turn):
-                raise LoomError(f"loom {self.location}: {position} has no turn; another program changed the file")
+                raise LoomError(
+                    f"loom {self.location}: no turn is at byte {position}; another program changed the file"
+                )
             turns.append(record)
         return turns
 

@@ -88,7 +88,7 @@ class _RouteRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not -1e12 < self.reward < 1e12:
-            raise ValueError("a reward is a plain number")
+            raise ValueError("a reward must be a number")
         if len(self.note or "") > LONGEST_NOTE:
             raise ValueError(f"a note has at most {LONGEST_NOTE:,} characters")
 
@@ -106,12 +106,12 @@ def whole(parameters: Parameters, name: str, otherwise: int | None = 0) -> int:
     if text is None and otherwise is not None:
         return otherwise
     if text is None or not text.isascii() or not text.isdigit() or len(text) > 12:
-        raise Refused(400, f"{name} is a whole number")
+        raise Refused(400, f"{name} must be a whole number")
     return int(text)
 
 
 def _list(text: str) -> list[int]:
     parts = [part for part in text.split(",") if part]
     if not all(part.isascii() and part.isdigit() and len(part) <= 12 for part in parts):
-        raise Refused(400, "n is a list of whole numbers")
+        raise Refused(400, "n must be a list of whole numbers")
     return [int(part) for part in parts]

@@ -66,7 +66,7 @@ class RequestParams:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise JsonRpcInvalidParams(f"{name!r} is a whole number, 0 or more")
+            raise JsonRpcInvalidParams(f"{name!r} must be a whole number, 0 or more")
         return min(value, most)
 
     def page(self) -> slice:

@@ -319,7 +319,7 @@ class Engine:
         """Start a program for a running process, one level deeper, inside a boundary that is not wider than its own."""
         process = self._processes.get(process_id)
         if process is None:
-            raise RunRefused(f"process {process_id!r} does not run here")
+            raise RunRefused(f"process {process_id!r} is not running here")
         caller = process_id if await anyio.to_thread.run_sync(self.substrate.exists, process_id) else None
         return await self.run(program, given, process.boundary & boundary, caller=caller, depth=process.depth)
 

@@ -280,7 +280,9 @@ class Peer:
             return {key: body[key] for key in ("state", "exit_code", "text", "why") if key in body} | {
                 "process": process
             }
-        raise _Wrong(_NO_METHOD, f"there is no method {method[:80]!r}: scope, search, commit, run, await")
+        raise _Wrong(
+            _NO_METHOD, f"there is no method {method[:80]!r}; the methods are scope, search, commit, run and await"
+        )
 
     def _keep_records(self, change: Change) -> None:
         """Refuse a change to the engine's record of a run: its process, its input, and their placements."""
@@ -336,7 +338,7 @@ def _text(params: Mapping[str, Any], name: str, default: str | None = None) -> s
 def _number(params: Mapping[str, Any], name: str) -> int | None:
     value = params.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53):
-        raise _Wrong(_PARAMS, f"`{name}` is a whole number")
+        raise _Wrong(_PARAMS, f"`{name}` must be a whole number")
     return value
 
 
@@ -345,5 +347,5 @@ def _sets(params: Mapping[str, Any], name: str) -> tuple[frozenset[str], ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise _Wrong(_PARAMS, f"`{name}` is a list of scope ids")
+        raise _Wrong(_PARAMS, f"`{name}` must be a list of scope ids")
     return (frozenset(value),)

@@ -184,7 +184,7 @@ class Source:
         for turn_id in self.wanted.threads:
             place = self.outline.places.get(turn_id)
             if place is None or place.role == "call":
-                raise LoomError(f"no turn {turn_id!r} that ends a thread in this loom")
+                raise LoomError(f"no thread of this loom ends with turn {turn_id!r}")
         return self.wanted.threads
 
     def episodes(self, *, marked: bool) -> Iterator[Episode]:

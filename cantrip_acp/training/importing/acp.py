@@ -112,7 +112,7 @@ def import_transcript(path: Path, writer: RecordWriter) -> Report:
             writer.report.fields("message", message, _MESSAGE)
             transcript.add_message(message, _time(data.get("timestamp")))
         except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise ImportProblem(where, f"no message of ACP: {error}") from None
+            raise ImportProblem(where, f"not an ACP message: {error}") from None
     transcript.close()
     return writer.report
 

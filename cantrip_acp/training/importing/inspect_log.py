@@ -137,7 +137,7 @@ def _zstandard(where: str, file: BinaryIO, info: ZipInfo) -> bytes:
     file.seek(info.header_offset)
     head = file.read(30)
     if len(head) < 30 or head[:4] != b"PK\x03\x04":
-        raise BadZipFile("an entry without its header")
+        raise BadZipFile("an entry has no header")
     name, extra = struct.unpack("<HH", head[26:30])
     file.seek(info.header_offset + 30 + name + extra)
     try:

@@ -191,7 +191,7 @@ def _trace(where: str, data: Any) -> Trace:
     try:
         trace = codecs.convert(data, Trace)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise ImportProblem(where, f"no verifiers trace: {error}") from None
+        raise ImportProblem(where, f"not a verifiers trace: {error}") from None
     for number, node in enumerate(trace.nodes):
         # Nodes are in the order of creation: a parent comes before its child, so there can be no cycle.
         if node.parent is not None and not 0 <= node.parent < number:

@@ -215,7 +215,7 @@ def encode_receipt(receipt: Mapping[str, Any], work: WorkTuple) -> tuple[str, by
     if not isinstance(identity, str) or not identity.startswith("sha256:"):
         raise TupleError(f"a receipt has an id that begins with sha256:, not {identity!r}")
     if receipt.get("tuple_id") != work.id:
-        raise TupleError(f"receipt {identity} is of tuple {receipt.get('tuple_id')}, not of {work.id}")
+        raise TupleError(f"receipt {identity} belongs to tuple {receipt.get('tuple_id')}, not to {work.id}")
     with contextlib.suppress(TypeError, ValueError, OverflowError, RecursionError):
         text = msgspec.json.encode(receipt, order="sorted")
         # It writes a number that JSON does not have as null.

@@ -108,7 +108,9 @@ def _check(part: Any, shape: type[msgspec.Struct], where: str, prefix: str) -> N
     for key, value in part.items():
         if key not in shape.__struct_fields__:
             known = ", ".join(shape.__struct_fields__)
-            raise TupleError(f"{prefix}{key} is no limit; the limits are {known}", where=f"{where}{_line(part, key)}")
+            raise TupleError(
+                f"{prefix}{key} is not a limit; the limits are {known}", where=f"{where}{_line(part, key)}"
+            )
         try:
             convert({key: _plain(value)}, shape)
         except msgspec.ValidationError as error:

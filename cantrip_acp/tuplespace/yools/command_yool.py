@@ -223,7 +223,7 @@ def check_variables(names: Sequence[str]) -> None:
     """Raise `TupleError` for environment variables that hold secrets, because no command may get them."""
     for name in names:
         if not _VARIABLE.fullmatch(name):
-            raise TupleError(f"{name!r} is no name of a variable")
+            raise TupleError(f"{name!r} cannot be the name of a variable")
         if looks_secret(name) or name.startswith("YOOL_"):
             why = "it is a secret, and no secret enters a sandbox" if looks_secret(name) else "this name is in use"
             raise TupleError(f"the variable {name} cannot be given to a command: {why}")

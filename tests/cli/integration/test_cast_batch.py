@@ -232,7 +232,7 @@ def test_an_interruption_leaves_the_rest_for_the_same_command(folder: Path) -> N
 def test_an_id_names_one_line(folder: Path) -> None:
     (folder / "intents.jsonl").write_text('{"id": "a", "intent": "x"}\n"y"\n{"id": "a", "intent": "z"}\n')
     done = run(folder, *BATCH, status=2)
-    assert "intents.jsonl:3: the id 'a' is that of line 1 too" in done.stderr
+    assert "intents.jsonl:3: line 1 already has the id 'a'" in done.stderr
 
 
 EFFECT = """\
@@ -619,7 +619,7 @@ def test_tuples_are_put_and_read(folder: Path) -> None:
         (("tuple", "rd", "lane"), "", "a pattern is an id (sha256:…) or a JSON object"),
         (("tuple", "rd", "[1]"), "", "a pattern is a JSON object such as"),
         (("tuple", "status", "--space", "greeter.cantrip.yaml"), "", "cannot open tuple-space"),
-        ((*BATCH[:2], "-"), "", "stdin: there are no intents"),
+        ((*BATCH[:2], "-"), "", "stdin has no intents"),
         ((*BATCH[:2], "-"), '{"intention": "x"}', "stdin:1: Object contains unknown field `intention`"),
         ((*BATCH[:2], "-"), '"x"\n" "', "stdin:2: the intent is empty"),
         (("cast-batch", "nope", "intents.jsonl"), "", "no recipe is named 'nope'"),

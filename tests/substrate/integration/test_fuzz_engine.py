@@ -369,12 +369,12 @@ def test_the_engine_writes_no_input_where_the_caller_may_not(served: Served) -> 
         accepts=["shown"],
     )
     program["chunks"][0]["body"] = {"text": "x", "executable": "true"}
-    assert "only who may change it" in served.ask("commit", **program)["error"]["message"]
+    assert "may not make it a type" in served.ask("commit", **program)["error"]["message"]
     # Nor in two steps.
     later = copy.deepcopy(program) | {"placements": []}
     program["chunks"][0]["spec"] = {"propagate": True}
     assert "result" in served.ask("commit", **program)
-    assert "only who may change it" in served.ask("commit", **later)["error"]["message"]
+    assert "may not make it a type" in served.ask("commit", **later)["error"]["message"]
     assert served.substrate.scope("shown").placed == ()
 
 

@@ -290,13 +290,13 @@ def test_lines_may_be_wrapped_and_escaped(tmp_path: Path) -> None:
     [
         ("nonsense", "t.jsonl:2: not JSON"),
         ('{"hello": 1}', "t.jsonl:2: this is not a JSON-RPC message"),
-        ('{"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": []}', "t.jsonl:2: no message of ACP"),
+        ('{"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": []}', "t.jsonl:2: not an ACP message"),
         (
             '{"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {"sessionId": "s", "prompt": "x"}}',
             "not a list of blocks",
         ),
-        ('{"jsonrpc": "2.0", "method": "session/update", "params": {}}', "t.jsonl:2: no message of ACP"),
-        ('{"jsonrpc": "2.0", "id": 1, "method": 7, "params": {}}', "t.jsonl:2: no message of ACP"),
+        ('{"jsonrpc": "2.0", "method": "session/update", "params": {}}', "t.jsonl:2: not an ACP message"),
+        ('{"jsonrpc": "2.0", "id": 1, "method": 7, "params": {}}', "t.jsonl:2: not an ACP message"),
     ],
 )
 def test_what_is_broken_is_told_with_its_line(line: str, told: str, tmp_path: Path) -> None:

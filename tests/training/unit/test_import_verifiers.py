@@ -284,7 +284,7 @@ async def test_secrets_that_are_known_here_are_masked(tmp_path: Path) -> None:
     [
         ("{", "t.jsonl:2: not JSON"),
         ("[1]", "t.jsonl:2: a JSON object is expected, not list"),
-        ('{"id": "x"}', "t.jsonl:2: no verifiers trace: Object missing required field `nodes`"),
+        ('{"id": "x"}', "t.jsonl:2: not a verifiers trace: Object missing required field `nodes`"),
         ('{"traces": 3}', "t.jsonl:2: traces is not a list"),
         ('{"id": "x", "version": 9, "nodes": []}', "t.jsonl:2: a verifiers trace of version 9"),
         (json.dumps({"id": "x", "nodes": [node("user", "a", 0)]}), "node 0 has the parent 0"),

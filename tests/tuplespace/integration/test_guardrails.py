@@ -187,4 +187,4 @@ def test_commands_read_the_policy_of_their_project(tmp_path: Path) -> None:
         ("cast-batch", "familiar", "two.jsonl"),
     ):
         status, said = run(*words, "--space", "s.db")
-        assert (status, "policy.yaml:1: cpu is no limit" in said) == (2, True), said
+        assert (status, "policy.yaml:1: cpu is not a limit" in said) == (2, True), said

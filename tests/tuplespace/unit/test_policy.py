@@ -83,11 +83,11 @@ def test_an_empty_policy_limits_nothing(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("\ncpu: 5\n", r":2: cpu is no limit; the limits are cpu_quota_pct, lane_concurrency"),
+        ("\ncpu: 5\n", r":2: cpu is not a limit; the limits are cpu_quota_pct, lane_concurrency"),
         ("cpu_quota_pct: 101\n", r":1: cpu_quota_pct: Expected `int` <= 100"),
         ("free_mb: 1\nqueue_maxsize: many\n", r":2: queue_maxsize: Expected `int"),
         ("free_mb: 1\nfree_mb: 2\n", r":2: found duplicate key"),
-        ("agent_terms:\n  budget: 1\n", r":2: agent_terms\.budget is no limit; the limits are budget_usd"),
+        ("agent_terms:\n  budget: 1\n", r":2: agent_terms\.budget is not a limit; the limits are budget_usd"),
         ("agent_terms:\n  max_retries: 1\n  budget_usd: -1\n", r":3: agent_terms\.budget_usd: Expected"),
         ("agent_terms:\n  deadline_iso: 2030-01-01T00:00:00Z\n", r":2: agent_terms"),
         ("agent_terms: 5\n", r":1: agent_terms: Expected `object`"),

@@ -23,7 +23,6 @@ LARGER = {
     "acp.Session": (550, 20, 34),
     "cli.InputLine": (400, 18, 24),
     "loom.Index": (400, 18, 24),
-    "loom.JsonlStore": (500, 16, 24),
     "loom.Tree": (400, 15, 24),
     "sandbox.Collector": (400, 18, 24),
     "sandbox.Running": (400, 15, 28),

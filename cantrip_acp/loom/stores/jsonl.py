@@ -14,9 +14,7 @@ A reader follows the writer (`JsonlStore.news`). Lines that were read never chan
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import stat
 from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,28 +22,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.files import guarded
-from cantrip_acp.files.folder import Folder
 from cantrip_acp.loom.records import record_heads as heads
 from cantrip_acp.loom.records.record_heads import Head, LaterHead
 from cantrip_acp.loom.records.tree import Problem
-from cantrip_acp.loom.stores import cast_locks, checksum, file_locks, index_file, rows
-from cantrip_acp.types.errors import LoomChanged, LoomDamaged, LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.loom.stores import cast_locks, checksum, file_locks, index_file, line_file, rows
+from cantrip_acp.loom.stores.line_file import CHUNK, Growth
+from cantrip_acp.types.errors import LoomDamaged, LoomError, LoomWriteError
 from cantrip_acp.types.records import FORMAT, LaterRecord, LoomHeader, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree
 
-_LINE = 1 << 13
-"""A read size in bytes that holds most lines."""
 _AHEAD = 1 << 16
 """The read size in bytes where several records are wanted."""
-_CHUNK = 1 << 20
 _BEGINNING = b'{"type":"loom"'
 """The start of a loom's first record. After a crash, the file may hold only a part of it."""
-_MARK = 1024
-"""The number of last bytes that a reader remembers, to recognize the file again."""
-
-
 _END = "user.cantrip.loom.end"
 """The attribute with the file's number of lines, its size in bytes, and the checksum of its last line."""
 
@@ -74,17 +65,14 @@ class JsonlStore:
         """Whether the index file describes the whole loom."""
         self._number = 0
         """The number of lines up to ``_end``."""
-        self._unended = False
-        """Whether ``_end`` counts a newline that the last record still lacks."""
-        self._line_number = self._line_length = 0
-        """Line and length of the record that was given last."""
-        self._mark = b""
-        self._looked: tuple[int, int] | None = None
+        self.given = (0, 0)
+        """The line number (from 1) and the length in bytes of the last record from `heads` or `news`."""
         self._prev: str | None = None
         """The checksum that the next line names; None until it was looked up."""
         self._torn = False
         """Whether the last line was torn when the file was opened."""
         self._full_path = os.path.abspath(self.path)
+        self._growth = Growth(self.path)
         self._held: guarded.Held | None = None
         if not readonly:
             try:
@@ -92,7 +80,7 @@ class JsonlStore:
             except OSError as error:
                 raise LoomError(f"cannot open loom {self.path}: {error.strerror}") from None
         try:
-            self._open()
+            self._fd = line_file.open_reading(self.path) if readonly else line_file.open_writing(self.path)
         except BaseException:
             self._release()
             raise
@@ -102,46 +90,6 @@ class JsonlStore:
     @property
     def location(self) -> str | None:
         return str(self.path)
-
-    def _open(self) -> None:
-        while not self._opened():
-            # The last writer removed the file because it was empty, or another file replaced it, while we waited for
-            # the lock.
-            os.close(self._fd)
-
-    def _opened(self) -> bool:
-        """Open and lock the file. Returns False where the path now names another file."""
-        flags = os.O_RDONLY if self.readonly else os.O_RDWR | os.O_APPEND | os.O_CREAT
-        try:
-            if self.readonly:
-                # O_NONBLOCK: opening a FIFO would otherwise wait for its other end. Regular files ignore the flag.
-                self._fd = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
-            else:
-                with Folder.holding(self.path, make=True) as folder:
-                    self._fd = folder.open_file(self.path.name, flags, 0o600)
-        except OSError as error:
-            raise LoomError(f"cannot open loom {self.path}: {error.strerror}") from error
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-            os.close(self._fd)
-            self._fd = -1
-            raise LoomError(f"cannot open loom {self.path}: it is not a regular file")
-        if self.readonly:
-            return True
-        try:
-            file_locks.lock(self._fd)
-        except OSError as error:
-            os.close(self._fd)
-            self._fd = -1
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise LoomLocked(
-                    f"loom {self.path} is being written by another process; "
-                    "close that session, or use another loom (one writer at a time)"
-                ) from error
-            raise LoomError(f"cannot lock loom {self.path}: {error.strerror}") from error
-        try:
-            return os.path.samestat(os.fstat(self._fd), os.stat(self._full_path))
-        except OSError:
-            return False
 
     def append(self, record: Record | LaterRecord, body: bytes | bytearray) -> int:
         if self.readonly or self._fd < 0:
@@ -176,7 +124,7 @@ class JsonlStore:
         lost = self._cut()
         if lost is not None:
             return lost[1]
-        size = _CHUNK // 16
+        size = CHUNK // 16
         while True:
             begin = max(0, self._end - size)
             lines = [line for line in os.pread(self._fd, self._end - begin, begin).split(b"\n") if line.strip()]
@@ -226,33 +174,16 @@ class JsonlStore:
             end = held.find(b"\n", position - start) if start <= position < start + len(held) else -1
             if end < 0:
                 # Records that are read together are mostly close to each other.
-                size = _AHEAD if start < position < start + _AHEAD else _LINE
+                size = _AHEAD if start < position < start + _AHEAD else line_file.LINE
                 start, held = position, os.pread(self._fd, size, position)
                 end = held.find(b"\n")
             line = held[position - start : end] if end >= 0 else self.line_at(position)
             found.append(self._record(position, line))
         return found
 
-    @property
-    def given(self) -> tuple[int, int]:
-        """The line number (from 1) and the length in bytes of the last record from `heads` or `news`."""
-        return self._line_number, self._line_length
-
     def line_at(self, position: int) -> bytes:
         """The line that begins at a position, unchanged."""
-        size, parts = _LINE, []
-        while True:
-            chunk = os.pread(self._fd, size, position)
-            if not chunk:
-                break
-            end = chunk.find(b"\n")
-            if end >= 0:
-                parts.append(chunk[:end])
-                break
-            parts.append(chunk)
-            position += len(chunk)
-            size = _CHUNK
-        return b"".join(parts)
+        return line_file.line_at(self._fd, position)
 
     def scan(self) -> Iterator[tuple[int, Record | LaterRecord]]:
         """Yield every readable record. The first scan adds problems and, for a writer, moves a torn last line to
@@ -268,7 +199,7 @@ class JsonlStore:
             return None
         self.problems, self._number, self._end = found.problems, found.lines, found.stamp.size
         self._scanned = self._indexed = True
-        self._remember()
+        self._growth.remember(self._fd, self._end)
         self._note_cut()
         return found.tree
 
@@ -276,7 +207,7 @@ class JsonlStore:
         return self._scan(checksum.head)
 
     def note(self, position: int, message: str, rule: str = "changed-line") -> None:
-        self.problems.append(Problem(message, self._line_number, position, self._line_length, rule=rule))
+        self.problems.append(Problem(message, self.given[0], position, self.given[1], rule=rule))
 
     def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
         """Yield new whole lines as the writer adds them; a torn last line is left until it is whole. Costs two system
@@ -285,13 +216,13 @@ class JsonlStore:
             return
         if self._fd < 0:
             raise LoomError(f"loom {self.path} is closed")
-        size = self._grown()
+        size = self._growth.size(self._fd, self._end)
         if size is None or size < self._end:
             return
         # A line that was torn may be whole by now, or the next writer may have moved it away.
         torn = [problem for problem in self.problems if problem.rule == "torn-line"]
         self.problems = [problem for problem in self.problems if problem not in torn]
-        for line, whole in self._lines(self._end, size):
+        for line, whole in line_file.lines(self._fd, self._end, size):
             if not whole:
                 self.problems += [problem for problem in torn if problem.offset == self._end]
                 break
@@ -306,36 +237,9 @@ class JsonlStore:
             if changed:
                 self.problems.append(Problem(checksum.CHANGED, self._number, start, length))
             self._readable(head)
-            self._line_number, self._line_length = self._number, length
+            self.given = (self._number, length)
             yield start, head
-        self._remember()
-
-    def _grown(self) -> int | None:
-        """The size of the file if it may have changed; None if it has not."""
-        status = os.fstat(self._fd)
-        with contextlib.suppress(OSError):
-            there = os.stat(self._full_path)
-            if (there.st_ino, there.st_dev) != (status.st_ino, status.st_dev):
-                raise LoomChanged(f"loom {self.path} was replaced by another file; open it again")
-        if not status.st_nlink:
-            raise LoomChanged(f"loom {self.path} was deleted")
-        looked = (status.st_size, status.st_mtime_ns)
-        if looked == self._looked:
-            return None
-        begin = self._end - self._unended - len(self._mark)
-        last = os.pread(self._fd, len(self._mark) + self._unended, begin)
-        if last[: len(self._mark)] != self._mark or last[len(self._mark) :] not in (b"", b"\n"):
-            what = "was cut" if status.st_size < self._end - self._unended else "was written over"
-            raise LoomChanged(f"loom {self.path} {what} since it was opened; open it again")
-        self._looked = looked
-        self._unended = self._unended and status.st_size < self._end
-        return status.st_size
-
-    def _remember(self) -> None:
-        """Keep the last bytes that were read, to recognize the file later."""
-        end = self._end - self._unended
-        begin = max(0, end - _MARK)
-        self._mark = os.pread(self._fd, end - begin, begin)
+        self._growth.remember(self._fd, self._end)
 
     def damaged(self) -> list[Problem]:
         noted: list[Problem] = []
@@ -352,7 +256,7 @@ class JsonlStore:
             end = (int(count), int(size), last)
         except (OSError, ValueError, AttributeError):
             end = None
-        for line, whole in self._lines():
+        for line, whole in line_file.lines(self._fd):
             number += 1
             start, offset = offset, offset + len(line) + (1 if whole else 0)
             if bytes(line[:64]).strip() and (whole or checksum.is_valid(line)):
@@ -378,7 +282,7 @@ class JsonlStore:
         if noted is None:
             noted = self.problems if not self._scanned else []
         offset, number, good = 0, 0, 0
-        for line, whole in self._lines():
+        for line, whole in line_file.lines(self._fd):
             number += 1
             start, offset = offset, offset + len(line) + (1 if whole else 0)
             try:
@@ -404,17 +308,17 @@ class JsonlStore:
                 if not self.readonly:
                     os.write(self._fd, b"\n")
                 elif not self._scanned:
-                    self._unended = True
+                    self._growth.lacks_newline = True
                 offset += 1
             if type(record) is LoomHeader:
                 self._readable(record)
-            self._line_number, self._line_length = number, len(line)
+            self.given = (number, len(line))
             yield start, record
         if offset and not good and not self.readonly and noted and noted[0].length:
             raise self._no_loom()
         if not self._scanned:
             self._scanned, self._end, self._number = True, offset, number
-            self._remember()
+            self._growth.remember(self._fd, self._end)
             self._note_cut()
 
     def _readable(self, record: Any) -> None:
@@ -427,33 +331,6 @@ class JsonlStore:
         """The error for a file that is not a loom. It may be somebody's own file, so nothing in it is moved and nothing
         added."""
         return LoomError(f"{self.path} is not a loom: no record can be read in it. Name another file")
-
-    def _lines(self, position: int = 0, until: int | None = None) -> Iterator[tuple[memoryview, bool]]:
-        """Yield each line and whether a newline ended it. A line is valid until the next one is requested: nothing is
-        copied.
-
-        The file is read, not memory-mapped: if it is cut meanwhile, a mapped read would kill the process.
-        """
-        # A small buffer stays in the processor's cache.
-        buffer = bytearray(_CHUNK // 2 if until is None else min(_CHUNK // 2, until - position + 1))
-        filled = 0
-        while True:
-            if filled == len(buffer):
-                buffer = buffer + bytearray(len(buffer))
-            with memoryview(buffer) as view:
-                count = os.preadv(self._fd, [view[filled:]], position)
-                position += count
-                searched, filled, at = filled, filled + count, 0
-                find = buffer.find
-                while (end := find(b"\n", searched if searched > at else at, filled)) >= 0:
-                    yield view[at:end], True
-                    at = end + 1
-                if not count or (until is not None and position >= until):
-                    if at < filled:
-                        yield view[at:filled], False
-                    return
-                view[: filled - at] = view[at:filled]
-                filled -= at
 
     def _set_aside(self, number: int, start: int, line: bytes) -> Problem | None:
         """The problem with a last line that has no newline; None while its writer may still be writing it."""

@@ -21,7 +21,6 @@ CLASS_LINES, CLASS_STATE, CLASS_FIELDS = 400, 12, 24
 EMPTY = {"set", "dict", "list", "deque", "bytearray", "Counter", "OrderedDict"}
 LARGER = {
     "acp.Session": (550, 20, 34),
-    "cli.InputLine": (400, 18, 24),
     "loom.Index": (400, 18, 24),
     "loom.Tree": (400, 15, 24),
     "sandbox.Collector": (400, 18, 24),

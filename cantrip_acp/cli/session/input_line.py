@@ -69,6 +69,87 @@ class _Request:
     future: Future[str] = field(default_factory=Future)
 
 
+class _Requests:
+    """The requests that wait for the user, and what was typed before there was one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._added: list[_Request] = []
+        self._early: deque[str] = deque()
+        """Lines that were typed while nobody waited for one."""
+        self.no_more_intents = False
+        """Whether Ctrl-D was pressed while nothing waited for an intent."""
+        self._stopped = False
+
+    def add(self, request: _Request) -> None:
+        """Add a request. It is answered at once with an early line, or ends at once if there will be no answer."""
+        with self._lock:
+            self._added.append(request)
+            if self._early and request.kind in ("intent", "typed"):
+                request.future.set_result(self._early.popleft())
+            elif (self._stopped and request.kind != "typed") or (self.no_more_intents and request.kind == "intent"):
+                request.future.set_exception(EOFError())
+
+    def remove(self, request: _Request) -> None:
+        with self._lock:
+            self._added.remove(request)
+
+    def top(self) -> _Request | None:
+        """The request that gets what the user types: the last question, else who waits for a line."""
+        with self._lock:
+            waiting = [each for each in self._added if not each.future.done()]
+        questions = [each for each in waiting if each.kind in ("answer", "key")]
+        return questions[-1] if questions else waiting[-1] if waiting else None
+
+    def top_or_end(self) -> _Request | None:
+        """As `top`; if nothing waits, the next request for an intent ends."""
+        with self._lock:
+            found = self.top()
+            self.no_more_intents = self.no_more_intents or found is None
+            return found
+
+    def give(self, text: str) -> None:
+        """Give a line to who waits for one, or keep it."""
+        with self._lock:
+            top = self.top()
+            if top is None:
+                self._early.append(text)
+            else:
+                top.future.set_result(text)
+
+    def stop(self) -> None:
+        """End every request, also later ones, but those for what is typed during a cast."""
+        with self._lock:
+            self._stopped = True
+            for request in self._added:
+                if request.kind != "typed" and not request.future.done():
+                    request.future.set_exception(EOFError())
+
+
+class _Output:
+    """What appears above the line: whole lines, which are printed once, and a text that may still change."""
+
+    def __init__(self) -> None:
+        # Reentrant, because a warning of Python may be written at any moment.
+        self._lock = threading.RLock()
+        self._lines: list[str] = []
+        self._next_live = ""
+        self.live: list[str] = []
+        """The lines of the text that may still change, as the screen shows it."""
+
+    def add(self, lines: str, live: str) -> None:
+        with self._lock:
+            self._lines.append(lines)
+            self._next_live = live
+
+    def take(self) -> str:
+        """The lines to print now."""
+        with self._lock:
+            text, self._lines = "".join(self._lines), []
+            self.live = self._next_live.split("\n") if self._next_live else []
+        return text
+
+
 class InputLine:
     """The input line. ``complete`` returns the possible completions of a text for the Tab key (`completions`)."""
 
@@ -80,27 +161,19 @@ class InputLine:
         os.close(os.open(history, os.O_CREAT | os.O_CLOEXEC, 0o600))
         history.chmod(0o600)
         self._history, self.complete = FileHistory(str(history)), complete
-        self._lock = threading.RLock()
-        self._requests: list[_Request] = []
-        self._early: deque[str] = deque()
-        """Lines that were typed while nobody waited for one."""
+        self._requests = _Requests()
+        self._output = _Output()
         self._shown: _Request | None = None
         self._kept = Document()
         """The text that the user was typing when a question took over the line."""
         self._last_key = 0.0
         self._pressed = False
         """Whether the last key was Ctrl-C on an empty line."""
-        self._above: list[str] = []
-        """Output that is not printed yet."""
-        self._next_live = ""
-        self._live: list[str] = []
         self._away = False
         """Whether another program has the terminal."""
         self._shift_tab: Callable[[], None] | None = None
         self._early_shift_tabs = 0
         """The number of presses of Shift-Tab before a function for it was set."""
-        self._early_end = False
-        """Whether Ctrl-D was pressed while nothing waited for a prompt."""
         self._stop: Callable[[int], None] | None = None
         self._since = 0.0
         self._stopped_by = 0
@@ -175,17 +248,11 @@ class InputLine:
             self._remove(request)
 
     def _add(self, request: _Request) -> None:
-        with self._lock:
-            self._requests.append(request)
-            if self._early and request.kind in ("intent", "typed"):
-                request.future.set_result(self._early.popleft())
-            elif (self._stopped_by and request.kind != "typed") or (self._early_end and request.kind == "intent"):
-                request.future.set_exception(EOFError())
+        self._requests.add(request)
         self._redraw()
 
     def _remove(self, request: _Request) -> None:
-        with self._lock:
-            self._requests.remove(request)
+        self._requests.remove(request)
         self._redraw()
 
     def _show_live(self, text: str) -> None:
@@ -193,9 +260,7 @@ class InputLine:
         self._show("", text)
 
     def _show(self, above: str, live: str) -> None:
-        with self._lock:
-            self._above.append(above)
-            self._next_live = live
+        self._output.add(above, live)
         self._redraw()
 
     def _redraw(self) -> None:
@@ -282,14 +347,11 @@ class InputLine:
         self._stopped_by = number
         if self._stop is not None:
             self._stop(number)
-        with self._lock:
-            for request in self._requests:
-                if request.kind != "typed" and not request.future.done():
-                    request.future.set_exception(EOFError())
+        self._requests.stop()
 
     def _interrupt(self) -> None:
         """Ctrl-C: stop the cast, or cancel the question, or empty the line."""
-        request = self._top()
+        request = self._requests.top()
         if self._stop is not None:
             self._stop(signal.SIGINT)
         elif request is not None and request.kind in ("answer", "key"):
@@ -302,17 +364,10 @@ class InputLine:
             self._pressed = True
             self.screen.line(("press Ctrl-C again to quit", "dim"))
 
-    def _top(self) -> _Request | None:
-        """The request that gets what the user types: the last question, else who waits for a line."""
-        with self._lock:
-            waiting = [each for each in self._requests if not each.future.done()]
-        questions = [each for each in waiting if each.kind in ("answer", "key")]
-        return questions[-1] if questions else waiting[-1] if waiting else None
-
     def _update(self) -> None:
         if self._session is None:
             return
-        buffer, top = self._session.default_buffer, self._top()
+        buffer, top = self._session.default_buffer, self._requests.top()
         asked = top if top is not None and top.kind == "answer" else None
         if asked is not self._shown:
             if self._shown is None:
@@ -326,9 +381,7 @@ class InputLine:
         """Print output above the line, and show the text that may still change, in one step."""
         if self._session is None or self._away:
             return
-        with self._lock:
-            text, self._above = "".join(self._above), []
-            self._live = self._next_live.split("\n") if self._next_live else []
+        text = self._output.take()
         if text:
             # Not `run_in_terminal`: it gives the terminal's own line editing what is typed in that moment.
             output = self._session.app.output
@@ -340,10 +393,10 @@ class InputLine:
     def _message(self) -> StyleAndTextTuples:
         """The text above the line and at its beginning."""
         assert self._session is not None, "the input line runs"
-        marks, top = self.screen.marks, self._top()
+        marks, top = self.screen.marks, self._requests.top()
         rows = self._session.app.output.get_size().rows
         shown: StyleAndTextTuples = []
-        for line in self._live[-max(rows // 2, 3) :]:
+        for line in self._output.live[-max(rows // 2, 3) :]:
             shown += [*to_formatted_text(ANSI(line)), ("", "\n")]
         if top is not None and top.kind == "key":
             return [*shown, ("", "\n"), ("bold", top.message), ("", "\n"), ("", f"{marks.prompt} ")]
@@ -357,7 +410,7 @@ class InputLine:
         return [*shown, ("", "\n"), ("bold ansimagenta", f"{marks.prompt} ")]
 
     def _submit(self, buffer: Buffer) -> None:
-        text, top = buffer.text, self._top()
+        text, top = buffer.text, self._requests.top()
         self._last_key, self._pressed = 0.0, False
         if text.endswith("\\"):
             buffer.delete_before_cursor(1)
@@ -367,12 +420,7 @@ class InputLine:
             if text.strip():
                 buffer.append_to_history()
             buffer.reset()
-            with self._lock:
-                top = self._top()
-                if top is None:
-                    self._early.append(text)
-                else:
-                    top.future.set_result(text)
+            self._requests.give(text)
             return
         buffer.reset()
         self.screen.line(top.message, text)
@@ -381,11 +429,11 @@ class InputLine:
 
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()
-        asks_for_key = Condition(lambda: (top := self._top()) is not None and top.kind == "key")
+        asks_for_key = Condition(lambda: (top := self._requests.top()) is not None and top.kind == "key")
 
         @keys.add("<any>", filter=asks_for_key, eager=True)
         def _(event: KeyPressEvent) -> None:
-            request, now, pressed = self._top(), time.monotonic(), event.data
+            request, now, pressed = self._requests.top(), time.monotonic(), event.data
             assert request is not None, "the filter found one"
             if event.key_sequence[0].key == Keys.BracketedPaste:
                 event.current_buffer.insert_text(pressed.replace("\r\n", "\n").replace("\r", "\n"))
@@ -428,15 +476,13 @@ class InputLine:
 
         @keys.add("c-d", eager=True)
         def _(event: KeyPressEvent) -> None:
-            with self._lock:
-                top, text = self._top(), event.current_buffer.text
-                if top is None and not text:
-                    self._early_end = True
+            text = event.current_buffer.text
+            top = self._requests.top() if text else self._requests.top_or_end()
             if top is not None and (top.kind == "key" or not text):
                 if top.kind != "typed":
                     top.future.set_exception(EOFError())
-                elif not self._early_end:
-                    self._early_end = True
+                elif not self._requests.no_more_intents:
+                    self._requests.no_more_intents = True
                     self.screen.line((ENDS_LATER, "dim"), indent=2)
             else:
                 event.current_buffer.delete()

@@ -95,7 +95,6 @@ def probe(
 
 
 def _auth_headers(provider: str, key: Secret | None) -> dict[str, str]:
-    """The authentication headers of a provider."""
     if key is None:
         return {}
     if provider == "anthropic":

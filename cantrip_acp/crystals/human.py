@@ -456,7 +456,6 @@ def clean(text: str) -> str:
 
 
 def _format_messages(shown: Sequence[Message], *, whole: bool = False) -> str:
-    """Format the messages for the terminal."""
     return "".join(f"{head}\n{_indented(text, whole=whole)}" for head, text in _parts(shown))
 
 

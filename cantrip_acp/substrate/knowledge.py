@@ -154,11 +154,11 @@ def _is_group(chunk: Chunk) -> bool:
     return chunk.id in (USER_CULTURE, USER_SKILLS) or chunk.id.startswith(("project:", "folder:"))
 
 
-def chunk_tokens(chunk: Chunk, kind: str = "instance") -> int:
+def chunk_tokens(chunk: Chunk) -> int:
     """The tokens of a chunk with its heading in rendered knowledge, equal to `Part.tokens` of a chunk on a scope that is
     read."""
     body, _ = _limited(render_chunk(chunk), CHUNK_TOKENS)
-    heading = _heading(_one_line(chunk.name), chunk.source, 2, kind)
+    heading = _heading(_one_line(chunk.name), chunk.source, 2, "instance")
     return text_tokens(f"{heading}\n{_quoted(body, 2)}" if body else heading) + 1
 
 

@@ -360,12 +360,12 @@ class Sessions:
                 yield from _placed(turn.entity_id, "prompt", f"prompt:{first}:{place}", body)
 
 
-def catch_up(substrate: Substrate, loom: Loom, workspace: Path | None = None) -> int:
+def catch_up(substrate: Substrate, loom: Loom) -> int:
     """Record all casts of a loom that the substrate lacks, or lacks in part. Returns the number of commits made."""
     before = substrate.latest()
     sessions = Sessions(substrate)
     batch: list[Observation] = []
-    for seen in _observations(loom, workspace):
+    for seen in _observations(loom):
         batch.append(seen)
         if len(batch) >= _BATCH:
             sessions.record(batch)
@@ -377,7 +377,7 @@ def catch_up(substrate: Substrate, loom: Loom, workspace: Path | None = None) ->
 def differences(substrate: Substrate, loom: Loom) -> list[str]:
     """Compare the sessions of the substrate with the loom: a line for each difference, none if they agree."""
     sessions, expected = Sessions(substrate), dict[str, NewChunk]()
-    for seen in _observations(loom, None):
+    for seen in _observations(loom):
         for each in sessions.chunks_of(seen):
             if isinstance(each, NewChunk):
                 expected[each.id] = each
@@ -398,13 +398,11 @@ def differences(substrate: Substrate, loom: Loom) -> list[str]:
     return found
 
 
-def _observations(loom: Loom, workspace: Path | None) -> Iterator[Observation]:
+def _observations(loom: Loom) -> Iterator[Observation]:
     for record in loom.records():
         if isinstance(record, Observed):
-            seen = Observation.of(loom, record, workspace)
-            if workspace is None and seen.made is not None:
-                seen = replace(seen, workspace=_folder(seen.made))
-            yield seen
+            seen = Observation.of(loom, record, None)
+            yield replace(seen, workspace=_folder(seen.made))
 
 
 def _folder(made: CantripRecord | None) -> Path | None:

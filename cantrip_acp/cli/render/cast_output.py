@@ -84,7 +84,7 @@ class CastText:
             self.renderer.show(item)
         self.screen.flush()
 
-    def show_result(self, result: CastResult, *, show_loom: bool = True) -> None:
+    def show_result(self, result: CastResult) -> None:
         """Show how the cast ended: the answer (if not shown yet), the reason, the usage, and where the loom is."""
         self.renderer.end_turn()
         if result.reason != "text" and result.result is not None:
@@ -104,8 +104,7 @@ class CastText:
         turns = f"{result.turns} turn{'' if result.turns == 1 else 's'}"
         parts = [turns, *result.usage.words(), duration(working_clock() - self._started)]
         self.screen.line((f"{self.screen.marks.stop} {result.reason}", style), (dot + dot.join(parts), "dim"))
-        if show_loom:
-            self.show_loom(result.loom)
+        self.show_loom(result.loom)
         self.screen.flush()
 
     def show_loom(self, loom: str | None) -> None:

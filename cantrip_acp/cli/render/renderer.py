@@ -161,7 +161,6 @@ class Renderer:
             self._current = None
 
     def show(self, item: Item) -> None:
-        """Show one item."""
         match item:
             case Message():
                 self._message(item)

@@ -45,7 +45,6 @@ class Marks:
     dot: str = "·"
     waiting: str = "○"
     running: str = "◐"
-    dash: str = "─"
     notice: str = "◆"
 
 
@@ -55,7 +54,7 @@ _LIVE_SECONDS: Final = 0.05
 _LIVE_CHARACTERS: Final = 8_000
 
 _UNICODE: Final = Marks()
-_ASCII: Final = Marks("*", "~", ">", ">", "->", "|", "ok", "x", "#", "-", "o", "~", "-", "!")
+_ASCII: Final = Marks("*", "~", ">", ">", "->", "|", "ok", "x", "#", "-", "o", "~", "!")
 
 
 class Screen:

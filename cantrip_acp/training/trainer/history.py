@@ -12,7 +12,7 @@ import msgspec
 from cantrip_acp.loom.output_file import output_file
 from cantrip_acp.training.trainer.example import Settings
 
-_HEIGHT = 10
+_HEIGHT, _WIDTH = 10, 60
 _DOTS = ("▁", "▂", "▃", "▄", "▅", "▆", "▇", "█")
 _WIDE, _HIGH, _EDGE = 720, 320, 40
 
@@ -54,12 +54,12 @@ class Step(msgspec.Struct, frozen=True):
     held_out: Evaluation | None = None
 
 
-def chart(history: Sequence[Step], width: int = 60) -> list[str]:
+def chart(history: Sequence[Step]) -> list[str]:
     """Lines of text: the training reward of each step as bars, and the held-out rewards below."""
     rewards = [step.reward for step in history if step.reward is not None]
     lines: list[str] = []
     if rewards:
-        count = min(width, len(rewards))
+        count = min(_WIDTH, len(rewards))
         # Several steps share a bar where there are more steps than columns.
         bars = [
             sum(part) / len(part)

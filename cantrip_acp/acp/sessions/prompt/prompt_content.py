@@ -160,7 +160,6 @@ def _name(uri: str) -> str:
 
 
 def _limit_name(name: str) -> str:
-    """Limit the length of a name."""
     return name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…"
 
 

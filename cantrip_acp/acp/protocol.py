@@ -728,8 +728,8 @@ class ClientAbilities(msgspec.Struct, frozen=True):
     """Whether the client sends the user's remark on an answer in ``_meta.cantrip`` of the answer, so that no option asks for
     it in a form."""
     turns: bool = False
-    """Each turn is told when it ends, in ``_meta.cantrip.turn`` of a ``session_info_update``, and so is the intent that follows
-    from a decision on a plan."""
+    """Whether the client is told of each turn when it ends, in ``_meta.cantrip.turn`` of a ``session_info_update``, and of the
+    intent that follows from a decision on a plan."""
     joins_messages: bool = True
     """Whether the client may show messages with different ids as one text. Not in version 2, where the id is required."""
 

@@ -25,7 +25,7 @@ CAST: Mapping[str, Any] = {
     "trace_id": None,
     "loom": None,
 }
-"""The last line of a cast that did not begin, as `events.as_json` shapes the last line of one that ended."""
+"""The last line of a cast that did not begin. It has the shape of the last line of a cast that ended (`events.as_json`)."""
 
 
 class JsonFlag(click.Option):

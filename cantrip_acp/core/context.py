@@ -147,9 +147,9 @@ class FoldedTurns:
     def __init__(self) -> None:
         self.digest = Digest()
         self.summary = ""
-        """The text of the message that replaces them."""
+        """The text of the message that replaces the turns."""
         self.last: _Opening | None = None
-        """The cast of the last one."""
+        """The cast of the last replaced turn."""
         self._documents: dict[str, ContextBlock] = {}
         """The latest version of each document from their casts: what the documents ask for still applies."""
 

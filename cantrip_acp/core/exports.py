@@ -101,7 +101,7 @@ class Format(Protocol):
 
 
 DIFFERS = "what the model was sent is recorded otherwise than it is rebuilt"
-"""Why a thread is left out of which a reader cannot say what the model read."""
+"""Why a thread is left out if the loom does not show exactly what the model read."""
 
 
 class Report:

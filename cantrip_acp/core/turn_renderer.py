@@ -24,7 +24,7 @@ NUDGE = "No gate was called. Go on, and call done with the answer when the task 
 """
 
 CUT = "Your answer was cut off, because it became too long. Go on from there, and call done when the task is finished."
-"""The same after prose that the provider cut."""
+"""The message after prose that the provider cut off, if only done may end the cast."""
 
 SKIPPED = "[not run: done ended the cast before this call]"
 INTERRUPTED = "[not run: the cast was stopped before this call]"

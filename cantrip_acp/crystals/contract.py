@@ -204,7 +204,7 @@ class CrystalBase:
     patient: bool = False
     """True for a person, who may take any time to answer."""
     samples: bool = True
-    """False if its utterances are no samples of a model, but written by a script or a person."""
+    """False if a script or a person writes its utterances, so that they are not samples of a model."""
     text_calls: bool = False
     """True if it writes its tool calls as text, because its model accepts no tool definitions. Only such a crystal may also
     write a program as a code block (`mediums.text_program`)."""

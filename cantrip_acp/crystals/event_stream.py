@@ -28,7 +28,7 @@ Api = Literal["openai", "anthropic", "google"]
 JSON = (b"{", b"[")
 """The first characters of a JSON object and of a list."""
 _KNOWN = re.compile(rb"message|error|response\.|content_block")
-"""Matches the names of the APIs' own events. Their data is read even if it is no JSON object, so that a fault is reported."""
+"""Matches the names of the APIs' own events. Their data is read even if it is not a JSON object, so that a fault is reported."""
 
 
 class EventReader:

@@ -53,9 +53,9 @@ _STEERING = frozenset(
 )
 """Files that say how tests are run."""
 _PATTERN_SECONDS = 10.0
-"""The longest search for a pattern in an answer or a file."""
+"""The longest time of a search for a pattern in an answer or a file, in seconds."""
 _LEFT_OUT = frozenset({".git", "__pycache__", "node_modules", ".venv", "venv", "env", ".env"})
-"""Folders that are made by tools; an interpreter of the entity's making is none to judge with."""
+"""Folders that tools make. An interpreter that the entity made must not judge its work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,11 +50,11 @@ _Kept = TypeVar("_Kept")
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 _open_entities: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""The entities of this process, in all looms, by their ids. An id names one at a time (D-008.3)."""
+"""The entities of this process, in all looms, by their ids. An id names one open entity at a time (D-008.3)."""
 _claiming = threading.Lock()
 
 _KEPT = 1 << 20
-"""Bytes of a buffer that is used again."""
+"""The largest buffer that is kept for the next record, in bytes."""
 
 
 class LoomReader:

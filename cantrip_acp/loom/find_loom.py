@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ENDING = ".loom.jsonl"
 _LAST = ("last", "@")
 _LONGEST_NUMBER = 6
-"""Digits from which on a name is the beginning of an id."""
+"""A word of so many digits or more is the beginning of an id, not the number of a turn."""
 
 
 def find_loom(name: str | None, state_dir: Path) -> Path | str:

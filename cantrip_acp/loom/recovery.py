@@ -41,7 +41,7 @@ ENDED = "interrupted: the process ended before this call had; it may have had it
 """The error that replaces the result of each call."""
 
 CUT_OFF = "interrupted: the process ended while the child was at work; what it had done is in the loom"
-"""The same for a delegation."""
+"""The error that replaces the result of a delegation."""
 
 
 def complete_interrupted(loom: BaseLoom) -> list[Turn]:

@@ -37,7 +37,7 @@ _UNDERLINE = re.compile(r"[\s>*+.)\d-]*?(=+|-+)[ \t]*\Z")
 """A line that makes a heading of the paragraph before it."""
 _FENCE = re.compile(r"(`{3,}(?=[^`]*\Z)|~{3,})")
 _UNSURE_FENCE = re.compile(r" {1,3}(`{3}|~{3})")
-"""It may belong to a list before it, or not."""
+"""Matches a fence that may or may not belong to a list before it."""
 _HTML = re.compile(r" {0,3}<(?:[!?]|(?:script|pre|style|textarea)(?=[\s>]|\Z))", re.IGNORECASE)
 """The HTML blocks that end at a mark of their own in CommonMark, not at an empty line. Until then they hide headings."""
 _ELEMENT = re.compile(r" {0,3}</?[A-Za-z]")

@@ -140,7 +140,7 @@ class _Writer:
         self._taken = 0
         self._done = 0
         self._wanted = 0
-        """Up to which record somebody waits: a flush, or whoever reads a session that has ended."""
+        """The number of the record for which somebody waits: a flush, or a reader of a session that has ended."""
         self._progress = threading.Condition()
         self._thread: threading.Thread | None = None
         self._complained = False

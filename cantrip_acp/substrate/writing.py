@@ -72,11 +72,11 @@ class Writer:
         self._archetypes: dict[str, list[Chunk]] = {}
         self._types: dict[tuple[str, str], set[str]] = {}
         self._coming: dict[str, list[str]] = {}
-        """The scopes of which chunks become instances by this commit."""
+        """By chunk, the scopes of which it becomes an instance by this commit."""
         self._new: set[str] = set()
         """The chunks that a limited writer makes."""
         self._foreign: set[str] = set()
-        """Chunks that a limited writer may not change, on scopes that it changes, and that are no types before."""
+        """Chunks on scopes that a limited writer changes, which it may not change itself, and which were no types before."""
         self._made: set[str] = set()
         """The chunks that this commit makes. The database has no placement of them before, so it is not asked."""
         self._private: set[str] = set()

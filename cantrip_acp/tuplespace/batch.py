@@ -228,7 +228,7 @@ class BatchLog:
 
 
 _LINES = 20
-"""How many lines of the log are asked for at once."""
+"""The number of lines of the log in one request."""
 _CHANGED = (
     "the files have changed since this batch {}, by its own casts or by somebody else. It goes on as the same batch; to begin "
     "anew with the files as they are now: --again all"

@@ -176,10 +176,10 @@ class EditorFileGates:
         self._buffers = buffers
         self._was_saved = was_saved
         self._saved: dict[str, bytes] = {}
-        """By path: the digest of the text that was last the same in the editor and on the disk."""
+        """By path: the digest of the last text that was the same in the editor and on the disk."""
         self._folders = tuple(os.path.realpath(folder) for folder in folders)
         self._unsaved: dict[str, str] = {}
-        """By path: the text in the editor of files that differ from the disk, as it was last seen."""
+        """By path: the last seen text of a file in the editor that differs from the file on the disk."""
         self._handlers = {
             read_file.READ_FILE.handler: self._read,
             write_file.WRITE_FILE.handler: self._write,

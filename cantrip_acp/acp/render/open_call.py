@@ -79,7 +79,7 @@ class OpenCall:
         """The entries of the plan for the children that it starts."""
         self.started = command
         self.done = False
-        """Whether `done` was called in it, which ends a command at once. The command has not failed then."""
+        """Whether the call's command called `done`, which ends the command at once. The command has not failed then."""
         self.dirty = False
         """Whether it has output or actions of children that the client does not know yet."""
 

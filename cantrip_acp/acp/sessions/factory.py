@@ -560,7 +560,7 @@ def _mcp_server(server: acp.McpServer, place: int, state_dir: Path) -> McpServer
                 headers=headers,
             )
         if server.type != "stdio":
-            raise invalid_params(f"{server.type[:40]!r} must be stdio, http or sse", f"mcpServers[{place}].type")
+            raise invalid_params(f"must be stdio, http or sse, not {server.type[:40]!r}", f"mcpServers[{place}].type")
         argv = (server.command or "", *(server.args or ()))
         trusted = Ledger(state_dir).trusts_command(argv)
         env = {pair.name: pair.value for pair in server.env or ()}

@@ -64,7 +64,7 @@ FLUSH_SECONDS = 0.2
 """Seconds to write the last replies after the end of the connection."""
 
 _ACTS = ("fs/", "terminal/", "mcp/")
-"""Requests that do something in the client. What is written into a file there is what the entity wrote."""
+"""Requests that do something in the client. Secrets in them are not masked, so that a file gets exactly what the entity wrote."""
 
 LINES_AT_ONCE = 64
 """Lines that are handled in a row before other tasks may run."""

@@ -47,7 +47,7 @@ class SendQueue:
         return len(self._buffer) + self._writing
 
     def put(self, message: Any, *, masked: bool = False) -> None:
-        """Queue one message: a struct or plain data. If it is to be ``masked``, or tells of an error, known secrets in it are."""
+        """Queue one message: a struct or plain data. Known secrets are masked if ``masked`` is set, or if it tells of an error."""
         if self.broken:
             return
         buffer = self._buffer

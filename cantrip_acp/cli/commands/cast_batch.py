@@ -55,7 +55,7 @@ _LOOK_AT = 5000
 _LOOK_S = 3.0
 """The interval of checks whether workers take the casts, in seconds."""
 _GRACE_S = 2.0
-"""The time before the first such look."""
+"""The time before the first of these checks, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

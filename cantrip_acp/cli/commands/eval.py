@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cantrip_acp.evaluation.suite import Task
 
 _SHOWN = 10
-"""Of how many tasks to show what failed."""
+"""The maximum number of tasks of which failures are shown."""
 _REASONS = 3
 """The maximum number of reasons that are shown for one task."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cantrip_acp.types.messages import Message
 
 _PART = re.compile(r"^#{1,6} (?P<name>.*) · source: (?P<source>.*)$", re.MULTILINE)
-"""A heading of the knowledge layer. A text in it cannot imitate one (`substrate.knowledge`)."""
+"""Matches a heading of the knowledge layer. Texts in the layer cannot imitate a heading (`substrate.knowledge`)."""
 
 
 @click.command(

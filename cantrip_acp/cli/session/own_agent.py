@@ -44,9 +44,9 @@ class OwnAgent(SessionFactory):
         self.opened: OpenedSession | None = None
         """The session that was opened last."""
         self.problem: CantripError | None = None
-        """Why the last one could not be opened."""
+        """Why the last session could not be opened."""
         self.earlier: Sequence[CastPart] = ()
-        """The casts of a session that is continued."""
+        """The earlier casts of a session that is continued."""
         self.finds_servers = asks
         self._hosts, self._asks = hosts, asks
         self._given = ContextFiles()

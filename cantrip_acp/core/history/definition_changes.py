@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
 
 _PLACES = ("workspace", "folders")
-"""Keys of a circle's record that say where it works. Another folder is no other definition."""
+"""Keys of a circle's record that say where it works. Another folder does not make another definition."""
 
 _PATH_WARDS = ("bash_writable_paths", "code_readable_paths", "code_writable_paths")
 """Wards that contain the folders of the session."""

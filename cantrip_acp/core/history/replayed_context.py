@@ -75,9 +75,9 @@ class ReplayedContext:
         self.rebuilt: set[str] = set()
         """Cantrips whose presentation is not in the loom and was created again."""
         self.differing: dict[str, None] = {}
-        """The turns of the windows so far whose query was recorded otherwise than it is rebuilt, in order."""
+        """The turns of the windows so far, in order, whose rebuilt query differs from the recorded one."""
         self._differs: dict[str, bool] = {}
-        """Whether a thread has such a turn, by its last turn."""
+        """Whether a thread has a turn in `differing`, by the last turn of the thread."""
         self._sound: set[str] = set()
         """Turns that were already read and are not damaged."""
         self._circles: dict[str, RecordedCircle] = {}

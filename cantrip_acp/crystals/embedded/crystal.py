@@ -36,7 +36,7 @@ _MOST_TOKENS = 1024
 _LOOK_TOKENS = 32
 """The number of tokens after which an answer is searched for repetition."""
 _REPEATS = ((400, 50), (1600, 400))
-"""An answer repeats itself if its last characters (the first number) repeat a unit of at most as many as the second says."""
+"""Pairs (n, m): an answer repeats itself if its last n characters are one text of at most m characters, again and again."""
 
 
 def repeated_unit(pieces: Sequence[str]) -> str | None:

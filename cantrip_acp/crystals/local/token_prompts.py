@@ -18,7 +18,7 @@ from cantrip_acp.types.errors import CrystalError
 from cantrip_acp.types.messages import SampledTokens
 
 PATH = "/completions"
-"""Where a server takes token ids."""
+"""The path at which a server takes token ids."""
 _MOST_KNOWN = 512
 """The number of answers whose tokens are cached. A forgotten one is tokenized again."""
 _OF_CHAT = ("messages", "logprobs", "top_logprobs", "verbose", "tool_choice", "reasoning_effort")

@@ -44,7 +44,7 @@ _LEFT_OVER = re.compile(
     r"^[ \t]*(?:<tool_calls?>|\[TOOL_CALLS\]|<\|tool_calls?\|>|<\|python_tag\|>|<function=)", re.MULTILINE
 )
 _KIMI = re.compile(r"kimi", re.IGNORECASE)
-"""Matches the names of models that take only ids of calls of their own form."""
+"""Matches the names of models that accept the ids of calls only in their own form."""
 _log = logger(__name__)
 
 

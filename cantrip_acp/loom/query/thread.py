@@ -23,7 +23,7 @@ INTERRUPTED = "interrupted"
 """The reason of a cast whose process ended before the cast did."""
 
 PROCESS_ENDED = "interrupted: the process ended"
-"""The error in the end record of such a cast, which a later process wrote."""
+"""The error in the end record that a later process writes for an interrupted cast."""
 
 
 class Ending(Struct, frozen=True):

@@ -20,7 +20,7 @@ Generate = Callable[[Request], Awaitable[Answer]]
 """Answers one query: it reads ``prompt``, ``max_tokens``, ``temperature`` and ``stop``."""
 
 _GATHER_S = 0.03
-"""Queries that come within so long are one batch."""
+"""Queries that come within so many seconds are one batch."""
 
 
 class TokenEngine:

@@ -23,7 +23,7 @@ from cantrip_acp.training.trainer.model import KeysAndValues, Model, Recorder, c
 _T = TypeVar("_T")
 
 _GATHER_S = 0.03
-"""An idle sampler waits until no query came for so long, because queries that begin together can share their prompt."""
+"""An idle sampler starts after so many seconds without a new query, because queries that begin together can share a prompt."""
 _MOST_ROWS = 64
 _REPORT_EVERY = 8
 """Tokens after which the pieces of an answer are reported."""

@@ -21,10 +21,10 @@ from cantrip_acp.tuplespace.errors import TupleError
 from cantrip_acp.tuplespace.tuples import AgentTerms, Name, YoolName
 
 FILE = Path(".catalog", "capabilities.json")
-"""Where the catalog of a project is."""
+"""The path of a project's catalog."""
 SCHEMA = "cantrip-catalog/v1"
 _MAX_COMPARED = 2000
-"""With how many names an unknown one is compared."""
+"""The most names with which an unknown name is compared."""
 
 T = TypeVar("T")
 Kind = Literal["agent", "gate", "medium", "provider", "recipe"]

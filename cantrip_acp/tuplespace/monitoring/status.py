@@ -32,13 +32,13 @@ class LaneStatus(msgspec.Struct, kw_only=True):
     claimed: int = 0
     done: int = 0
     failed: int = 0
-    """Without those that were repeated."""
+    """The failed tuples, without those that were repeated."""
     repeated: int = 0
     """Failed ones that were repeated, and whose repetition has ended."""
     taken: int = 0
     oldest_waiting_s: float | None = None
     ended_per_s: float = 0.0
-    """Over the last minute."""
+    """Tuples that ended in a second, over the last minute."""
     usd: float | None = None
     tokens_in: int = 0
     tokens_out: int = 0
@@ -53,7 +53,7 @@ class Stuck(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     reason: str
     tuple_id: str
-    """The oldest one of them."""
+    """The oldest of these tuples."""
 
 
 class SpaceStatus(msgspec.Struct, kw_only=True):

@@ -70,7 +70,7 @@ class YoolOutages:
 
     def probe(self, claim: Claim, *, begins: bool) -> None:
         """Note that a tuple begins to test its yools, or that it ended and showed nothing: then another may test them."""
-        for step in claim.work.payload:
+        for step in claim.work.payload if self.by_yool else ():
             if (outage := self.by_yool.get(step.yool)) is not None:
                 outage.probing = begins
 

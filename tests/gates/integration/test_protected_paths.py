@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.files.env_files import is_env_file
 from cantrip_acp.gates.files.edit_file import EDIT_FILE
 from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.gates.files.write_file import WRITE_FILE
@@ -90,6 +91,9 @@ def test_hidden_files(call: Call, workspace: Path, path: str, monkeypatch: pytes
         (EDIT_FILE, {"old_text": "nowhere", "new_text": "x"}),
         (SEARCH, {"pattern": "TOKEN"}),
     ):
+        if gate is READ_FILE and is_env_file(path):
+            assert call(gate, path=path).result == "TOKEN=masked-by-cantrip\n"
+            continue
         with pytest.raises(GateError, match=r"hidden|protected") as caught:
             call(gate, path=path, **args)
         assert "hidden-value" not in str(caught.value)

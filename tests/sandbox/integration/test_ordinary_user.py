@@ -61,6 +61,9 @@ def test_isolation_hostility_and_network(home: Path) -> None:
         "test_isolation.py",
         "test_hostile.py",
         "test_network.py",
+        "test_names.py::test_plain_http_and_a_listed_port",
+        "test_names.py::test_what_is_not_allowed_fails_at_once",
+        "test_names.py::test_commands_that_share_a_network_have_names_of_their_own",
         "test_unix_sockets.py",
         f"test_gate_ipc.py::{newline}",
     )

@@ -6,5 +6,5 @@ Imports `types` and `text` alone. Start with `paths.py` (where state and setting
 
 __all__ = [
     "descriptors", "digests", "disk_limit", "env_files", "folder", "git_index", "guarded", "hidden_paths", "ignore_files",
-    "installation", "paths", "protected_paths", "scratch_copy", "temporary", "toml_file", "tracked_files",
+    "installation", "paths", "protected_paths", "quarantine", "scratch_copy", "temporary", "toml_file", "tracked_files",
 ]  # fmt: skip

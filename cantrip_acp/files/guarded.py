@@ -14,10 +14,12 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from cantrip_acp.files import paths
+from cantrip_acp.files.protected_paths import PROTECTED_FILES
 
 _lock = threading.RLock()
 _named: dict[str, dict[str, str]] = {}
@@ -36,7 +38,19 @@ def named() -> dict[str, str]:
     """The real path of each named file, and of a link's target, with the name of who names it."""
     with _lock:
         # Who named it first is told: a recipe is read before its servers start.
-        return {path: by for files in reversed(_named.values()) for path, by in files.items()}
+        found = {path: by for files in reversed(_named.values()) for path, by in files.items()}
+    return {**_start_files(os.path.expanduser("~")), **found}
+
+
+@lru_cache(maxsize=4)
+def _start_files(home: str) -> dict[str, str]:
+    """The start files that a link in the home folder leads to, as of somebody who has them in a repository."""
+    links = [os.path.join(home, row.name) for row in PROTECTED_FILES if row.home]
+    return {
+        _folded(os.path.realpath(path)): f"the link ~/{os.path.basename(path)}"
+        for path in links
+        if os.path.islink(path) and os.path.isfile(path)
+    }
 
 
 def why_named(path: str) -> str | None:

@@ -23,19 +23,22 @@ from msgspec import Struct
 class Protected(Struct, frozen=True):
     """A protected name or pattern, at any depth. With a slash, the part before it is the name of the file's folder.
 
-    If ``first``, commands also cannot create it at the top of a writable folder. If ``always``, no recipe can allow it.
+    If ``first``, commands on macOS also cannot create it at the top of a writable folder. If ``always``, no recipe can allow it.
+    ``home``: programs read it in the home folder alone, so it is protected only if a gate may write the home folder.
     """
 
     name: str
     reason: str
     first: bool = False
     always: bool = False
+    home: bool = False
 
 
 _GIT = "version control runs the hooks and the programs that its settings name"
 _EDITOR = "the editor runs the tasks and the programs that it names when the folder is opened"
 _AGENT = "a coding agent runs the hooks and the servers that it names when it starts in the folder"
-_SHELL = "a shell runs it when it starts or enters the folder"
+_ENTERED = "a shell runs it when it enters the folder"
+_SHELL = "a shell runs it when it starts"
 _HOOKS = "a hook of git runs the commands that it names"
 _BUILD = "a build tool reads it for every command, and runs the programs that it names"
 _VERSIONS = "a version manager runs what it names when a shell enters the folder"
@@ -89,20 +92,20 @@ PROTECTED_FILES: tuple[Protected, ...] = (
     Protected("opencode.json", _AGENT, first=True),
     Protected("opencode.jsonc", _AGENT, first=True),
     Protected(".aider.conf.yml", _AGENT, first=True),
-    Protected(".envrc", _SHELL, first=True),
-    Protected(".autoenv", _SHELL),
-    Protected(".autoenv.zsh", _SHELL),
-    Protected(".bashrc", _SHELL, first=True),
-    Protected(".bash_profile", _SHELL, first=True),
-    Protected(".bash_login", _SHELL, first=True),
-    Protected(".bash_logout", _SHELL),
-    Protected(".profile", _SHELL, first=True),
-    Protected(".zshrc", _SHELL, first=True),
-    Protected(".zshenv", _SHELL, first=True),
-    Protected(".zprofile", _SHELL, first=True),
-    Protected(".zlogin", _SHELL, first=True),
-    Protected(".zlogout", _SHELL),
-    Protected(".inputrc", _SHELL),
+    Protected(".envrc", _ENTERED, first=True),
+    Protected(".autoenv", _ENTERED),
+    Protected(".autoenv.zsh", _ENTERED),
+    Protected(".bashrc", _SHELL, home=True),
+    Protected(".bash_profile", _SHELL, home=True),
+    Protected(".bash_login", _SHELL, home=True),
+    Protected(".bash_logout", _SHELL, home=True),
+    Protected(".profile", _SHELL, home=True),
+    Protected(".zshrc", _SHELL, home=True),
+    Protected(".zshenv", _SHELL, home=True),
+    Protected(".zprofile", _SHELL, home=True),
+    Protected(".zlogin", _SHELL, home=True),
+    Protected(".zlogout", _SHELL, home=True),
+    Protected(".inputrc", _SHELL, home=True),
     Protected(".husky", _HOOKS),
     Protected(".githooks", _HOOKS),
     Protected(".pre-commit-config.yaml", _HOOKS, first=True),
@@ -132,7 +135,7 @@ PROTECTED_FILES: tuple[Protected, ...] = (
     Protected(".mise", _VERSIONS),
     Protected(".rtx.toml", _VERSIONS),
     Protected(".tool-versions", _VERSIONS),
-    Protected(".ripgreprc", "ripgrep runs the preprocessor that it names for every search", first=True),
+    Protected(".ripgreprc", "ripgrep runs the preprocessor that it names for every search", home=True),
     Protected(".gdbinit", _DEBUGGER),
     Protected(".lldbinit", _DEBUGGER),
     Protected(".irbrc", _DEBUGGER),
@@ -230,17 +233,18 @@ def is_allowed(row: Protected, allowed: Collection[str]) -> bool:
     return not row.always and (row.name in allowed or (row.reason == _PYTHON and "pyvenv.cfg" in allowed))
 
 
-def why_protected(parts: Sequence[str], allowed: Collection[str] = ()) -> str | None:
+def why_protected(parts: Sequence[str], allowed: Collection[str] = (), *, home: bool = True) -> str | None:
     """The reason why a path must not be written, as text that follows the path. None if writing is allowed.
 
-    ``parts`` are the names in the path below the root. ``allowed`` are the names in the ward ``allow_protected``.
+    ``parts`` are the names in the path below the root. ``allowed`` are the names in the ward ``allow_protected``. ``home``:
+    whether the home folder is in the root, so that the start files of shells count.
     """
     folder = ""
     for part in parts:
         name = plain(part)
         row = protected_by(name, folder)
         folder = name
-        if row is not None and not is_allowed(row, allowed):
+        if row is not None and (home or not row.home) and not is_allowed(row, allowed):
             return (
                 f"is protected: what is in {part!r} can make programs run outside the sandbox ({row.reason}), so only a "
                 "person changes it. Say in your answer what should be changed there"

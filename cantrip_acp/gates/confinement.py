@@ -285,7 +285,8 @@ class Root:
             # A link named .env points to a file with secrets, even if that file has another name.
             why = why or (why_hidden((link,), mode) if mode is None or stat.S_ISREG(mode) else None)
         if why is None and writing:
-            why = why_protected(inner, self._allowed) or self._why_git_folder(parts)
+            home = paths.within(_real(os.path.expanduser("~")), self.base)
+            why = why_protected(inner, self._allowed, home=home) or self._why_git_folder(parts)
             if why is None and (named := guarded.why_named(os.path.join(self.base, *inner))) is not None:
                 why = f"cannot be written here, because {named}. Say in your answer what should be changed there"
         if why is not None:

@@ -16,7 +16,7 @@ import anyio.to_thread
 from msgspec import Struct
 
 from cantrip_acp.files.ignore_files import Level, level_of
-from cantrip_acp.files.protected_paths import PROTECTED_FILES, plain, protected_by, why_hidden
+from cantrip_acp.files.protected_paths import plain, why_hidden
 from cantrip_acp.gates.confinement import PathHandle, Root, display_path, one_line, valid_text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.registry import FILE_OPTIONS
@@ -145,7 +145,7 @@ class _Listing:
             # The folder cannot be opened. Its name is already in the list.
             return []
         kept: list[_Entry] = []
-        chosen = names if len(names) <= room else heapq.nsmallest(room + len(PROTECTED_FILES), names)
+        chosen = names if len(names) <= room else heapq.nsmallest(2 * room, names)
         for name in sorted(chosen):
             if len(kept) == room:
                 break
@@ -166,7 +166,7 @@ class _Listing:
         except OSError:
             return None
         assert status is not None
-        if _is_placeholder(name, status) or self.root.hides((*self.root.inner, *self.inside, *parts)):
+        if self.root.hides((*self.root.inner, *self.inside, *parts)):
             return None
         if stat.S_ISLNK(status.st_mode):
             try:
@@ -195,13 +195,6 @@ def _open_below(folder: int, parts: tuple[str, ...]) -> int | None:
         os.close(opened)
         return None
     return opened
-
-
-def _is_placeholder(name: str, status: os.stat_result) -> bool:
-    """Whether this is an empty folder that the sandbox made, to prevent commands from creating a protected name."""
-    if protected_by(plain(name)) is None or not stat.S_ISDIR(status.st_mode):
-        return False
-    return stat.S_IMODE(status.st_mode) == 0o1700
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:

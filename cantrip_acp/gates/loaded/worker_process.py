@@ -129,6 +129,11 @@ class ModuleWorker:
         worker = self._worker
         if worker is None or not self.alive:
             raise WorkerLost("it is not running")
+        if worker.is_outdated:
+            self.close()
+            raise WorkerLost(
+                "a protected file appeared in a folder that it may write, which only a new process cannot change"
+            )
         # The number is random, so that the worker cannot answer a later command in advance.
         self._number = secrets.randbits(50)
         self._answer = None
@@ -187,7 +192,7 @@ class ModuleWorker:
             if now >= look:
                 verdict = worker.watch()
                 if verdict is not None and worker.tree.alive:
-                    worker.end(f"it used {verdict}")
+                    worker.end(verdict)
                     return
                 look = now + worker.check_interval
             with anyio.move_on_after(max(0.001, min(look, end + _STEPS[step]) - now)):

@@ -128,7 +128,7 @@ class Cell:
         # The process tree may have ended meanwhile; then another process may have its number, and the measurement is of
         # that one.
         if verdict is not None and self._worker.tree.alive:
-            self._worker.end(f"it used {verdict}")
+            self._worker.end(verdict)
             return
         self._worker.resume()
         self._drop("watch")

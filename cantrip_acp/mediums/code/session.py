@@ -135,10 +135,10 @@ class CodeSession(SessionBase):
     async def warm(self) -> None:
         """Start the worker before its first cell.
 
-        A worker that needs placeholders in the user's folders waits for the cell.
+        A worker that may write waits for the cell: it could change the protected files that appear meanwhile.
         """
         async with self._lock:
-            if self._worker is None and not self.sandbox.policy().absent:
+            if self._worker is None and not self.sandbox.policy().writable:
                 worker = await self._get_worker()
                 if not await worker.freeze():
                     self._end_worker(worker)
@@ -244,11 +244,12 @@ class CodeSession(SessionBase):
         status = worker.tree.finish()
         self._end_worker(worker)
         names = self._known.forget()
+        moved = "".join(f"\n{line.rstrip()}" for line in worker.last_words)
         listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
         lost = f"lost with it: {listed}, and all imports" if names else "nothing had been defined before"
         return (
             f"the Python process ended: {status.describe(worker.broken)}. {lost[:1].upper()}{lost[1:]}; its temporary files "
-            "and those of its home folder are gone too. The next cell begins in a new process."
+            f"and those of its home folder are gone too. The next cell begins in a new process.{moved}"
         )
 
     def _end_worker(self, worker: Worker) -> None:
@@ -314,6 +315,14 @@ class CodeSession(SessionBase):
             self._note = (
                 "the variables of earlier cells are gone: a file or folder appeared that is hidden (ward hidden_paths), and "
                 "only a new Python does not see it"
+            )
+            worker = None
+        if worker is not None and worker.is_outdated:
+            self._end_worker(worker)
+            self._known.forget()
+            self._note = (
+                "the variables of earlier cells are gone: a protected file or folder appeared, and only a new Python cannot "
+                "change it"
             )
             worker = None
         if worker is None:

@@ -31,7 +31,7 @@ _PROCESSORS = "/sys/devices/system"
 """Processors and memory banks, as build tools and runtimes count them. The rest of /sys is not shown."""
 NAMESPACES = ("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try")
 _EMPTY_SIZE = 4096
-"""The size in bytes of the empty, read-only file system that is mounted over missing paths."""
+"""The size in bytes of the empty, read-only file system that is mounted over hidden folders."""
 
 
 NO_COPIES: Mapping[str, str] = {}
@@ -115,8 +115,6 @@ def arguments(
     own = dict(policy.copied)
     for path in policy.protected:
         add(path, 5, *(("--bind", own[path]) if path in own else ("--ro-bind", source_of(path, copies))), path)
-    for path in policy.absent:
-        add(path, 5, "--perms", "0555", "--size", str(_EMPTY_SIZE), "--tmpfs", path)
     masked = {path for path, _ in policy.replaced}
     for path in policy.hidden:
         if path in masked:

@@ -14,12 +14,14 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.files import guarded
+from cantrip_acp.files.quarantine import Quarantined
 from cantrip_acp.sandbox.launch import bubblewrap, causes, environment_programs, limits, seatbelt
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
 from cantrip_acp.sandbox.launch.environment_programs import ProgramsFolder
 from cantrip_acp.sandbox.launch.limits import WatchdogRunner
 from cantrip_acp.sandbox.launch.macos_processes import GroupTree, GroupWatchdog, set_priority
+from cantrip_acp.sandbox.launch.new_names import NewNames, Watched
 from cantrip_acp.sandbox.launch.output import Collector
 from cantrip_acp.sandbox.launch.process_tree import (
     Hooks,
@@ -39,9 +41,7 @@ from cantrip_acp.sandbox.network.name_server import random_address, sockets_besi
 from cantrip_acp.sandbox.network.netns_listener import NetnsListener, listen_in
 from cantrip_acp.sandbox.network.proxy import Proxy
 from cantrip_acp.sandbox.policy.host_toolchains import Host
-from cantrip_acp.sandbox.policy.placeholders import Placeholders
 from cantrip_acp.sandbox.policy.policy import Policy, proxy_variables
-from cantrip_acp.sandbox.policy.protected import placeholder_folders
 from cantrip_acp.text.program_output import UNFINISHED, UNFINISHED_PART
 from cantrip_acp.types.errors import SandboxError
 from cantrip_acp.types.styled import Changes, Styled
@@ -96,6 +96,8 @@ class Outcome:
     warning: str | None = None
     """A message about a full disk, for a command that was not killed for that."""
     styles: tuple[Changes, Changes] = ((), ())
+    quarantined: tuple[Quarantined, ...] = ()
+    """The protected files that it made, and that were moved away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Prepared:
     ``encoded``: the same options as bubblewrap reads them. ``program``: the path of bubblewrap. ``filter``: the system
     call filter. ``seatbelt``: the program is sandbox-exec; then there are no options and no filter. ``supervisor``: see
     `Sandbox.supervisor`. ``programs``: the folders of `Policy.copied`. ``network``: see `Sandbox.network`.
+    ``watched``: where protected names that it makes are moved away; None if it writes nothing, and on macOS.
     """
 
     key: object
@@ -119,6 +122,7 @@ class Prepared:
     supervisor: Supervisor | None = None
     programs: tuple[ProgramsFolder, ...] = ()
     network: SharedNetwork | None = None
+    watched: Watched | None = None
 
 
 class Running:
@@ -159,7 +163,7 @@ class Running:
         self._seconds_left = self._timeout_ms / 1000
         self._timer_started = 0.0
         self._pauses = 0
-        self._placeholders: list[Placeholders] = []
+        self._names = NewNames(prepared.watched, command) if prepared.watched is not None else None
         self._group: ControlGroup | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._netns_listener: NetnsListener | None = None
@@ -236,6 +240,8 @@ class Running:
             await self._report()
         finally:
             status = self._clean_up()
+            if self._names is not None:
+                await self._move_new_names(self._names)
         if self._watchdog.disk_use.limit is not None:
             over = await anyio.to_thread.run_sync(self._watchdog.disk_use.end)
             if over is not None and status.ended_because is None:
@@ -247,6 +253,16 @@ class Running:
             explain = causes.explain_seatbelt if self._prepared.seatbelt else causes.explain
             raise explain(self._streams[2].text(4096).text).error()
         return self.partial(status)
+
+    async def _move_new_names(self, names: NewNames) -> None:
+        """Move away the protected names that the command made. A cancel waits for it."""
+        if names.is_slow:
+            with anyio.CancelScope(shield=True):
+                said = await anyio.to_thread.run_sync(names.end)
+        else:
+            said = names.end()
+        for line in said:
+            self._on_output(2, os.fsencode(line))
 
     @property
     def _tree(self) -> Tree:
@@ -339,11 +355,8 @@ class Running:
         try:
             if policy.home_source is not None:
                 _prepare_home(policy)
-            for folder, names, absent in placeholder_folders(policy.writable, policy.absent):
-                placeholders = Placeholders(folder, names, runtime().pool(folder))
-                self._placeholders.append(placeholders)
-                runtime().placeholders_added(folder)
-                placeholders.make(absent)
+            if self._names is not None:
+                self._names.begin()
             for name, value in self._environment.items():
                 extra += ["--setenv", name, value]
             run = [policy.shell, "-c", self._command]
@@ -440,14 +453,20 @@ class Running:
         if self._tree.exited:
             return
         pid = self._tree.pid
-        self._watching.ask(lambda: self._watchdog.verdict(pid) if pid else None, self._on_verdict)
+        self._watching.ask(lambda: self._judge(pid) if pid else None, self._on_verdict)
+
+    def _judge(self, pid: int) -> str | None:
+        if self._names is not None and (why := self._names.look()) is not None:
+            return why
+        verdict = self._watchdog.verdict(pid)
+        return f"it used {verdict}" if verdict is not None else None
 
     def _on_verdict(self, verdict: str | None) -> None:
         if self._tree.exited:
             return
         # If the command has ended since, its process ID may be reused. Then the measurement is of another process.
         if verdict is not None and self._tree.alive:
-            self._tree.end(f"it used {verdict}")
+            self._tree.end(verdict)
             return
         self._timers[1] = asyncio.get_running_loop().call_later(limits.CHECK_INTERVAL, self._on_watch)
 
@@ -482,10 +501,6 @@ class Running:
             self._group = None
         for line in environment_programs.take_over(self._prepared.programs):
             self._on_output(2, line)
-        for placeholders in self._placeholders:
-            placeholders.remove()
-            runtime().placeholders_removed(placeholders.folder)
-        self._placeholders = []
         if self._private is not None:
             if not status.gone:
                 status.exit_code, status.ended_because = None, "not all of its processes could be ended"
@@ -513,6 +528,7 @@ class Running:
             warning=self._watchdog.disks.full_message() if status.ended_because is None else None,
             duration_ms=(time.perf_counter() - self._started_at) * 1000,
             styles=(out.changes, err.changes),
+            quarantined=tuple(self._names.moved) if self._names is not None else (),
         )
 
 

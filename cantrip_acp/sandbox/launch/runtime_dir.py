@@ -2,8 +2,7 @@
 
 The folder contains the files that sandboxes see read-only: the prepared /etc, the note that replaces hidden files, and
 the gate commands. It is made when the first command runs, and removed at exit. The sentinel is a shell that waits
-until our end of a pipe closes. After a kill -9 it removes the folder, kills sandboxes that still run, and removes
-placeholders at protected names.
+until our end of a pipe closes. After a kill -9 it removes the folder and kills sandboxes that still run.
 
 The prepared /etc contains only the files that programs need, copied by name from the /etc of the host. For root, the
 /etc of the host would show password hashes, private keys and passwords of services. Also, one prepared folder needs
@@ -25,14 +24,12 @@ from contextlib import suppress
 from importlib.resources import files
 
 from cantrip_acp.files.descriptors import is_ready
-from cantrip_acp.files.paths import state_dir, within, within_any
+from cantrip_acp.files.paths import within, within_any
 from cantrip_acp.files.protected_paths import without_credentials
 from cantrip_acp.sandbox.launch import control_groups
 from cantrip_acp.sandbox.launch.bubblewrap import HostPaths
 from cantrip_acp.sandbox.network.name_server import NAME_SERVER
 from cantrip_acp.sandbox.policy.host_toolchains import Host
-from cantrip_acp.sandbox.policy.placeholders import Pool
-from cantrip_acp.sandbox.policy.protected import NEVER_MADE
 from cantrip_acp.types.errors import SandboxError
 
 _DETACH = 'exec 3<&0; /bin/sh -c "$0" "$@" <&3 3<&- &'
@@ -57,7 +54,6 @@ class Runtime:
             file.write(NOTE)
         os.chmod(note, 0o444)
         self._note = note
-        self._pools: dict[int, Pool | None] = {}
         self._groups: set[str] = set()
         self._sentinel = self._sentinel_lives = -1
         script = files("cantrip_acp.sandbox.inside").joinpath("sentinel.sh").read_text("utf-8")
@@ -69,7 +65,7 @@ class Runtime:
             # Detach the sentinel, so that it is not our child. A search for processes that a turn left running does
             # then not find it, and an owner that replaces itself (exec) does not have to wait for it.
             subprocess.run(
-                ["/bin/sh", "-c", _DETACH, script, "cantrip-sentinel", self.folder, *NEVER_MADE],
+                ["/bin/sh", "-c", _DETACH, script, "cantrip-sentinel", self.folder],
                 stdin=reader,
                 stdout=writer,
                 stderr=subprocess.DEVNULL,
@@ -137,38 +133,6 @@ class Runtime:
             self._count += 1
             return f"{self.token}-{self._count}"
 
-    def pool(self, folder: str) -> Pool | None:
-        """The pool of unused placeholders on the file system of ``folder``; None if there is none."""
-        device = os.stat(folder).st_dev
-        with self._lock:
-            if device not in self._pools:
-                self._pools[device] = self._make_pool(device)
-            return self._pools[device]
-
-    def _make_pool(self, device: int) -> Pool | None:
-        for base in (str(state_dir()), tempfile.gettempdir(), self.folder):
-            try:
-                nearest = base
-                while not os.path.isdir(nearest):
-                    nearest = os.path.dirname(nearest)
-                if os.stat(nearest).st_dev == device:
-                    os.makedirs(base, mode=0o700, exist_ok=True)
-                    made = tempfile.mkdtemp(prefix="cantrip-standins-", dir=base)
-                    self._send_line(f"!{made}")
-                    return Pool(made)
-            except OSError:
-                # Without a pool, placeholders still work. They are only slower to make.
-                continue
-        return None
-
-    def placeholders_added(self, folder: str) -> None:
-        """Tell the sentinel that this folder gets placeholders."""
-        self._send_line(f"~{folder}")
-
-    def placeholders_removed(self, folder: str) -> None:
-        """Tell the sentinel that this folder has no placeholders of ours any more."""
-        self._send_line(f"={folder}")
-
     def _send_line(self, line: str) -> None:
         # The lines are short, and the sentinel only reads. So this does not block in practice. If somebody killed the
         # sentinel, nobody cleans up after a kill, but sandboxes still work.
@@ -181,9 +145,6 @@ class Runtime:
         """Remove the folder and end the sentinel. Called at exit."""
         if os.getpid() != self.owner or self._sentinel < 0:
             return
-        for pool in filter(None, self._pools.values()):
-            pool.close()
-            shutil.rmtree(pool.folder, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
         self._send_line(".")
         os.close(self._sentinel)

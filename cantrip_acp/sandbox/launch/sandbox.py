@@ -24,11 +24,13 @@ from cantrip_acp.files import guarded, hidden_paths, scratch_copy
 from cantrip_acp.files import paths as folders
 from cantrip_acp.files.env_files import is_env_file, masked_file
 from cantrip_acp.files.paths import within, within_any
+from cantrip_acp.files.quarantine import Quarantined
 from cantrip_acp.files.scratch_copy import copy_folders, source_of
 from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
 from cantrip_acp.sandbox.launch import availability, bubblewrap, process_tree, seatbelt, seccomp
 from cantrip_acp.sandbox.launch.command import Ask, Listener, Outcome, Prepared, Running, Tap, control_groups
 from cantrip_acp.sandbox.launch.environment_programs import ProgramsFolder, programs_folder
+from cantrip_acp.sandbox.launch.new_names import Watched, recover
 from cantrip_acp.sandbox.launch.process_tree import sandbox_error
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.launch.shared_network import SharedNetwork
@@ -36,7 +38,6 @@ from cantrip_acp.sandbox.launch.unix_sockets import Supervisor, supervisor
 from cantrip_acp.sandbox.policy import git_repositories
 from cantrip_acp.sandbox.policy.git_repositories import config_files, git_folders, redacted_config
 from cantrip_acp.sandbox.policy.host_toolchains import Host
-from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 from cantrip_acp.sandbox.policy.policy import Policy, SandboxOptions, check_roots, compose, real_paths
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings, Survey
 from cantrip_acp.types.errors import DefinitionError, SandboxError
@@ -97,6 +98,7 @@ class Sandbox:
         self.network: SharedNetwork | None = None
         """The network that it shares with others; None if each program has its own, or that of the machine."""
         self._prepared: Prepared | None = None
+        self._recovered: list[Quarantined] = []
         self._prepare_lock = anyio.Lock()
         self._add_workspace_interpreters()
         self.policy()
@@ -184,6 +186,8 @@ class Sandbox:
         if gone is not None:
             raise SandboxError(f"{gone} does not exist any more; commands cannot run without it")
         roots = {r for r in roots if not any(r != o and r.startswith(o + "/") for o in roots)}
+        if self._writable and not self._seatbelt:
+            self._recovered += recover(self._home_of_quarantine)
         findings = {r: self._survey(r).refresh() for r in sorted(roots)}
         writable = self._writable
         existing = tuple(path for root in writable for path in self._existing_protected(root))
@@ -211,12 +215,13 @@ class Sandbox:
             self._shared.add((*writable, *((home,) if home is not None else ())))
             instead = {**self._shared.made, **self._copies}
             home = source_of(home, instead) if home is not None else None
+        copies = {r: self._survey(r).refresh() for root in writable if (r := source_of(root, instead)) != root}
         programs = self._programs(findings, instead)
         copied = tuple((each.path, each.copy) for each in programs)
         answering = self.supervisor
         key = (
             tuple(findings.values()), existing, linked, closed, settings, unfetched, private, tuple(instead.items()), taken_away,
-            named, named_absent, copied, answering is not None
+            named, named_absent, copied, answering is not None, tuple(copies.items()),
         )  # fmt: skip
         if self._prepared is not None and self._prepared.key == key:
             return self._prepared
@@ -256,6 +261,8 @@ class Sandbox:
             real = seatbelt.real_paths(policy)
             self._prepared = Prepared(key, real, [], b"", self.host, self._program, b"", seatbelt=True)
             return self._prepared
+        # Here commands can make these names, and they are moved away.
+        policy = replace(policy, absent=())
         host_paths = mine.host_paths(self.host, policy.home, network=policy.network)
         shut = frozenset(p for p in policy.hidden if os.path.isdir(p))
         options = bubblewrap.arguments(
@@ -277,8 +284,37 @@ class Sandbox:
             supervisor=answering,
             programs=programs,
             network=self.network,
+            watched=self._watched(policy, findings, copies, named_absent),
         )
         return self._prepared
+
+    @property
+    def _home_of_quarantine(self) -> str:
+        """The folder whose quarantine gets what its commands make."""
+        return self.workspace or self._writable[0]
+
+    def _watched(
+        self,
+        policy: Policy,
+        findings: Mapping[str, Findings],
+        copies: Mapping[str, Findings],
+        missing: tuple[str, ...],
+    ) -> Watched | None:
+        if not policy.writable:
+            return None
+        roots = tuple(copies) or policy.writable
+        searched = copies or {r: f for r, f in findings.items() if any(within_any(w, (r,)) for w in policy.writable)}
+        return Watched(
+            self._home_of_quarantine,
+            roots,
+            tuple(self._survey(root) for root in searched),
+            before=frozenset(name for found in searched.values() for name in found.names),
+            shut=frozenset(path for found in searched.values() for path in found.shut),
+            missing=missing if not copies else (),
+            allowed=self._options.allow_protected,
+            copies=bool(copies),
+            recovered=self._recovered,
+        )
 
     def _programs(self, findings: Mapping[str, Findings], copies: Mapping[str, str]) -> tuple[ProgramsFolder, ...]:
         """The folders of programs of old virtual environments, of which commands see a copy.
@@ -329,11 +365,7 @@ class Sandbox:
                 return found
         paths = [os.path.join(root, name) for name in NEVER_MADE]
         allowed = self._options.allow_protected
-        return [
-            path
-            for path in paths
-            if os.path.basename(path) not in allowed and os.path.lexists(path) and not is_placeholder(path)
-        ]
+        return [path for path in paths if os.path.basename(path) not in allowed and os.path.lexists(path)]
 
     async def run(
         self,
@@ -421,7 +453,7 @@ def _named_files(writable: Sequence[str], findings: Mapping[str, Findings]) -> t
             continue
         if os.path.isfile(real):
             there.add(real)
-        elif (not os.path.lexists(real) and os.path.isdir(os.path.dirname(real))) or is_placeholder(real):
+        elif not os.path.lexists(real) and os.path.isdir(os.path.dirname(real)):
             absent.add(real)
     return tuple(sorted(there)), tuple(sorted(absent))
 

@@ -19,7 +19,6 @@ from cantrip_acp.files.git_index import read_index
 from cantrip_acp.files.protected_paths import without_credentials
 from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES
 from cantrip_acp.sandbox.policy.harmless_git import why_harmful as why_harmful
-from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 
 _LARGEST_TEXT = 4096
 _LARGEST_CONFIG = 1024 * 1024
@@ -169,7 +168,7 @@ def _kind(path: str) -> str:
     if stat.S_ISLNK(mode):
         return "linked"
     # git would not enter a file, but a command could replace the file by a folder.
-    return "empty" if not stat.S_ISDIR(mode) else "missing" if is_placeholder(path) else "folder"
+    return "folder" if stat.S_ISDIR(mode) else "empty"
 
 
 def _git_above(root: str) -> Iterator[str]:

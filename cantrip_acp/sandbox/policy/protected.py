@@ -1,17 +1,18 @@
 """Finds protected and hidden files in folders that commands can read or write.
 
-**Protected** files are read-only inside. If a protected name is marked ``first`` and does not exist at the top of a
-writable folder, commands cannot create it. **Hidden** files show only a short note, unless git tracks them
-(`cantrip_acp.files.tracked_files`). The lists of names are those of the gates (`cantrip_acp.files.protected_paths`).
-`Survey` searches a folder and caches the result by the modification time of each subfolder. So a new search before every
+**Protected** files are read-only inside. Those that a command makes are moved away (`cantrip_acp.sandbox.launch.new_names`);
+on macOS commands cannot make those that are marked ``first`` at the top of a writable folder. **Hidden** files show only a
+short note, unless git tracks them (`cantrip_acp.files.tracked_files`). The lists of names are those of the gates
+(`cantrip_acp.files.protected_paths`). `Survey` searches a folder and caches the result by the time of the last change of each
+subfolder, which no program can set. So a new search before every
 command costs one `stat` per folder.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from cantrip_acp.files.protected_paths import (
@@ -26,10 +27,9 @@ from cantrip_acp.files.protected_paths import (
 )
 from cantrip_acp.files.tracked_files import is_tracked
 from cantrip_acp.sandbox.launch.process_tree import OUT_OF_RESOURCES
-from cantrip_acp.sandbox.policy.placeholders import is_placeholder
 
 NEVER_MADE = tuple(row.name for row in PROTECTED_FILES if row.first)
-"""Names at the top of a writable folder that commands can neither change nor create."""
+"""Names at the top of a writable folder that commands cannot change, and on macOS not create."""
 
 _VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj"})
 """Folders that are not searched. `git_repositories.redacted_config` handles credentials that git stores there."""
@@ -47,6 +47,8 @@ _CLOCK_TICK_NS = 50_000_000
 """Nanoseconds. Within one tick of the clock, a folder may change twice with the same modification time. So a folder
 that changed so recently is read again next time.
 """
+_LONGEST_PATH = 3000
+"""Bytes. Close to the 4096 of the system nothing in a folder can be looked at by its path. So such a folder counts as protected."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,7 @@ class _Folder:
     folders: list[str]
     protected: list[str]
     hidden: list[str]
+    names: list[str]
     readable: bool = True
     mode: int = 0
     environment: bool = False
@@ -65,12 +68,15 @@ class _Folder:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """Absolute paths, sorted. ``linked``: protected names at the top of the folder that are symbolic links. ``programs``: those
-    protected folders that hold the programs of a virtual environment."""
+    protected folders that hold the programs of a virtual environment. ``names``: all protected names, each with NUL and its target
+    if it is a link. ``shut``: folders of ours that cannot be read."""
 
     protected: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     linked: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+    shut: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -90,9 +96,14 @@ class Survey:
     """The virtual environments that the first search found. Commands may change an environment that they make later."""
     seconds: float = 0.0
     """The duration of the last search in seconds."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def refresh(self) -> Findings:
-        """Search again: one `stat` per folder; changed folders are read again."""
+        """Search again: one `stat` per folder; changed folders are read again. Any thread may call this."""
+        with self._lock:
+            return self._refresh()
+
+    def _refresh(self) -> Findings:
         began = time.monotonic()
         seen: dict[str, _Folder] = {}
         protected: list[str] = []
@@ -111,7 +122,7 @@ class Survey:
                 continue
             if (
                 known is None
-                or known.changed != status.st_mtime_ns
+                or known.changed != status.st_ctime_ns
                 or known.mode != status.st_mode
                 or known.read - known.changed < _CLOCK_TICK_NS
             ):
@@ -139,6 +150,8 @@ class Survey:
                 ),
                 linked=tuple(sorted(p for p in protected if os.path.dirname(p) == self.root and os.path.islink(p))),
                 programs=tuple(sorted(p for p in programs if not os.path.islink(p))),
+                names=frozenset(name for folder in seen.values() for name in folder.names),
+                shut=frozenset(path for path, folder in seen.items() if not folder.readable and path in folder.hidden),
             )
         self._folders, self._shown = seen, shown
         self.seconds = time.monotonic() - began
@@ -150,9 +163,11 @@ class Survey:
         hidden: list[str] = []
         environment = False
         here = plain(os.path.basename(path))
-        found = _Folder(status.st_mtime_ns, time.time_ns(), folders, protected, hidden, mode=status.st_mode)
+        names: list[str] = []
+        found = _Folder(status.st_ctime_ns, time.time_ns(), folders, protected, hidden, names, mode=status.st_mode)
         if path != self.root and _can_be_reopened(status):
             # The folder is not readable now, but a command could change its mode (chmod). So hide the whole folder.
+            found.readable = False
             hidden.append(path)
             return found
         try:
@@ -160,12 +175,15 @@ class Survey:
                 for entry in entries:
                     name = plain(entry.name)
                     row = protected_by(name, here)
-                    if row is not None and is_allowed(row, self.allowed):
+                    if row is not None and (row.home or is_allowed(row, self.allowed)):
                         row = None
                     if entry.is_dir(follow_symlinks=False):
-                        if row is not None:
-                            if not is_placeholder(entry.path):
-                                protected.append(entry.path)
+                        if len(os.fsencode(entry.path)) > _LONGEST_PATH:
+                            protected.append(entry.path)
+                            names.append(entry.path)
+                        elif row is not None:
+                            protected.append(entry.path)
+                            names.append(entry.path)
                             if entry.name not in _VERSION_CONTROL:
                                 folders.append(entry.path)
                         elif name in HIDDEN_FOLDERS:
@@ -176,6 +194,7 @@ class Survey:
                     environment = environment or (entry.name == "pyvenv.cfg" and row is not None)
                     if row is not None and here not in _PROGRAMS and name != "pyvenv.cfg":
                         protected.append(entry.path)
+                        names.append(f"{entry.path}\0{os.readlink(entry.path)}" if entry.is_symlink() else entry.path)
                     if entry.name == ".git" and (elsewhere := separate_git_folder(path)) is not None:
                         protected.append(elsewhere)
                     if is_secret_file(name, _mode(entry)):
@@ -188,11 +207,12 @@ class Survey:
             folders.clear()
             protected.clear()
             hidden.clear()
+            names.clear()
         found.environment = environment
         return found
 
     def at(self, path: str) -> tuple[str, ...] | None:
-        """The paths of `NEVER_MADE` names that the last search found in a folder, without placeholders.
+        """The paths of `NEVER_MADE` names that the last search found in a folder.
 
         None for a folder that is not searched.
         """
@@ -200,17 +220,6 @@ class Survey:
         if folder is None or not folder.readable:
             return None
         return tuple(sorted(p for p in folder.protected if p.rpartition("/")[2] in NEVER_MADE))
-
-
-def placeholder_folders(
-    writable: Iterable[str], absent: Iterable[str]
-) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
-    """The folders that need placeholders. Each item is (folder, names that can ever need one, names that need one now)."""
-    here: dict[str, list[str]] = {root: [] for root in writable}
-    for path in absent:
-        here.setdefault(os.path.dirname(path), []).append(os.path.basename(path))
-    for folder, names in here.items():
-        yield folder, tuple(dict.fromkeys((*NEVER_MADE, *names))), names
 
 
 def _mode(entry: os.DirEntry[str]) -> int | None:

@@ -31,13 +31,12 @@ from cantrip_acp.sandbox.launch import bubblewrap, causes, environment_programs,
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
 from cantrip_acp.sandbox.launch.macos_processes import GroupTree, GroupWatchdog, set_priority
+from cantrip_acp.sandbox.launch.new_names import NewNames
 from cantrip_acp.sandbox.launch.process_tree import Hooks, Launch, Tree, memory_file, sandbox_error, start_soon
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.sandbox.launch.sandbox import Sandbox, control_groups
 from cantrip_acp.sandbox.policy.interpreter import Interpreter
-from cantrip_acp.sandbox.policy.placeholders import Placeholders
 from cantrip_acp.sandbox.policy.policy import MIB, Policy
-from cantrip_acp.sandbox.policy.protected import placeholder_folders
 from cantrip_acp.sandbox.worker import child_processes, messages
 from cantrip_acp.sandbox.worker.child_processes import GroupProcesses, WorkerProcesses
 from cantrip_acp.sandbox.worker.messages import BYTES, JSON, FrameError, Frames
@@ -108,7 +107,7 @@ class Worker:
         self._pidfd = -1
         self._processes: child_processes.WorkerProcesses | child_processes.GroupProcesses | None = None
         self._group: ControlGroup | None = None
-        self._placeholders: list[Placeholders] = []
+        self._names = NewNames(found.watched, "a code cell") if found.watched is not None else None
         self._invalid_count = 0
         self._ready: messages.Ready | None = None
         self._blobs: list[bytes] | None = None
@@ -126,6 +125,8 @@ class Worker:
                 count=sandbox.host.uid == 0,
                 disks=prepared.writable,
             )
+        self.last_words: list[str] = []
+        """What is to be said about protected names that were moved away when it was closed."""
         self.pid = 0
         self.broken: str | None = None
         self.frozen = False
@@ -221,11 +222,8 @@ class Worker:
 
     def _bubblewrap_tree(self, python: list[str], inherited: list[int], environment: Mapping[str, str]) -> Tree:
         """The tree of bubblewrap that runs ``python``. The descriptors that it needs are added to ``inherited``."""
-        for folder, names, absent in placeholder_folders(self._policy.writable, self._policy.absent):
-            placeholders = Placeholders(folder, names, runtime().pool(folder))
-            self._placeholders.append(placeholders)
-            runtime().placeholders_added(folder)
-            placeholders.make(absent)
+        if self._names is not None:
+            self._names.begin()
         extra: list[str] = []
         for name, value in environment.items():
             extra += ["--setenv", name, value]
@@ -381,6 +379,8 @@ class Worker:
         self._invalid_count = 0
         self._watchdog.disks.begin()
         environment_programs.refresh(self._programs)
+        if self._names is not None and self.frozen:
+            self._names.restart()
         self.frozen = False
         self._signal(signal.SIGCONT)
 
@@ -416,7 +416,10 @@ class Worker:
         Any thread may call this. The result is valid only if the tree is still alive afterwards.
         """
         first = self.first
-        return self._watchdog.verdict(first, times) if first else None
+        if self._names is not None and (why := self._names.look()) is not None:
+            return why
+        verdict = self._watchdog.verdict(first, times) if first else None
+        return f"it used {verdict}" if verdict is not None else None
 
     def disk_full(self) -> str | None:
         """A message about a disk that is full since the last `thaw`, or about too much that was written, or None."""
@@ -445,7 +448,18 @@ class Worker:
                 return False
         for line in environment_programs.take_over(self._programs):
             self._on_output(2, line)
+        await self._move_new_names()
         return self.broken is None
+
+    async def _move_new_names(self) -> None:
+        if self._names is not None:
+            for line in await anyio.to_thread.run_sync(self._names.end) if self._names.is_slow else self._names.end():
+                self._on_output(2, os.fsencode(line))
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether there is a protected file now that the worker could change, because it began before."""
+        return self._names is not None and self._names.exposed((*self._policy.protected, *self._policy.hidden))
 
     async def _kill_children(self, processes: WorkerProcesses | GroupProcesses) -> bool:
         end = time.monotonic() + processes.KILL_WITHIN
@@ -496,10 +510,8 @@ class Worker:
             self._group.remove()
             self._group = None
         environment_programs.take_over(self._programs)
-        for placeholders in self._placeholders:
-            placeholders.remove()
-            runtime().placeholders_removed(placeholders.folder)
-        self._placeholders = []
+        if self._names is not None:
+            self.last_words += self._names.end()
         if self._private is not None:
             self._private.remove()
             self._private = None

@@ -13,7 +13,6 @@ import pytest
 
 from cantrip_acp.sandbox.launch import runtime_dir
 from cantrip_acp.sandbox.launch.sandbox import control_groups
-from cantrip_acp.sandbox.policy.placeholders import Placeholders, Pool, is_placeholder
 
 PROGRAM = """
 import asyncio, sys
@@ -77,7 +76,6 @@ def test_nothing_is_left_after_a_kill_in_the_middle(workspace: Path, how: signal
     marker = f"85.{os.getpid() % 1000:03d}{how:d}"
     child, folder = start(workspace, f"setsid sleep {marker} & (trap '' TERM; sleep {marker}) & sleep {marker}")
     assert until(lambda: len(pause_timeout(f"sleep\0{marker}")) == 3)
-    assert (workspace / ".vscode").is_dir()
     child.send_signal(how)
     child.wait(60)
     assert until(lambda: not pause_timeout(marker)), pause_timeout(marker)
@@ -86,20 +84,6 @@ def test_nothing_is_left_after_a_kill_in_the_middle(workspace: Path, how: signal
     assert until(lambda: not pause_timeout(str(folder)))
     parent = control_groups()
     assert parent is None or until(lambda: not list(Path(parent).glob(f"{folder.name}-*")))
-
-
-def test_a_folder_that_a_starting_sandbox_made_is_removed_and_one_of_the_user_stays(workspace: Path) -> None:
-    """When a process is killed, the sentinel of another one may remove its placeholders while its sandbox is starting."""
-    (workspace / ".vscode").mkdir()
-    child, folder = start(workspace, "touch begun; sleep 100")
-    assert until((workspace / "begun").exists)
-    assert is_placeholder(str(workspace / ".nvim.lua"))
-    (workspace / ".nvim.lua").rmdir()
-    (workspace / ".nvim.lua").mkdir(0o755)
-    child.kill()
-    child.wait(60)
-    assert until(lambda: not folder.with_name(f"{folder.name}.ended").exists() and not folder.exists())
-    assert sorted(each.name for each in workspace.iterdir()) == [".vscode", "begun"]
 
 
 @pytest.mark.slow
@@ -120,68 +104,12 @@ def test_nothing_is_left_after_kills_at_any_instant(workspace: Path) -> None:
     assert until(lambda: not list(workspace.iterdir())), list(workspace.iterdir())
 
 
-def test_what_a_crash_left_is_taken_over(workspace: Path) -> None:
-    (workspace / ".vscode").mkdir()
-    (workspace / ".vscode").chmod(0o1700)
-    assert is_placeholder(str(workspace / ".vscode"))
-    child, _ = start(workspace, "echo x > .vscode/settings.json; echo ok > file")
-    assert child.wait(60) == 0
-    assert [p.name for p in workspace.iterdir()] == ["file"]
-
-
 def test_a_users_own_empty_folder_is_never_removed(workspace: Path) -> None:
     (workspace / ".idea").mkdir(mode=0o755)
     child, _ = start(workspace, "true")
     assert child.wait(60) == 0
     assert [p.name for p in workspace.iterdir()] == [".idea"]
     assert (workspace / ".idea").stat().st_mode & 0o7777 == 0o755
-
-
-def test_stand_ins_come_from_the_pool_and_go_back(tmp_path: Path) -> None:
-    (tmp_path / "pool").mkdir()
-    (tmp_path / "work").mkdir()
-    pool = Pool(str(tmp_path / "pool"))
-    first = Placeholders(str(tmp_path / "work"), ("a", "b"), pool)
-    second = Placeholders(str(tmp_path / "work"), ("a", "b"), pool)
-    assert first.make(["a", "b"]) == ["a", "b"]
-    assert second.make(["a", "b"]) == ["a", "b"]
-    first.remove()
-    assert sorted(os.listdir(tmp_path / "work")) == ["a", "b"]
-    second.remove()
-    second.remove()
-    assert os.listdir(tmp_path / "work") == []
-    assert len(os.listdir(tmp_path / "pool")) == 2
-    pool.close()
-
-
-def test_what_somebody_puts_into_a_stand_in_is_never_taken_away(tmp_path: Path) -> None:
-    """Not even when it was known to be empty from earlier commands."""
-    (tmp_path / "pool").mkdir()
-    (tmp_path / "work").mkdir()
-    pool = Pool(str(tmp_path / "pool"))
-    for number in range(4):
-        standing = Placeholders(str(tmp_path / "work"), ("a", "b"), pool)
-        standing.make(["a", "b"])
-        if number == 3:
-            (tmp_path / "work/a/kept").write_text("theirs")
-        standing.remove()
-        time.sleep(0.06)
-    assert os.listdir(tmp_path / "work") == ["a"]
-    assert (tmp_path / "work/a/kept").read_text() == "theirs"
-    pool.close()
-
-
-def test_a_folder_of_another_program_that_locks_it_is_an_error(tmp_path: Path) -> None:
-    import fcntl
-
-    from cantrip_acp.types.errors import SandboxError
-
-    fd = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    with pytest.raises(SandboxError, match="locked by another program"):
-        Placeholders(str(tmp_path), ("a",)).make(["a"])
-    os.close(fd)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_of_etc_is_mounted_only_if_everybody_may_read_all_of_it(tmp_path: Path) -> None:

@@ -46,6 +46,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "cantrip_acp.cli.commands.sandbox:sandbox",
         "Run one command in the sandbox, or show the sandbox's policy.",
     ),
+    "quarantine": (
+        "cantrip_acp.cli.commands.quarantine:quarantine",
+        "Keep or drop the protected files that commands made and that were moved away.",
+    ),
     "worker": ("cantrip_acp.cli.commands.worker:worker", "Take tuples of a lane and cast them."),
     "tuple": ("cantrip_acp.cli.commands.tuple:tuple_", "Put units of work into a tuple-space, and see their state."),
     "substrate": (

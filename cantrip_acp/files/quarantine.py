@@ -20,6 +20,7 @@ import os
 import secrets
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -40,7 +41,7 @@ _RECORD = "record.json"
 _RUNNING = "running-"
 _KEPT = "kept.json"
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_PATH = getattr(os, "O_PATH", 0)
+_PATH = os.O_PATH if sys.platform == "linux" else 0
 _LOOK = _OPEN | _PATH
 """Open a folder that may be unreadable."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -113,6 +114,10 @@ class Quarantine:
                 if (record := _read_record(top, entry.name)) is not None and record.when >= since:
                     found.append(record)
         return sorted(found, key=lambda each: (each.when, each.id))
+
+    def content(self, entry: str) -> Path:
+        """Where the content of an entry is now."""
+        return self.folder / entry / _CONTENT
 
     def keep(self, entry: str) -> Quarantined:
         """Put an entry back where it was. Nothing is overwritten. Raises `QuarantineError`."""

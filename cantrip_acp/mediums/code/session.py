@@ -308,23 +308,18 @@ class CodeSession(SessionBase):
         if worker is not None and (worker.broken is not None or worker.tree.exited):
             self._note = self._lose(worker)
             worker = None
-        if worker is not None and not self.sandbox.hides_what(worker.taken_away):
-            # Its mounts are older: it would still see files that are hidden now.
-            self._end_worker(worker)
-            self._known.forget()
-            self._note = (
-                "the variables of earlier cells are gone: a file or folder appeared that is hidden (ward hidden_paths), and "
-                "only a new Python does not see it"
-            )
-            worker = None
-        if worker is not None and worker.is_outdated:
-            self._end_worker(worker)
-            self._known.forget()
-            self._note = (
-                "the variables of earlier cells are gone: a protected file or folder appeared, and only a new Python cannot "
-                "change it"
-            )
-            worker = None
+        if worker is not None:
+            # Its mounts are older: it would see what is hidden now, and could change what is protected now.
+            hidden = not self.sandbox.hides_what(worker.taken_away)
+            if hidden or worker.is_outdated:
+                self._end_worker(worker)
+                self._known.forget()
+                what = "hidden (ward hidden_paths)" if hidden else "protected"
+                self._note = (
+                    f"the variables of earlier cells are gone: a file or folder appeared that is {what}, and only a new Python "
+                    f"{'does not see it' if hidden else 'cannot change it'}"
+                )
+                worker = None
         if worker is None:
             worker = self._worker = self._unused = await self._start()
         return worker

@@ -76,6 +76,8 @@ class NewNames:
         self._failed: dict[str, str] = {}
         self._quarantine = Quarantine(watched.workspace)
         self.moved: list[Quarantined] = []
+        self.said: list[str] = []
+        """What `end` returned last."""
 
     def begin(self) -> None:
         """Note durably what is there. Raises `SandboxError`: without that nothing may start."""
@@ -101,7 +103,7 @@ class NewNames:
             name for name in self._names() - self._accepted if name.partition("\0")[0] not in self._failed
         )
         self._times.clear()
-        self.moved = []
+        self.moved, self.said = [], []
         self.begin()
 
     def exposed(self, mounted: Iterable[str]) -> bool:
@@ -143,7 +145,7 @@ class NewNames:
             self._accepted = left
             self._add_others()
             self._close()
-            said = list(lines(self.moved))
+            said = self.said = list(lines(self.moved))
             for path, why in self._failed.items():
                 if os.path.lexists(path):
                     said.append(

@@ -125,8 +125,6 @@ class Worker:
                 count=sandbox.host.uid == 0,
                 disks=prepared.writable,
             )
-        self.last_words: list[str] = []
-        """What is to be said about protected names that were moved away when it was closed."""
         self.pid = 0
         self.broken: str | None = None
         self.frozen = False
@@ -457,6 +455,11 @@ class Worker:
                 self._on_output(2, os.fsencode(line))
 
     @property
+    def last_words(self) -> list[str]:
+        """What is to be said about the protected names that were moved away last, as lines."""
+        return self._names.said if self._names is not None else []
+
+    @property
     def is_outdated(self) -> bool:
         """Whether there is a protected file now that the worker could change, because it began before."""
         return self._names is not None and self._names.exposed((*self._policy.protected, *self._policy.hidden))
@@ -511,7 +514,7 @@ class Worker:
             self._group = None
         environment_programs.take_over(self._programs)
         if self._names is not None:
-            self.last_words += self._names.end()
+            self._names.end()
         if self._private is not None:
             self._private.remove()
             self._private = None

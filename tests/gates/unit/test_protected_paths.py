@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +21,10 @@ from tests.support.fixtures.gates import call_in, context_of
 Call = Callable[..., GateReply]
 
 
-def test_each_row_has_a_reason_and_the_refusal_says_it(call: Call) -> None:
+def test_each_row_has_a_reason_and_the_refusal_says_it(
+    call: Call, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(workspace))
     for row in protected_paths.PROTECTED_FILES:
         path = row.name.replace("[23]*", "3").replace("[._]*", ".fish").replace("*", "x")
         for spelled in (path, f"deep/down/{path}", path.upper(), f"{path}/below"):
@@ -78,9 +80,6 @@ def test_a_ward_allows_a_row_by_name_and_nothing_else(workspace: Path) -> None:
         ".mcp.json",
         "sub/.MCP.json",
         ".claude/settings.json",
-        ".bashrc",
-        ".zshenv",
-        ".profile",
         ".gitconfig",
         ".husky/pre-commit",
     ],
@@ -103,6 +102,27 @@ def test_protected_names(call: Call, workspace: Path, path: str, exists: bool) -
     assert sorted(str(p) for p in workspace.rglob("*")) == before
     if exists and (workspace / path).is_file():
         assert call(READ_FILE, path=path).result == "old\n"
+
+
+def test_start_files_of_shells_are_protected_where_shells_read_them(
+    call: Call, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(WRITE_FILE, path=".bashrc", content="x")
+    monkeypatch.setenv("HOME", str(workspace / "home"))
+    with pytest.raises(GateError, match="is protected"):
+        call(WRITE_FILE, path="home/.bashrc", content="x")
+
+
+def test_a_start_file_that_a_link_in_the_home_folder_names_is_protected(
+    call: Call, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "another-home"
+    home.mkdir()
+    (workspace / "bashrc").write_text("mine\n")
+    (home / ".bashrc").symlink_to(workspace / "bashrc")
+    monkeypatch.setenv("HOME", str(home))
+    with pytest.raises(GateError, match=r"the link ~/\.bashrc names it"):
+        call(WRITE_FILE, path="bashrc", content="x")
 
 
 def test_a_root_inside_what_is_protected_stays_protected(workspace: Path) -> None:
@@ -140,10 +160,3 @@ def test_lists_name_what_is_hidden_and_say_so(call: Call, workspace: Path) -> No
     assert call(LIST_DIR, depth=3).result == [".env", ".ssh/"]
     with pytest.raises(GateError, match="hidden"):
         call(LIST_DIR, path=".ssh")
-
-
-def test_stand_ins_of_the_sandbox_are_not_listed(call: Call, workspace: Path) -> None:
-    (workspace / ".vscode").mkdir()
-    os.chmod(workspace / ".vscode", 0o1700)
-    (workspace / ".idea").mkdir()
-    assert call(LIST_DIR).result == [".idea/"]

@@ -21,20 +21,9 @@ from tests.sandbox.integration.conftest import Make, back_end, make, workspace  
 EXISTING = (
     ".helix/languages.toml", ".devcontainer/devcontainer.json", ".agents/hooks.json", "opencode.json", "x.code-workspace",
     ".pre-commit-config.yaml", ".cargo/config.toml", ".cargo/config", ".yarnrc.yml", ".mise.toml", ".gitmodules",
-    ".ripgreprc", "sub/.helix/languages.toml", "sub/deep/opencode.json", "sub/X.Code-Workspace",
+    "sub/.helix/languages.toml", "sub/deep/opencode.json", "sub/X.Code-Workspace",
     "gradle/wrapper/gradle-wrapper.jar", "tools/bazel", "lefthook.yml", ".dir-locals.el", ".tool-versions", ".HELIX/languages.toml",
 )  # fmt: skip
-ABSENT = (
-    ".helix",
-    ".devcontainer",
-    ".agents",
-    "opencode.json",
-    ".pre-commit-config.yaml",
-    ".cargo",
-    ".npmrc",
-    ".gitmodules",
-    ".ripgreprc",
-)
 
 
 def there(path: str) -> Callable[[Scene], None]:
@@ -102,15 +91,6 @@ ATTACKS = [
             host=planted(path),
         )
         for path in EXISTING
-    ),
-    *(
-        Attack(
-            f"make {name}",
-            f"rmdir {name}; echo evil > n; mv n {name}; [ -f {name} ] && broke made; mkdir m; echo evil > m/f; "
-            f"mv -T m {name} && broke made; echo evil > {name}/f && broke made",
-            covered(f"@WORK@/{name}"),
-        )
-        for name in ABSENT
     ),
     Attack(
         "replace an interpreter of a virtual environment",

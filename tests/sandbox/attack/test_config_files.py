@@ -171,15 +171,6 @@ ATTACKS = [
         covered("@WORK@/sub"),
         host=has("@WORK@/sub/.idea/workspace.xml", "evil"),  # type: ignore[arg-type]
     ),
-    *(
-        Attack(
-            f"a start-up file: {name}",
-            f"rm -rf {name}; echo '{_EVIL}' > {name} && broke wrote; echo '{_EVIL}' > x; mv x {name}",
-            covered(f"@WORK@/{name}"),
-            host=host_runs_shell if name != ".zshenv" else has("@WORK@/.zshenv", "touch"),  # type: ignore[arg-type]
-        )
-        for name in (".bashrc", ".bash_profile", ".profile", ".zshenv")
-    ),
     Attack(
         "settings of a parent that is writable too",
         "echo evil > sub/.vscode/tasks.json && broke wrote",

@@ -50,7 +50,6 @@ def test_arguments_of_a_writable_workspace() -> None:
         wire="/run/user/1000/cantrip-x/wire1",
     )
     got = arguments(policy, PLACES, folders=frozenset({f"{work}/deep/er/.aws"}))
-    absent = [f"{work}/{name}" for name in sorted(NEVER_MADE) if name not in (".git", ".vscode")]
     here = [
         "--unshare-user --unshare-ipc --unshare-pid --unshare-uts --unshare-cgroup-try --unshare-net",
         "--die-with-parent --new-session --cap-drop ALL --hostname sandbox",
@@ -78,15 +77,13 @@ def test_arguments_of_a_writable_workspace() -> None:
         "--symlink .pyenv/versions/3.12 /home/ada/python",
         f"--bind {work} {work}",
         *sorted(
-            [f"--perms 0555 --size 4096 --tmpfs {p}" for p in absent if p.startswith(f"{work}/.")]
-            + [f"--ro-bind {p} {p}" for p in (f"{work}/.git", f"{work}/.vscode")]
+            [f"--ro-bind {p} {p}" for p in (f"{work}/.git", f"{work}/.vscode")]
             + [f"--ro-bind {PLACES.note} {work}/.env"],
             key=lambda line: line.split()[-1],
         ),
         f"--bind {work}/deep {work}/deep",
         f"--bind {work}/deep/er {work}/deep/er",
         f"--perms 0555 --size 4096 --tmpfs {work}/deep/er/.aws",
-        *(f"--perms 0555 --size 4096 --tmpfs {p}" for p in absent if not p.startswith(f"{work}/.")),
         f"--bind {work}/sub {work}/sub",
         f"--ro-bind {work}/sub/.git {work}/sub/.git",
         "--symlink usr/lib /lib",
@@ -199,7 +196,9 @@ def test_a_survey_sees_what_changes(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "a/b/.env").write_text("x")
     (tmp_path / ".git").mkdir()
-    assert survey.refresh() == Findings(protected=(f"{tmp_path}/.git",), hidden=(f"{tmp_path}/a/b/.env",))
+    assert survey.refresh() == Findings(
+        protected=(f"{tmp_path}/.git",), hidden=(f"{tmp_path}/a/b/.env",), names=frozenset({f"{tmp_path}/.git"})
+    )
     (tmp_path / "a/b/.env").rename(tmp_path / "a/.env")
     (tmp_path / ".git").rmdir()
     assert survey.refresh() == Findings(hidden=(f"{tmp_path}/a/.env",))

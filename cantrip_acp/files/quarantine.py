@@ -149,23 +149,34 @@ class Quarantine:
     def _remove(self, entry: str) -> None:
         with Folder.top(self.folder) as top:
             _remove_tree(top, entry)
+        with suppress(OSError):
+            os.rmdir(self.folder)
 
     # While commands run
 
     def begin(self, before: Before) -> Running:
         """Note durably what exists before a command starts. Raises `OSError`."""
-        paths.private(self.folder)
-        with Folder.top(self.folder) as top:
-            name = f"{_RUNNING}{os.getpid()}-{secrets.token_hex(4)}"
-            fd = top.open_file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        data = msgspec.json.encode([[*map(_hex, each)] for each in msgspec.structs.astuple(before)])
+        name = f"{_RUNNING}{os.getpid()}-{secrets.token_hex(4)}"
+        for attempt in range(5):
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                with os.fdopen(os.dup(fd), "wb") as file:
-                    file.write(msgspec.json.encode([[*map(_hex, each)] for each in msgspec.structs.astuple(before)]))
-            except BaseException:
-                os.close(fd)
-                raise
-        return Running(str(self.folder / name), fd)
+                with Folder.top(paths.private(self.folder)) as top:
+                    # It gets its name when it is whole and locked: a list without a lock is one of a killed process.
+                    fd = top.open_file(f".{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                    try:
+                        fcntl.flock(fd, fcntl.LOCK_EX)
+                        with os.fdopen(os.dup(fd), "wb") as file:
+                            file.write(data)
+                        os.rename(f".{name}", name, src_dir_fd=top.fd, dst_dir_fd=top.fd)
+                    except BaseException:
+                        os.close(fd)
+                        raise
+                return Running(str(self.folder / name), fd)
+            except FileNotFoundError:
+                # The last command of another process removed the folder meanwhile.
+                if attempt == 4:
+                    raise
+        raise AssertionError
 
     def interrupted(self) -> list[tuple[str, Before | None]]:
         """What commands found whose process was killed while they ran, each with the name of its list. None if the process was
@@ -270,8 +281,9 @@ class Running:
     def close(self) -> None:
         """Delete the list. Safe to call twice."""
         if self._fd >= 0:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 os.unlink(self._path)
+                os.rmdir(os.path.dirname(self._path))
             os.close(self._fd)
             self._fd = -1
 

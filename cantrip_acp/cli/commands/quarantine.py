@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.command_table import SuggestingGroup, examples
 from cantrip_acp.cli.session.setup import state_option
 from cantrip_acp.text.sanitize import clean_line
 
@@ -30,6 +30,7 @@ _all = click.option("--all", "every", is_flag=True, help="All of them.")
 
 @click.group(
     "quarantine",
+    cls=SuggestingGroup,
     **examples("cantrip quarantine list", "cantrip quarantine keep --all", "cantrip quarantine drop 20260101-120000-0a1b2c3d"),
 )  # fmt: skip
 def quarantine() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 
 from cantrip_acp.files import scratch_copy
+from cantrip_acp.files.quarantine import Quarantine
 from cantrip_acp.files.temporary import TemporaryFolder
 from cantrip_acp.sandbox.launch import availability, unix_sockets
 from cantrip_acp.sandbox.launch.macos_processes import processes
@@ -52,7 +53,7 @@ cat @BAIT@ >/dev/null 2>&1; say read_outside $?
 (mkdir -p @FOLDER@; echo x > @FOLDER@/outside) 2>/dev/null
 (echo x > /usr/cantrip-canary) 2>/dev/null; say write_outside $?
 (echo x > file) 2>/dev/null; say write_readable $?
-(mkdir -p out/.git && echo x > out/.git/config) 2>/dev/null; say make_git $?
+(mkdir -p out/.git && echo '[core] fsmonitor = evil' > out/.git/config) 2>/dev/null; say quarantine_control $?
 grep -qs CANTRIP_CANARY /proc/1/environ /proc/self/environ; say environment $?
 cat /proc/@PID@/cmdline 2>/dev/null | cmp -s - cmdline; say processes $?
 grep -qs ':@HEX@ 0*:0000 0A' /proc/net/tcp || (exec 3<>/dev/tcp/127.0.0.1/@PORT@) 2>/dev/null; say network $?
@@ -102,7 +103,6 @@ _TEXTS = {
     "read_outside": "files outside of the workspace cannot be read",
     "write_outside": "files outside of the workspace cannot be written",
     "write_readable": "the workspace can be written only in the folders that the wards allow",
-    "make_git": "a .git folder cannot be created if there is none",
     "environment": "the environment of this process cannot be seen",
     "processes": "processes of this machine cannot be seen",
     "network": "there is no network, not even to this machine",
@@ -116,10 +116,8 @@ _SOCKET_TEXTS = {
     "socket_later": "nor can one that is opened there while a command runs",
 }
 _SEATBELT_TEXTS = {
-    **{
-        name: _TEXTS[name]
-        for name in ("read_outside", "write_outside", "write_readable", "make_git", "environment", "network")
-    },
+    **{name: _TEXTS[name] for name in ("read_outside", "write_outside", "write_readable", "environment", "network")},
+    "make_git": "a .git folder cannot be created if there is none",
     "make_git_case": "nor can it be created in upper or lower case",
     "signals": "processes of this machine cannot be signalled",
 }
@@ -156,6 +154,11 @@ async def run_attacks() -> list[Result]:
             left = [int(pid) for pid in re.findall(r"^left (\d+)$", outcome.stdout, re.MULTILINE)]
             ended = len(left) == 2 and processes().keys().isdisjoint(left)
             results.append(Result("left", "processes that leave the group of their command are ended with it", ended))
+        else:
+            moved = [each.name for each in outcome.quarantined] == ["out/.git"]
+            results.append(
+                Result("quarantine", "a .git folder that names programs is moved away when it was made", moved)
+            )
         return [
             *results,
             Result("host", "the attacks changed nothing outside of the writable folder", bait.untouched()),
@@ -181,7 +184,7 @@ async def require() -> None:
         )
 
 
-_CONTROLS = ("read", "write", "mode", "environment", "processes", "network", "filter")
+_CONTROLS = ("read", "write", "mode", "environment", "processes", "network", "filter", "quarantine")
 """Controls that must succeed inside, so that a failed attack is meaningful: allowed reads and writes, and access to the
 kernel files that the attacks read.
 """
@@ -272,6 +275,9 @@ class _Bait:
         for at in self._folders:
             os.close(at)
         os.environ.pop("CANTRIP_CANARY", None)
+        quarantine = Quarantine(self.workspace)
+        for each in quarantine.entries():
+            quarantine.drop(each.id)
         self._temporary.close()
 
 

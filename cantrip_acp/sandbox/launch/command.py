@@ -241,7 +241,8 @@ class Running:
         finally:
             status = self._clean_up()
             if self._names is not None:
-                await self._move_new_names(self._names)
+                for line in await self._names.finish():
+                    self._on_output(2, os.fsencode(line))
         if self._watchdog.disk_use.limit is not None:
             over = await anyio.to_thread.run_sync(self._watchdog.disk_use.end)
             if over is not None and status.ended_because is None:
@@ -253,16 +254,6 @@ class Running:
             explain = causes.explain_seatbelt if self._prepared.seatbelt else causes.explain
             raise explain(self._streams[2].text(4096).text).error()
         return self.partial(status)
-
-    async def _move_new_names(self, names: NewNames) -> None:
-        """Move away the protected names that the command made. A cancel waits for it."""
-        if names.is_slow:
-            with anyio.CancelScope(shield=True):
-                said = await anyio.to_thread.run_sync(names.end)
-        else:
-            said = names.end()
-        for line in said:
-            self._on_output(2, os.fsencode(line))
 
     @property
     def _tree(self) -> Tree:

@@ -19,6 +19,9 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
+import anyio
+import anyio.to_thread
+
 from cantrip_acp.files import guarded
 from cantrip_acp.files.paths import within_any
 from cantrip_acp.files.protected_paths import plain, protected_by
@@ -111,11 +114,6 @@ class NewNames:
         known = tuple(mounted)
         return any(not within_any(name.partition("\0")[0], known) for name in self._names() - self._accepted)
 
-    @property
-    def is_slow(self) -> bool:
-        """Whether a search takes long, so that it should run in a thread."""
-        return bool(self.moved) or any(survey.seconds > _SLOW for survey in self._watched.surveys)
-
     def look(self) -> str | None:
         """Move away what is new. Returns why the command must be stopped, or None."""
         with self._lock:
@@ -152,6 +150,14 @@ class NewNames:
                         f"cantrip: {path} could not be moved away ({why}); remove it before you open its folder\n"
                     )
             return said
+
+    async def finish(self) -> list[str]:
+        """`end`, in a thread if it takes long. A cancel waits for it."""
+        if not self.moved and all(survey.seconds < _SLOW for survey in self._watched.surveys):
+            return self.end()
+        with anyio.CancelScope(shield=True):
+            return await anyio.to_thread.run_sync(self.end)
+        raise AssertionError
 
     def _close(self) -> None:
         if self._running is not None:

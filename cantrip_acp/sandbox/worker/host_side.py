@@ -446,13 +446,9 @@ class Worker:
                 return False
         for line in environment_programs.take_over(self._programs):
             self._on_output(2, line)
-        await self._move_new_names()
+        for said in await self._names.finish() if self._names is not None else ():
+            self._on_output(2, os.fsencode(said))
         return self.broken is None
-
-    async def _move_new_names(self) -> None:
-        if self._names is not None:
-            for line in await anyio.to_thread.run_sync(self._names.end) if self._names.is_slow else self._names.end():
-                self._on_output(2, os.fsencode(line))
 
     @property
     def last_words(self) -> list[str]:

@@ -166,6 +166,32 @@ def _files_with(pattern: str) -> list[str]:
     return [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if found.search(path.read_text())]
 
 
+def _rewrite() -> None:
+    """Let pytest keep the test modules as it rewrites them: on a fresh checkout, each worker would rewrite all by itself."""
+    tests = ROOT / "tests"
+    if any(tests.glob("repo/__pycache__/*-pytest-*.pyc")):
+        return
+    folders = sorted(
+        str(each) for each in tests.iterdir() if each.is_dir() and each.name not in ("support", "__pycache__")
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
+    left_out = [f"--ignore={path}" for path in _files_with(r"pytestmark = .*\bmark\.model\b")]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    halves = [
+        subprocess.Popen(
+            [*command, *left_out, *half],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for half in (folders[::2], folders[1::2])
+    ]
+    # Whatever fails here fails again in a stage, and is told there.
+    for each in halves:
+        each.wait()
+
+
 def _stages_beside(arguments: list[str]) -> list[Callable[[], Outcome]]:
     """What runs in one process, one after the other, while the tests run. Each prints what it told when it has ended."""
     models = ["-m", "model", *(arguments or _files_with(r".*\bmark\.model\b"))]
@@ -180,6 +206,7 @@ def _stages_beside(arguments: list[str]) -> list[Callable[[], Outcome]]:
 def main(arguments: list[str]) -> int:
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir()
+    _rewrite()
     # Each worker would import torch, and keep it, for tests that it does not run.
     left_out = [f"--ignore={path}" for path in _files_with(r"pytestmark = .*\bmark\.model\b")]
     # loadgroup: tests that must not meet each other name the same xdist_group.

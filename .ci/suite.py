@@ -217,7 +217,6 @@ def main(arguments: list[str]) -> int:
         "tests.support.scheduling",
         "--dist",
         "loadgroup",
-        "--no-loadscope-reorder",
         *left_out,
     ]
     with ThreadPoolExecutor(1) as thread:

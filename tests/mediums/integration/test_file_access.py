@@ -24,7 +24,7 @@ def workspace(tmp_path: Path) -> Path:
     (folder / "data").mkdir(parents=True)
     (folder / "out").mkdir()
     (folder / "data" / "a.txt").write_text("visible")
-    (folder / "data" / ".env").write_text("SECRET=1")
+    (folder / "data" / ".env").write_text("NAME=SECRET")
     (folder / "top.txt").write_text("top")
     (folder / "mine.py").write_text("answer = 42\n")
     return folder

@@ -78,6 +78,7 @@ def code_paths(wards: Wards, workspace: Path | str | None) -> CodePaths:
             sandbox_options(wards),
             bash_writable_paths=writable,
             bash_network=False,
+            git_writes=False,
             bash_timeout_ms=wards.code_timeout_ms,
             bash_max_output_bytes=wards.code_max_output_bytes,
         ),

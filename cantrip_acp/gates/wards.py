@@ -67,6 +67,12 @@ class Wards:
     allow_protected: tuple[str, ...] = _ward(
         (), "allow", kind="protected", meaning="protected files that may be written, by the names of the table"
     )
+    git_writes: bool = _ward(
+        False,
+        "and",
+        kind="boolean",
+        meaning="git add, commit, branch and so on work in commands; settings and hooks stay read-only",
+    )
     code_readable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", meaning="what cells may read")
     code_writable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", meaning="what cells may write")
     hidden_paths: tuple[str, ...] = _ward(

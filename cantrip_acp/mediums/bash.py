@@ -255,9 +255,10 @@ def present(circle: CircleView) -> str:
             if wards.bash_home == "private"
             else f"folder are private; the home folder keeps its files, {_temporary()} is emptied after each command."
         ),
-        "- Version control data (.git), editor, agent and shell configuration (.vscode, .idea, .zed, .cantrip, .mcp.json, "
-        ".bashrc …) are read-only, present or not. A .env has masked values; other files with "
-        "secrets (keys) read as a note that they are hidden, unless git tracks them.",
+        f"- {_git_text(wards)}",
+        "- Editor, agent and shell configuration (.vscode, .idea, .zed, .cantrip, .mcp.json, .bashrc …) is read-only, present or "
+        "not. A .env has masked values; other files with secrets (keys) read as a note that they are hidden, unless git "
+        "tracks them.",
         f"- {_network_text(wards)}",
         "- Standard input is empty: a program that asks a question gets no answer.",
         f"- A command may run {seconds(wards.bash_timeout_ms)}, and then it is stopped with its output kept. "
@@ -301,6 +302,15 @@ _SHELL_WORDS = frozenset(
 def _temporary() -> str:
     """The private folder for temporary files. On macOS nothing can be shown in the place of /tmp."""
     return "$TMPDIR" if sys.platform == "darwin" else "/tmp"
+
+
+def _git_text(wards: Wards) -> str:
+    if not wards.git_writes or not wards.bash_writable_paths:
+        return "Version control data (.git) is read-only."
+    return (
+        "git works (add, commit, branch, stash, merge, rebase, worktree). Hooks, and settings that could run a program, stay as "
+        "they were after a command; a line of the output says so. Commits are not signed."
+    )
 
 
 def _writable_text(wards: Wards, circle: CircleView) -> str:

@@ -259,6 +259,7 @@ _WARD_POWERS = {
     "bash_writable_paths": "let commands write",
     "code_writable_paths": "let Python write",
     "code_readable_paths": "let Python read",
+    "git_writes": "let commands change branches, commits and the index of git",
     "bash_home": "keep a home folder between runs",
     "allow_protected": "write files that other programs execute",
     "allow_compile_modules": "load modules of these names",

@@ -447,12 +447,19 @@ def _policy_lines(policy: Policy) -> list[str]:
         ("Writable, by bash_writable_paths", list(policy.writable)),
         (
             "Read-only inside the writable folders, because another program would execute it (allow_protected)",
-            [f"{path}: {why[path]}" for path in policy.protected],
+            [f"{path}: {why[path]}" for path in policy.protected if path not in dict(policy.copied)],
+        ),
+        (
+            "A copy, of which harmless changes are kept after each command (git_writes; programs of an environment)",
+            [path for path, _ in policy.copied],
         ),
         ("Cannot be created there, for the same reason", [f"{path}: {why[path]}" for path in policy.absent]),
         ("Cannot be renamed, because it contains protected files", list(policy.pinned)),
         ("Hidden, because of its name (secrets)", list(policy.hidden)),
-        ("Readable, but without the credentials in it", [p for p, _ in policy.replaced]),
+        (
+            "Readable, but without the credentials in it",
+            [p for p, source in policy.replaced if not os.path.isdir(source)],
+        ),
         (
             "Private and emptied after each command",
             ["/tmp", "/dev/shm", *([] if policy.home_source else [f"{policy.home} (home)"])],

@@ -23,6 +23,7 @@ _PERMISSION_WARDS = (
     "bash_network",
     "bash_home",
     "allow_protected",
+    "git_writes",
     *COMPILE,
 )
 """Wards whose values give a permission."""

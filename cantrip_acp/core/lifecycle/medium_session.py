@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SANDBOX_WARDS = (
     "bash_writable_paths", "bash_network", "bash_home", "code_readable_paths", "code_writable_paths", "allow_protected",
-    "hidden_paths",
+    "git_writes", "hidden_paths",
 )  # fmt: skip
 """Wards that a medium's session is built with. A change of one of them needs a new session."""
 

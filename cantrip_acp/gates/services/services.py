@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.wards import Wards
     from cantrip_acp.sandbox import Background, Sandbox
 
-WARDS = ("bash_writable_paths", "bash_network", "bash_home", "allow_protected", "hidden_paths")
+WARDS = ("bash_writable_paths", "bash_network", "bash_home", "allow_protected", "git_writes", "hidden_paths")
 """The wards that a service's sandbox is made of. If one changes, the services end."""
 STOP_GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL when a service is stopped."""

@@ -270,6 +270,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
         "bash_network": [False, ["pypi.org"]],
         "bash_submit": _YES,
         "bash_writable_paths": [["workspace"]],
+        "git_writes": _YES,
         "allow_protected": [[".pre-commit-config.yaml"]],
         "hidden_paths": [["private", "secrets/*.json"]],
         "code_readable_paths": [["data"]],

@@ -115,6 +115,8 @@ def arguments(
     own = dict(policy.copied)
     for path in policy.protected:
         add(path, 5, *(("--bind", own[path]) if path in own else ("--ro-bind", source_of(path, copies))), path)
+    for path in own.keys() - set(policy.protected):
+        add(path, 5, "--bind", own[path], path)
     masked = {path for path, _ in policy.replaced}
     for path in policy.hidden:
         if path in masked:

@@ -15,10 +15,11 @@ import anyio.to_thread
 
 from cantrip_acp.files import guarded
 from cantrip_acp.files.quarantine import Quarantined
-from cantrip_acp.sandbox.launch import bubblewrap, causes, environment_programs, limits, seatbelt
+from cantrip_acp.sandbox.launch import bubblewrap, causes, environment_programs, git_copies, limits, seatbelt
 from cantrip_acp.sandbox.launch import control_groups as controlgroup
 from cantrip_acp.sandbox.launch.control_groups import ControlGroup
 from cantrip_acp.sandbox.launch.environment_programs import ProgramsFolder
+from cantrip_acp.sandbox.launch.git_copies import GitCopy
 from cantrip_acp.sandbox.launch.limits import WatchdogRunner
 from cantrip_acp.sandbox.launch.macos_processes import GroupTree, GroupWatchdog, set_priority
 from cantrip_acp.sandbox.launch.new_names import NewNames, Watched
@@ -107,7 +108,7 @@ class Prepared:
     ``key``: the inputs; if they are equal, a `Prepared` can be used again. ``options``: bubblewrap's options.
     ``encoded``: the same options as bubblewrap reads them. ``program``: the path of bubblewrap. ``filter``: the system
     call filter. ``seatbelt``: the program is sandbox-exec; then there are no options and no filter. ``supervisor``: see
-    `Sandbox.supervisor`. ``programs``: the folders of `Policy.copied`. ``network``: see `Sandbox.network`.
+    `Sandbox.supervisor`. ``programs`` and ``git``: the folders of `Policy.copied`. ``network``: see `Sandbox.network`.
     ``watched``: where protected names that it makes are moved away; None if it writes nothing, and on macOS.
     """
 
@@ -121,6 +122,7 @@ class Prepared:
     seatbelt: bool = False
     supervisor: Supervisor | None = None
     programs: tuple[ProgramsFolder, ...] = ()
+    git: tuple[GitCopy, ...] = ()
     network: SharedNetwork | None = None
     watched: Watched | None = None
 
@@ -490,7 +492,8 @@ class Running:
                 status.exit_code, status.ended_because = None, f"it used more than {limit} MiB of memory"
             self._group.remove()
             self._group = None
-        for line in environment_programs.take_over(self._prepared.programs):
+        lines = environment_programs.take_over(self._prepared.programs) + git_copies.take_over(self._prepared.git)
+        for line in lines:
             self._on_output(2, line)
         if self._private is not None:
             if not status.gone:

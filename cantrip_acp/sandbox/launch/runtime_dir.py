@@ -29,6 +29,7 @@ from cantrip_acp.files.protected_paths import without_credentials
 from cantrip_acp.sandbox.launch import control_groups
 from cantrip_acp.sandbox.launch.bubblewrap import HostPaths
 from cantrip_acp.sandbox.network.name_server import NAME_SERVER
+from cantrip_acp.sandbox.policy.harmless_git import parse_settings
 from cantrip_acp.sandbox.policy.host_toolchains import Host
 from cantrip_acp.types.errors import SandboxError
 
@@ -211,6 +212,8 @@ COPIED_FROM_ETC = (
 )  # fmt: skip
 _SETTINGS = ("gitconfig", "pip.conf", "xdg/pip", "uv")
 """Settings of git and of package registries for all users. They are copied without passwords."""
+_USERS_GIT = ("user.name", "user.email", "init.defaultbranch", "pull.rebase", "pull.ff", "core.autocrlf")
+_MOST_INCLUDED = 8
 _LARGE_FOLDERS = ("alternatives", "ssl/certs")
 """Hundreds of links each. To mount such a folder is quicker than to copy it."""
 _LARGEST = 2 * 1024 * 1024
@@ -250,6 +253,8 @@ def prepare_etc(folder: str, *, user: str, uid: int, gid: int, home: str, shell:
             _copy(f"/etc/{name}", target, left)
     for name in _SETTINGS:
         remove_passwords(os.path.join(folder, name))
+    with open(os.path.join(folder, "gitconfig"), "a", encoding="utf-8") as file:
+        file.write(users_git_settings(os.environ))
     if not os.path.lexists(os.path.join(folder, "mtab")):
         os.symlink("/proc/self/mounts", os.path.join(folder, "mtab"))
     return tuple(bound)
@@ -265,6 +270,31 @@ def _write_in(folder: str, below: str, text: str) -> None:
         os.unlink(target)
     with open(target, "x", encoding="utf-8") as file:
         file.write(text)
+
+
+def users_git_settings(environ: Mapping[str, str]) -> str:
+    """Who the user is to git, and the default branch, from the user's own settings: a command's commits have that author."""
+    home = environ.get("HOME") or "/nonexistent"
+    config = environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    own = environ.get("GIT_CONFIG_GLOBAL")
+    found: dict[str, str] = {}
+    waiting = [own] if own is not None else [f"{config}/git/config", f"{home}/.gitconfig"]
+    for path in waiting:
+        try:
+            with open(path, "rb") as file:
+                settings = parse_settings(file.read(_LARGEST))
+        except (OSError, ValueError):
+            continue
+        found.update((key, value) for key, value in settings if key in _USERS_GIT and value.isprintable())
+        included = [
+            os.path.join(os.path.dirname(path), os.path.expanduser(v)) for k, v in settings if k == "include.path"
+        ]
+        if len(waiting) < _MOST_INCLUDED:
+            waiting += included
+    quoted = {key: value.replace("\\", "\\\\").replace('"', '\\"') for key, value in found.items()}
+    return "".join(
+        f'[{key.partition(".")[0]}]\n\t{key.partition(".")[2]} = "{value}"\n' for key, value in quoted.items()
+    )
 
 
 def remove_passwords(path: str) -> None:

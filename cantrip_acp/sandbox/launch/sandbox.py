@@ -30,6 +30,7 @@ from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
 from cantrip_acp.sandbox.launch import availability, bubblewrap, process_tree, seatbelt, seccomp
 from cantrip_acp.sandbox.launch.command import Ask, Listener, Outcome, Prepared, Running, Tap, control_groups
 from cantrip_acp.sandbox.launch.environment_programs import ProgramsFolder, programs_folder
+from cantrip_acp.sandbox.launch.git_copies import GitCopy, git_copy
 from cantrip_acp.sandbox.launch.new_names import Watched, recover
 from cantrip_acp.sandbox.launch.process_tree import sandbox_error
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
@@ -44,6 +45,9 @@ from cantrip_acp.types.errors import DefinitionError, SandboxError
 
 _SLOW_SEARCH = 0.005
 """Seconds. If the search in a workspace takes longer, it counts as slow and is done in a thread."""
+
+_MOST_REPOSITORIES = 16
+"""Git folders in the writable folders that commands may use. Those beyond stay read-only."""
 
 _NO_COPIES = (
     "commands and cells cannot write to copies of folders on macOS, where a copy cannot be shown at the path that it "
@@ -217,11 +221,14 @@ class Sandbox:
             home = source_of(home, instead) if home is not None else None
         copies = {r: self._survey(r).refresh() for root in writable if (r := source_of(root, instead)) != root}
         programs = self._programs(findings, instead)
-        copied = tuple((each.path, each.copy) for each in programs)
+        git = self._git_copies(own, repositories, instead)
+        copied = (*((each.path, each.copy) for each in programs), *((each.path, each.copy) for each in git))
+        bound = tuple(pair for each in git for pair in each.bound)
+        configs = [path for path in configs if not within_any(path, [each.path for each in git])]
         answering = self.supervisor
         key = (
             tuple(findings.values()), existing, linked, closed, settings, unfetched, private, tuple(instead.items()), taken_away,
-            named, named_absent, copied, answering is not None, tuple(copies.items()),
+            named, named_absent, copied, bound, answering is not None, tuple(copies.items()),
         )  # fmt: skip
         if self._prepared is not None and self._prepared.key == key:
             return self._prepared
@@ -243,6 +250,7 @@ class Sandbox:
             repositories=repositories,
             more_readable=self._more_readable,
             replaced=[
+                *bound,
                 *((path, mine.write_once(text)) for path in configs if (text := redacted_config(path)) is not None),
                 *((path, mine.write_once(text)) for path, text in self.host.settings if not within(path, "/etc")),
                 *((path, mine.write_once(text)) for path in environments if (text := masked_file(path)) is not None),
@@ -283,6 +291,7 @@ class Sandbox:
             self.filter,
             supervisor=answering,
             programs=programs,
+            git=git,
             network=self.network,
             watched=self._watched(policy, findings, copies, named_absent),
         )
@@ -329,6 +338,19 @@ class Sandbox:
             for path in each.programs
             if within_any(path, self._writable) and not within_any(path, copies)
         )
+        return tuple(each for each in found if each is not None)
+
+    def _git_copies(
+        self, own: Sequence[str], repositories: Sequence[str], copies: Mapping[str, str]
+    ) -> tuple[GitCopy, ...]:
+        """The git folders that commands may use, each with its copy. The others, and all on macOS, are read-only."""
+        if self._seatbelt or not self._options.git_writes or self.workspace is None:
+            return ()
+        worktree = git_repositories.worktree_name(self.workspace)
+        inside = [path for path in own if within_any(path, self._writable) and os.path.isdir(path)]
+        outside = [path for path in repositories if self.workspace in self._writable]
+        found = [git_copy(path, self._writable) for path in inside[:_MOST_REPOSITORIES] if not within_any(path, copies)]
+        found += [git_copy(path, self._writable, worktree) for path in outside if path not in inside]
         return tuple(each for each in found if each is not None)
 
     def seatbelt_profile(self, home: str, temporary: str) -> seatbelt.Profile:

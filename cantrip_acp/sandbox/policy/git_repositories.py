@@ -80,6 +80,13 @@ def git_folders(workspace: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def worktree_name(workspace: str) -> str:
+    """The name of a worktree in its repository; empty if the workspace is no worktree. `git_folders` has checked it."""
+    target = _read_text(os.path.join(workspace, ".git")).removeprefix("gitdir:").strip()
+    above, _, name = target.rstrip("/").rpartition("/")
+    return name if above.endswith("/worktrees") else ""
+
+
 def _is_git_folder(folder: str, sign: str) -> bool:
     return os.path.exists(os.path.join(folder, sign))
 

@@ -422,3 +422,27 @@ def _text(data: bytes, what: str) -> str:
     if "\n" in text or "\0" in text:
         raise _Harm(f"{what} has more than one line")
     return text
+
+
+_NEVER_CHANGED = re.compile(r"(?:core|extensions|transfer|fetch|maintenance|gc|commit|tag|lfs)\.")
+_ADDED_ONLY = re.compile(
+    r"(?:remote\..+\.(?:url|pushurl|fetch|push)|submodule\..+\.url|branch\..+\.(?:remote|pushremote))", re.DOTALL
+)
+
+
+def why_settings_change_harmful(
+    before: Settings, after: Settings, where: str, top: str, writable: Sequence[str]
+) -> str | None:
+    """Why a change of settings is harmful; None if all new ones are harmless, and no address of a remote is another one."""
+    new = [each for each in after if each not in before]
+    for key, _ in (*new, *(each for each in before if each not in after)):
+        if _NEVER_CHANGED.match(key) or not _HARMLESS.fullmatch(key):
+            return f"{key} is a setting that only you change"
+    why = why_settings_harmful(new, where, top, writable)
+    if why is not None:
+        return why
+    had = {key for key, _ in before}
+    for key, _ in new:
+        if key in had and _ADDED_ONLY.fullmatch(key):
+            return f"{key} is where you fetch from and push to; only you change it"
+    return None

@@ -47,6 +47,8 @@ class SandboxOptions:
     - ``bash_timeout_ms``: milliseconds of one command. ``bash_max_output_bytes``: bytes that are kept of its output.
     - ``sandbox_max_processes``: processes at once; None: 128 for each processor, at least 1024.
     - ``sandbox_cpu_percent``: processor time in per cent of one processor.
+    - ``git_writes``: whether git works in the repositories of the writable folders: refs, index and objects can change, settings,
+      hooks and everything that may run a program cannot.
 
     The names are those of the wards of a circle, and errors use them.
     """
@@ -59,6 +61,7 @@ class SandboxOptions:
     bash_max_output_bytes: int = 100_000
     sandbox_max_processes: int | None = None
     sandbox_cpu_percent: int | None = None
+    git_writes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +209,7 @@ def compose(
         guard = next((part for part in root.split("/") if part in NEVER_MADE), None)
         if guard is not None:
             raise DefinitionError(f"{root} cannot be writable: {guard} is protected", where="bash_writable_paths")
+    repositories = tuple(repositories)
     protected: set[str] = set()
     hidden: set[str] = set()
     for found in findings.values():
@@ -261,7 +265,7 @@ def compose(
         absent=tuple(sorted(absent)),
         hidden=tuple(sorted(hidden)),
         replaced=tuple(sorted(each for each in replaced if not within_any(each[0], taken_away))),
-        copied=tuple(each for each in copied if each[0] in protected),
+        copied=tuple(each for each in copied if each[0] in protected or each[0] in repositories),
         home=home,
         home_source=home_source,
         gates=gates,

@@ -52,6 +52,7 @@ def as_nobody(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
         "services",
         "resources kernel",
         "planted_links named_files open_records",
+        "git_writes",
     ],
 )
 def test_as_nobody(parts: str, home: Path) -> None:

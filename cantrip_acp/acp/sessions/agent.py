@@ -319,24 +319,24 @@ class Agent:
 
         self.add(session, opened, params.meta)
         if opened.restored.state in STATE_NOTES:
-            session.entity_notes.append(
+            session.notes.entity.append(
                 f"This session was opened again in a new process: {STATE_NOTES[opened.restored.state]}."
             )
         if opened.restored.state == "lost":
-            session.user_notes.append(f"This session was opened again: {STATE_NOTES['lost']}.")
+            session.notes.user.append(f"This session was opened again: {STATE_NOTES['lost']}.")
         if opened.restored.definition_changes:
             told = ", ".join(opened.restored.definition_changes)
-            session.user_notes.append(
+            session.notes.user.append(
                 f"The definition of this session has changed since its last answer ({told}). The session goes on as a fork of "
                 "that answer, with the definition as it is now; the earlier turns keep theirs in the record."
             )
-            session.entity_notes.append(
+            session.notes.entity.append(
                 f"Your definition has changed since your last answer ({told}). What you were told about it before may no "
                 "longer hold."
             )
         if opened.restored.dropped_choice:
             crystal = opened.entity.crystal
-            session.user_notes.append(
+            session.notes.user.append(
                 f"The model that was chosen in this session is no longer available: "
                 f"{opened.restored.dropped_choice}. The session now uses {crystal.name}:{crystal.model}, the "
                 "model of the recipe."

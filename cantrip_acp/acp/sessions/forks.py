@@ -192,7 +192,7 @@ class Forks:
 
         self._agent.add(session, opened, meta)
         if opened.restored.state == "lost":
-            session.user_notes.append(f"Of this fork's Python, {STATE_NOTES['lost']}.")
+            session.notes.user.append(f"Of this fork's Python, {STATE_NOTES['lost']}.")
         return session
 
     async def to_disk(self, source: Session, turn_id: str) -> str:

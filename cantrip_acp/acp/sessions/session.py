@@ -32,6 +32,7 @@ from cantrip_acp.acp.sessions.options.config_options import SessionOptions
 from cantrip_acp.acp.sessions.prompt.cast_updates import CastUpdates
 from cantrip_acp.acp.sessions.prompt.prompt_queue import PromptQueue
 from cantrip_acp.acp.sessions.prompt.steering import Steering
+from cantrip_acp.acp.sessions.session_interface import Notes
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params, meta_of
 from cantrip_acp.crystals.http_clients import prepare_in_background
 from cantrip_acp.telemetry import tracing
@@ -85,6 +86,20 @@ class OpenPrompt:
         """Called if the prompt is a command that is answered while another prompt runs."""
 
 
+class _PromptRun:
+    """What a prompt leaves behind from its begin to its end."""
+
+    def __init__(self) -> None:
+        self.prompt: OpenPrompt | None = None
+        self.answer: Any = None
+        """The result of its last cast."""
+        self.notes: list[str] = []
+        """The notes that the entity got before its last intent."""
+        self.closes_loom = False
+        """Whether it must close the loom when it ends."""
+        self.ended = anyio.Event()
+
+
 class MakesForks(Protocol):
     async def to_disk(self, source: Session, turn_id: str) -> str: ...
 
@@ -127,15 +142,7 @@ class Session:
         self.options = SessionOptions(self, agent.factory)
         self.queue = PromptQueue(self)
         self.steering = Steering(self)
-        self.entity_notes: list[str] = []
-        """Notes for the entity. They are sent before its next intent."""
-        self._sent_notes: list[str] = []
-        """Notes that were sent before the last intent."""
-        self.next_context: list[ContextBlock] = []
-        """The context that the entity reads before the next intent: from the request that opened the session, or from a
-        command of the user."""
-        self.user_notes: list[str] = []
-        """Notes for the user. They are shown after the reply that opens the session."""
+        self.notes = Notes()
         self.running = False
         """Whether a prompt runs."""
         self.mode_chosen = False
@@ -148,15 +155,10 @@ class Session:
         self.loom_read = anyio.Lock()
         """Lock for threads that read the loom. The loom must stay open while they read, because a closed file descriptor
         may be reused for another file."""
-        self._close_loom_at_end = False
-        """Whether the running prompt must close the loom when it ends."""
         self._replaying = False
         self.cancelled = False
-        self._answer: Any = None
-        """The result of the last cast."""
-        self._prompt: OpenPrompt | None = None
+        self._run = _PromptRun()
         """The prompt that runs, or ran last."""
-        self._ended = anyio.Event()
         self._closed = anyio.Event()
         self._cancellable_waits: set[anyio.CancelScope] = set()
         self._separator = MessageSeparator()
@@ -164,30 +166,29 @@ class Session:
     def begin_with(self, opened: OpenedSession, meta: Any = None) -> None:
         """Begin with an entity that was opened with the `permissions` of this session. ``meta`` is ``_meta`` of the request."""
         self.opened, self.metadata = opened, opened.metadata
-        self._names_requests = self.client.request_ids or bool(meta_of(meta, acp.SessionMeta).request_edges)
-        self.next_context = list(opened.context)
+        self.notes.context = list(opened.context)
         self.entity = opened.entity
+        self.entity.requests.named = self.client.request_ids or bool(meta_of(meta, acp.SessionMeta).request_edges)
         self.use_entity(opened.entity, opened.recipe)
         # A fork's own turns are counted from 1 in the loom.
         self.translator.turns_before = opened.restored.turns - opened.entity.sequence
         self.permissions.mode, self.permissions.granted = self.metadata.mode, list(self.metadata.granted)
         if self.metadata.queued:
             texts = "\n".join(f"- {text}" for text in self.metadata.queued)
-            self.user_notes.append(f"These prompts were waiting when the agent ended, and never started:\n{texts}")
+            self.notes.user.append(f"These prompts were waiting when the agent ended, and never started:\n{texts}")
             self.metadata.queued = []
             self.save()
         if opened.mode_reason:
-            self.user_notes.append(
+            self.notes.user.append(
                 f"This session asks before each change and each command, because {opened.mode_reason}."
             )
 
     def use_entity(self, entity: Entity, recipe: Recipe | None) -> None:
         """Continue with another entity, which continues from the turns of the previous one."""
         self.translator.turns_before += self.entity.sequence - entity.sequence
+        entity.requests.named = self.entity.requests.named
         self.entity = self.opened.entity = entity
         self.opened.recipe = recipe
-        if self._names_requests:
-            entity.requests.named = True
 
     def save(self) -> None:
         """Store the session's metadata. A failure is only logged (`SessionFactory.try_save_metadata`)."""
@@ -265,7 +266,7 @@ class Session:
 
             command = slash_commands.parse_command(asked.intent)
         self.begin(prompt.request)
-        self._prompt = prompt
+        self._run.prompt = prompt
         prompt.begin()
         self.in_use_by_client = True
         if command is not None:
@@ -291,9 +292,8 @@ class Session:
             raise session_not_ready(self.id, "loaded")
         self.running = True
         self.opened.history = None
-        self.cancelled, self._answer, self.steering.late = False, None, False
+        self.cancelled, self._run, self.steering.late = False, _PromptRun(), False
         self._separator.last.clear()
-        self._ended = anyio.Event()
         request.on_cancel = self.cancel
 
     async def run(self, work: Awaitable[acp.PromptResult], trace: tracing.Trace) -> acp.PromptResult:
@@ -302,7 +302,7 @@ class Session:
         result: acp.PromptResult | None = None
         error: RpcError | None = None
         try:
-            result = await self._run(work, trace.trace_id)
+            result = await self._reported(work, trace.trace_id)
             while True:
                 blocks: tuple[ContextBlock, ...] = ()
                 if not self._was_cancelled() and (late := self.steering.take()) is not None:
@@ -314,29 +314,29 @@ class Session:
                     return result
                 else:
                     return result
-                result = await self._run(self.cast(intent, blocks, trace), trace.trace_id)
+                result = await self._reported(self.cast(intent, blocks, trace), trace.trace_id)
         except RpcError as problem:
             error = problem
             raise
         finally:
             self.steering.report_undelivered()
             self.running = False
-            self._ended.set()
-            if self._close_loom_at_end:
+            self._run.ended.set()
+            if self._run.closes_loom:
                 self.opened.release()
             elif not self.closing:
                 # The title, and the time of the last activity.
                 self.save()
             self.queue.prompt_ended(result, error)
 
-    async def _run(self, work: Awaitable[acp.PromptResult], trace_id: str) -> acp.PromptResult:
+    async def _reported(self, work: Awaitable[acp.PromptResult], trace_id: str) -> acp.PromptResult:
         try:
             return await work
         except CantripError as problem:
             if self.cancelled:
                 return acp.PromptResult("cancelled")
             # The client may send a failed intent again, so send the notes for the entity again too.
-            self.entity_notes = self.entity_notes or self._sent_notes
+            self.notes.entity = self.notes.entity or self._run.notes
             text, status = str(problem), problem.status if isinstance(problem, CrystalError) else None
             raise RpcError(
                 INTERNAL_ERROR,
@@ -375,7 +375,7 @@ class Session:
         """In plan mode, ask the user about the plan with which a cast has ended. Returns the intent of the next cast."""
         from cantrip_acp.acp.sessions.options.plan_mode import ask_about_plan, plan_in, shown_intent
 
-        answer, self._answer = self._answer, None
+        answer, self._run.answer = self._run.answer, None
         plan = plan_in(answer) if self.metadata.mode == modes.PLAN and not self._was_cancelled() else None
         if plan is None:
             return None
@@ -406,7 +406,7 @@ class Session:
     async def warm(self) -> None:
         """Prepare the session for its first prompt, after the reply that opens it was sent."""
         await anyio.lowlevel.checkpoint()
-        user_notes, self.user_notes = self.user_notes, []
+        user_notes, self.notes.user = self.notes.user, []
         for text in user_notes:
             self.send_now(notice(text, self.client))
         prepare_in_background(self.entity.crystal)
@@ -441,14 +441,14 @@ class Session:
             self.cancel()
             if self.running:
                 with anyio.move_on_after(ENDS_WITHIN):
-                    await self._ended.wait()
+                    await self._run.ended.wait()
             await self.entity.close()
             if self.running:
                 with anyio.move_on_after(ENDS_WITHIN_KILLED):
-                    await self._ended.wait()
+                    await self._run.ended.wait()
             async with self.loom_read:
                 if self.running:
-                    self._close_loom_at_end = True
+                    self._run.closes_loom = True
                     log.warning("a prompt of session %s does not end; its loom stays open until it does", self.id)
                 else:
                     self.opened.release()
@@ -506,10 +506,10 @@ class Session:
         """Run a prompt as a cast of the entity. If ``intent`` is None, the entity continues its last cast without a new
         message."""
         read = await self._read_links(context)
-        context, self.next_context = (
-            ((*self.next_context, *read), []) if intent is not None else (read, self.next_context)
-        )
-        self._sent_notes = list(self.entity_notes)
+        context = read
+        if intent is not None:
+            context, self.notes.context = (*self.notes.context, *read), []
+        self._run.notes = list(self.notes.entity)
         context = (*context, *await self.options.before_cast())
         if not self.entity.sources.connected:
             await self.install_servers()
@@ -521,14 +521,14 @@ class Session:
             options["context"] = context
         try:
             async with self.entity.stream(intent, **options) as stream:
-                await CastUpdates(self, self.steering, self._prompt, continues=intent is None).forward(stream)
+                await CastUpdates(self, self.steering, self._run.prompt, continues=intent is None).forward(stream)
         except IntentRequired as problem:
             raise invalid_params(f"The prompt is empty, and {problem}", "prompt") from None
         finally:
             for update in self.translator.close():
                 self.send_now(update)
         result = stream.result
-        self._answer = result.result if result.terminated else None
+        self._run.answer = result.result if result.terminated else None
         reason = "cancelled" if self._was_cancelled() else STOP_REASONS.get(result.reason)
         if reason is None:
             raise RpcError(

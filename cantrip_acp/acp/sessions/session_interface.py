@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class Notes:
+    """What waits to be told to the entity or to the user of a session."""
+
+    def __init__(self) -> None:
+        self.entity: list[str] = []
+        """For the entity, before its next intent."""
+        self.context: list[ContextBlock] = []
+        """The context that the entity reads before its next intent: from the request that opened the session, or from a
+        command of the user."""
+        self.user: list[str] = []
+        """For the user, after the reply that opens the session."""
+
+
 class OpenSession(Protocol):
     """A session, as commands, options and client services use it."""
 
@@ -35,8 +48,7 @@ class OpenSession(Protocol):
     opened: OpenedSession
     metadata: SessionMetadata
     entity: Entity
-    entity_notes: list[str]
-    next_context: list[ContextBlock]
+    notes: Notes
     permissions: Permissions
     queue: PromptQueue
     translator: Translator

@@ -95,7 +95,7 @@ async def run_restore(
     outcome: Outcome = await checkpoints.restore(plan, turn_id=turn_id, write=write)
     if outcome.done:
         names = ", ".join(list(outcome.done)[:_MOST_NAMED])
-        session.entity_notes.append(
+        session.notes.entity.append(
             f"The user restored earlier contents of {len(outcome.done)} files of the workspace: {names}. Read them again "
             "before you rely on what you knew of them."
         )

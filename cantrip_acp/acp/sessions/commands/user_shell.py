@@ -137,5 +137,5 @@ async def run_command(session: OpenSession, command: str) -> str:
         output = msgspec.structs.replace(turn.partial[0], error=_STOPPED)
         await turn.partial[1].end(output)
     text = f"$ {command}\n{medium.observe(output)}"
-    session.next_context.append(ContextBlock(text, title="a command that the user ran in the sandbox", source="user"))
+    session.notes.context.append(ContextBlock(text, title="a command that the user ran in the sandbox", source="user"))
     return "" if turn.begun else _STOPPED

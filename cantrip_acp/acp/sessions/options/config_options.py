@@ -357,7 +357,7 @@ class SessionOptions:
         if self._session.metadata.system_prompt is not None and not self._session.entity.last_turn:
             # Not earlier: a session whose loom is empty is not listed.
             self._append({"system_prompt": msgspec.to_builtins(self._session.metadata.system_prompt)})
-        text, self._session.entity_notes = self._session.entity_notes, []
+        text, self._session.notes.entity = self._session.notes.entity, []
         told = [ContextBlock("\n".join(text), "This session", "session")] if text else []
         if self._session.metadata.mode != modes.PLAN or self._session.entity.due_note is not None:
             return told  # the note says it

@@ -179,7 +179,7 @@ class Server:
                 on_end(grace)
             for session in turns:
                 session.queue.cancel_all(client_left=True)
-                session.cancel()
+                session.prompts.cancel()
             return grace
 
         try:

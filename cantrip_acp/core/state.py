@@ -114,6 +114,8 @@ class Children:
 _FIXED = frozenset(("id", "cantrip", "circle", "crystal", "loom", "hub", "depth"))
 """The fields that only methods of the entity change (`Entity.set_wards`, `Entity.use_crystal`), because these also notify the
 loom and the crystal."""
+_OF_CANTRIP = frozenset(("call", "retry", "folding"))
+"""What the entity's cantrip has, and the entity has not: setting it there would change nothing."""
 
 
 class EntityState:
@@ -174,7 +176,7 @@ class EntityState:
     if not TYPE_CHECKING:
 
         def __setattr__(self, name: str, value: object) -> None:
-            if name in _FIXED and hasattr(self, name):
+            if name in _OF_CANTRIP or (name in _FIXED and hasattr(self, name)):
                 raise AttributeError(f"{name} of an entity is to be read, not set")
             object.__setattr__(self, name, value)
 

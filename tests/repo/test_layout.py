@@ -20,7 +20,6 @@ MOST_BY_NAME = {"getattr": 59, "hasattr": 27}
 CLASS_LINES, CLASS_STATE, CLASS_FIELDS = 400, 12, 24
 EMPTY = {"set", "dict", "list", "deque", "bytearray", "Counter", "OrderedDict"}
 LARGER = {
-    "acp.Session": (550, 12, 27),
     "loom.Index": (400, 18, 24),
     "loom.Tree": (400, 15, 24),
     "sandbox.Collector": (400, 18, 24),

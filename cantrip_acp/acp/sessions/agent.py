@@ -26,13 +26,14 @@ from cantrip_acp.acp.sessions.factory import OpenedSession, SessionFactory
 from cantrip_acp.acp.sessions.forks import Forks
 from cantrip_acp.acp.sessions.options import modes
 from cantrip_acp.acp.sessions.options.config_options import ask_for_trust
+from cantrip_acp.acp.sessions.prompt.prompts import OpenPrompt
 from cantrip_acp.acp.sessions.request_params import (
     check_same_prompt,
     read_system_prompt,
     requested_trace,
     session_folders,
 )
-from cantrip_acp.acp.sessions.session import OpenPrompt, Session
+from cantrip_acp.acp.sessions.session import Session
 from cantrip_acp.acp.sessions.session_store import BadCursor, NoSession
 from cantrip_acp.acp.wire.connection import Request
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params, meta_of
@@ -195,7 +196,7 @@ class Agent:
 
     def running(self) -> list[Session]:
         """The sessions with a running prompt."""
-        return [session for session in self.sessions.open.values() if session.running]
+        return [session for session in self.sessions.open.values() if session.prompts.running]
 
     async def renew_crystals(self) -> None:
         """Use newly saved keys in the open sessions too, from their next prompt on."""
@@ -258,7 +259,7 @@ class Agent:
         await session.replay()
         session.after_reply(request, before_reply=True)
         state = session.state()
-        if not session.running and state.meta is not None:
+        if not session.prompts.running and state.meta is not None:
             reason = await session.unfinished_reason()
             if reason is not None:
                 state.meta["cantrip"]["incomplete"] = reason
@@ -285,7 +286,7 @@ class Agent:
             if live.closing:
                 await self.sessions.close(live)
                 continue
-            if live.running:
+            if live.prompts.running:
                 raise session_busy(live.id)
             check_same_prompt(params, live.metadata)
             same = live.metadata.cwd == str(cwd) and live.metadata.directories == [str(f) for f in folders]
@@ -416,7 +417,7 @@ class Agent:
         waiting = self.sessions.untrusted.get(params.session_id)
         if waiting is not None:
             return self._ask_for_trust(waiting, prompt or OpenPrompt(params, request))
-        return self.sessions.session(params.session_id).prompt(prompt or OpenPrompt(params, request))
+        return self.sessions.session(params.session_id).prompts.open(prompt or OpenPrompt(params, request))
 
     async def _ask_for_trust(self, waiting: UntrustedSession, prompt: OpenPrompt) -> acp.PromptResult:
         """Handle a prompt to a session with an untrusted recipe: ask the user for trust, then open the session."""
@@ -448,7 +449,9 @@ class Agent:
         found = waiting or closing or self.sessions.session(params.session_id)
         if isinstance(found, Session):
             found.queue.cancel_all()
-        found.cancel()
+            found.prompts.cancel()
+        else:
+            found.cancel()
 
     async def steer(
         self, params: acp.Prompt, request: Request, start: Callable[[acp.Prompt, Request], Awaitable[Any]] | None = None
@@ -461,12 +464,12 @@ class Agent:
         """
         session = self.sessions.session(params.session_id)
         idle_behavior = meta_of(params.meta, acp.SteeringMeta, "steering").idle_behavior
-        if await session.steer(params.prompt):
+        if await session.prompts.steer(params.prompt):
             return {"outcome": "injected"}
         if idle_behavior is not None:
             return {"outcome": "promptRequired", "reason": "noRunningTurn"}
         own = Request(request.method, None)
-        work = session.start(OpenPrompt(params, own)) if start is None else start(params, own)
+        work = session.prompts.start(OpenPrompt(params, own)) if start is None else start(params, own)
 
         async def run() -> None:
             try:

@@ -112,11 +112,11 @@ class Forks:
 
     async def _files(self, source: Session, turn_id: str | None, *, restore: bool) -> dict[str, Any] | None:
         """Restore the files of the turn that a fork starts from, or list those that differ. None if no files are kept."""
-        if turn_id is None or source.entity.checkpoints is None or source.running:
+        if turn_id is None or source.entity.checkpoints is None or source.prompts.running:
             if restore:
                 raise (
                     session_busy(source.id)
-                    if source.running
+                    if source.prompts.running
                     else invalid_params("this session keeps no files", "_meta.cantrip.restoreFiles")
                 )
             return None

@@ -38,6 +38,15 @@ class Notes:
         """For the user, after the reply that opens the session."""
 
 
+class RunsPrompts(Protocol):
+    """What runs in a session (`acp.sessions.prompt.prompts.Prompts`)."""
+
+    running: bool
+    cancelled: bool
+
+    async def until_cancelled(self, work: Callable[[], Awaitable[T]]) -> T | None: ...
+
+
 class OpenSession(Protocol):
     """A session, as commands, options and client services use it."""
 
@@ -54,9 +63,10 @@ class OpenSession(Protocol):
     translator: Translator
     loom_read: anyio.Lock
     mode_chosen: bool
-    running: bool
-    cancelled: bool
     closing: bool
+
+    @property
+    def prompts(self) -> RunsPrompts: ...
 
     def send_now(self, update: acp.Update) -> None: ...
 
@@ -65,5 +75,3 @@ class OpenSession(Protocol):
     def save(self) -> None: ...
 
     def use_entity(self, entity: Entity, recipe: Recipe | None) -> None: ...
-
-    async def until_cancelled(self, work: Callable[[], Awaitable[T]]) -> T | None: ...

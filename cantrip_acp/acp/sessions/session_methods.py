@@ -83,7 +83,7 @@ async def mcp_restart(session: Session, params: acp.McpRestart, request: Request
     connection = servers[params.server][1]
     try:
         if connection is None:
-            await session.install_servers()
+            await session.prompts.install_servers()
             await session.entity.connect_sources()
         else:
             await connection.restart()

@@ -11,7 +11,7 @@ import anyio
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.sessions.prompt.prompt_queue import QUEUE_CHANGED
-from cantrip_acp.acp.sessions.session import OpenPrompt
+from cantrip_acp.acp.sessions.prompt.prompts import OpenPrompt
 from cantrip_acp.acp.v2.render import content_blocks, permission_request, render
 from cantrip_acp.acp.wire.jsonrpc import ErrorObject, FailureNotification, Notification, RpcError
 from cantrip_acp.types.records import new_id

@@ -141,6 +141,7 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
         connection = Silent()
         client = acp.ClientAbilities.of(None)
         factory = SimpleNamespace(store=SimpleNamespace(folder=tmp_path / "sessions"))
+        forks = SimpleNamespace(to_disk=None)
 
     metadata = SessionMetadata(id="sess_x", cwd=str(tmp_path), entity_id=entity.id, loom=str(path))
     opened = OpenedSession(metadata, entity, None, tmp_path, Restored())
@@ -152,10 +153,10 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
         on_cancel = None
 
     request: Any = Request()
-    session.begin(request)
+    session.prompts.begin(request)
     trace = tracing.trace_from(None)
     async with anyio.create_task_group() as group:
-        group.start_soon(session.run, session.cast("Go.", (), trace), trace)
+        group.start_soon(session.prompts.run, session.prompts.cast("Go.", (), trace), trace)
         await asked.wait()
         await session.close()
         # As long as the cast may write, the loom is open: nobody else can write to it.

@@ -197,7 +197,7 @@ async def test_one_prompt_for_crystal_and_loom(tmp_path: Path) -> None:
     crystal = ScriptedCrystal([done()], record_inputs=True)
     cantrip = Cantrip(crystal, Call("First."), Circle(gates=["done"], wards={"max_turns": 2}), loom=Loom.memory())
     async with cantrip.invoke() as entity:
-        for name in ("call", "circle", "cantrip", "cantrip_id", "require_done", "retry", "folding"):
+        for name in ("call", "circle", "cantrip", "require_done", "retry", "folding"):
             with pytest.raises(AttributeError):
                 setattr(entity, name, "another")
         await entity.cast("go")

@@ -73,11 +73,11 @@ async def run_restore(
         return _result(plan, plan.steps, {})
     answer = None
     if plan.conflicts and ask:
-        running, last_turn = session.running, session.entity.last_turn
+        running, last_turn = session.prompts.running, session.entity.last_turn
         answer = await _ask_about_conflicts(session, plan)
         if answer == _CANCEL:
             return _result(plan, {}, {}, answer)
-        if (session.running, session.entity.last_turn) != (running, last_turn):
+        if (session.prompts.running, session.entity.last_turn) != (running, last_turn):
             raise CheckpointError("a prompt was sent while you were asked, so nothing was restored; try again")
         # Files may have changed meanwhile.
         asked, plan = plan, await make_plan()
@@ -157,7 +157,7 @@ async def _ask(
     answer: str | None = None
     try:
         request = acp.RequestPermission(session.id, call, options)
-        answer = await session.until_cancelled(lambda: choose(session.connection, request))
+        answer = await session.prompts.until_cancelled(lambda: choose(session.connection, request))
     finally:
         allowed = any(each.option_id == answer and each.kind == "allow_once" for each in options)
         # A call that was shown has an end.
@@ -341,7 +341,7 @@ async def keep_data(session: OpenSession, params: acp.FileRequest) -> dict[str, 
 
 
 def _require_idle(session: OpenSession) -> None:
-    if session.running:
+    if session.prompts.running:
         raise session_busy(session.id)
 
 

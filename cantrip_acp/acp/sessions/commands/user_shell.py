@@ -132,7 +132,7 @@ async def run_command(session: OpenSession, command: str) -> str:
         finally:
             await opened.close()
 
-    await session.until_cancelled(run)
+    await session.prompts.until_cancelled(run)
     if turn.partial is not None:
         output = msgspec.structs.replace(turn.partial[0], error=_STOPPED)
         await turn.partial[1].end(output)

@@ -246,7 +246,7 @@ class SessionOptions:
         metadata.crystal, metadata.effort = crystal, effort
         self._next_crystal = new_crystal
         self._record_change({"crystal": crystal or current, "effort": effort or DEFAULT_EFFORT})
-        if not self._session.running:
+        if not self._session.prompts.running:
             self._apply_crystal()
 
     async def renew_crystal(self) -> None:
@@ -267,7 +267,7 @@ class SessionOptions:
         if (new.name, new.model) != (old.name, old.model):
             return
         self._next_crystal = new
-        if not self._session.running:
+        if not self._session.prompts.running:
             self._apply_crystal()
 
     def _apply_crystal(self) -> None:
@@ -294,7 +294,7 @@ class SessionOptions:
             )
         await ask_for_trust(self._factory, self._session.connection, self._session.id, _folder(self._session), value)
         self._next_recipe = value
-        if not self._session.running:
+        if not self._session.prompts.running:
             await self._apply_recipe()
 
     async def _apply_recipe(self) -> None:

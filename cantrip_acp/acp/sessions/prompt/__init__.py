@@ -1,4 +1,4 @@
-"""One prompt of a session: what it says, the queue of prompts that wait, steering while it runs, and the updates that the
-client gets."""
+"""The prompts of a session: `prompts` runs them. What one says, the queue of those that wait, steering while one runs, and the
+updates that the client gets."""
 
 __all__ = ["prompt_content", "prompt_queue"]

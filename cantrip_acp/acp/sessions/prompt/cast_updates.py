@@ -39,7 +39,7 @@ class CastUpdates:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._show_output)
             async for event in stream:
-                if session.cancelled:
+                if session.prompts.cancelled:
                     # The cancel may have come before the cast had started.
                     session.entity.cancel()
                 if isinstance(event, PermissionAsked):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class QueuedPrompt(Protocol):
-    """A prompt and its request (`acp.sessions.session.OpenPrompt`)."""
+    """A prompt and its request (`acp.sessions.prompt.prompts.OpenPrompt`)."""
 
     params: acp.Prompt
     request: Request
@@ -40,21 +40,29 @@ class QueuedPrompt(Protocol):
     def delivered(self, message_id: str) -> None: ...
 
 
+class StartsPrompts(Protocol):
+    """What runs in the session (`acp.sessions.prompt.prompts.Prompts`)."""
+
+    running: bool
+
+    async def read(self, blocks: Sequence[acp.ContentBlock]) -> tuple[str, tuple[ContextBlock, ...]]: ...
+
+    def start(self, prompt: Any) -> Awaitable[acp.PromptResult]: ...
+
+
 class QueueOwner(Protocol):
     """The session of a queue (`acp.sessions.session.Session`)."""
 
     client: acp.ClientAbilities
     connection: Connection
-    running: bool
     closing: bool
 
     id: str
     metadata: SessionMetadata
     entity: Entity
 
-    async def read(self, blocks: Sequence[acp.ContentBlock]) -> tuple[str, tuple[ContextBlock, ...]]: ...
-
-    def start(self, prompt: Any) -> Awaitable[acp.PromptResult]: ...
+    @property
+    def prompts(self) -> StartsPrompts: ...
 
     def save(self) -> None: ...
 
@@ -201,7 +209,7 @@ class PromptQueue:
         entry = self._find(entry_id)
         if entry.message is None:
             before = entry.prompt.params
-            intent, blocks = await self._session.read(before.prompt)
+            intent, blocks = await self._session.prompts.read(before.prompt)
             # It may have started, or it may have been edited or removed.
             if entry in self._waiting and entry.prompt.params is before and entry.message is None:
                 self._waiting.remove(entry)
@@ -237,10 +245,10 @@ class PromptQueue:
             meta = {"cantrip": {"queued": {"id": each.id, "started": True, "sent_into_running_prompt": True}}}
             each.settle(acp.PromptResult(result.stop_reason, meta) if result is not None else None, error)
         before = len(self._waiting)
-        while self._waiting and not self._session.closing and not self._session.running:
+        while self._waiting and not self._session.closing and not self._session.prompts.running:
             entry = self._waiting.pop(0)
             try:
-                entry.work = self._session.start(entry.prompt)
+                entry.work = self._session.prompts.start(entry.prompt)
                 entry.settle()
             except RpcError as problem:
                 entry.settle(error=problem)

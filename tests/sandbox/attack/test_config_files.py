@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from cantrip_acp.sandbox.launch.new_names import NewNames
 from tests.sandbox.attack.attack import Attack, control, held
 from tests.sandbox.attack.attack_scene import GIT, Scene
-from tests.sandbox.attack.weakened_sandbox import covered, read_only
+from tests.sandbox.attack.weakened_sandbox import Defence, covered, patched, read_only
 
 
 def versioned(scene: Scene) -> None:
@@ -66,6 +69,16 @@ def with_submodule(scene: Scene) -> None:
 _EVIL = 'touch "@WORK@/ran-on-the-host"'
 _HOOK = f"printf '#!/bin/sh\\n{_EVIL}\\n' > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit"
 _GIT = covered("@WORK@/.git")
+_UNWATCHED = patched("the watch over new names", NewNames, "_move", lambda self, last: False)
+
+
+@contextmanager
+def _neither(scene: Scene) -> Iterator[None]:
+    with _UNWATCHED.removed(scene), covered("@WORK@/lib").removed(scene):
+        yield
+
+
+_BOTH = Defence("the mount over a submodule's folder, and the watch over new names", _neither)
 
 IN_GIT = {
     "a hook": _HOOK,
@@ -99,14 +112,14 @@ MADE = {
 }
 
 
-def made(name: str, path: str) -> Attack:
+def made(name: str, path: str, there: str) -> Attack:
     top = path.split("/")[0]
     folder = os.path.dirname(path)
     tries = f"rm -rf {top}; rmdir {top}; mv {top} away; " + (f"mkdir -p {folder}; " if folder else "")
     return Attack(
         f"plant {name}",
-        f"{tries} echo evil > {path} && broke wrote; ln -sfn /tmp {top}",
-        covered(f"@WORK@/{top}"),
+        f"{tries} echo evil > {path}",
+        _UNWATCHED if there == "absent" else covered(f"@WORK@/{top}"),
         host=has(f"@WORK@/{path}", "evil"),  # type: ignore[arg-type]
     )
 
@@ -134,25 +147,25 @@ ATTACKS = [
     ),
     Attack(
         "git: plant a repository where there is none",
-        f"git init -q . && broke made; mkdir -p .git/hooks; {_HOOK}",
-        _GIT,
+        f"git init -q .; mkdir -p .git/hooks; {_HOOK}",
+        _UNWATCHED,
         host=lambda scene: (scene.workspace / ".git").exists(),
     ),
     Attack(
         "git: a repository of one's own in the place of a submodule",
         f"{_AUTHOR}mv lib l; mkdir -p lib; cd lib && {_REPOSITORY}",
-        covered("@WORK@/lib"),
+        _BOTH,
         prepare=with_submodule,
         host=host_runs_git,
     ),
     Attack(
         "git: the same where even its folder is missing",
         f"{_AUTHOR}rmdir vendor; mv vendor v; mkdir -p vendor/lib; cd vendor/lib && {_REPOSITORY}",
-        covered("@WORK@/vendor"),
+        _UNWATCHED,
         prepare=with_submodule,
         host=host_runs_git,
     ),
-    *(made(name, path) for name, (path, _) in MADE.items()),
+    *(made(name, path, there) for name, (path, there) in MADE.items()),
     Attack(
         "an editor's settings that exist",
         "echo evil > .vscode/settings.json && broke wrote; sed -i s/{}/evil/ .vscode/settings.json",

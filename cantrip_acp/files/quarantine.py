@@ -128,7 +128,7 @@ class Quarantine:
             try:
                 with _parent(self.workspace, above) as target:
                     # Remember it first. A command that runs now would take it for its own, and it would be moved away again.
-                    self._remember(record)
+                    self._remember(record.path, record.digest)
                     _put_back(inside, target, name)
                     os.fsync(target.fd)
             except OSError as error:
@@ -264,11 +264,17 @@ class Quarantine:
         except (OSError, msgspec.DecodeError):
             return {}
 
-    def _remember(self, record: Quarantined) -> None:
-        if record.digest:
-            known = {**self._kept(), _hex(record.path): record.digest}
-            with Folder.top(self.folder) as top:
+    def _remember(self, path: str, digest: str) -> None:
+        if digest:
+            known = {**self._kept(), _hex(path): digest}
+            with Folder.top(paths.private(self.folder)) as top:
                 top.replace(_KEPT, msgspec.json.encode(known), 0o600)
+
+    def place(self, top: Folder, draft: str, name: str) -> None:
+        """Give what we made as ``draft`` in the folder ``top`` its protected name, which must not exist. A command that runs now
+        would be taken for its maker, so it counts as kept. Raises `OSError`."""
+        self._remember(os.path.join(os.path.realpath(top.path), name), _measure(top.fd, draft)[1])
+        _rename_new(top.fd, draft, top.fd, name, os.stat(draft, dir_fd=top.fd, follow_symlinks=False))
 
 
 class Running:

@@ -140,17 +140,40 @@ def normal_address(url: str, base: str = "/") -> str:
 
 def _stored(folder: str) -> str:
     """The id in a folder's file, which is created if it is missing. Raises `OSError`."""
-    with Folder.top(folder) as top, top.beneath(".cantrip", make=True) as inside:
-        with suppress(FileExistsError):
-            with os.fdopen(inside.open_file(FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
-                file.write(f"{secrets.token_hex(16)}\n")
-        for _ in range(_LOOKS):
-            with inside.file(FILE) as existing:
-                text = existing.read(100).decode(errors="replace").strip()
-            if _ID.fullmatch(text):
-                return text
-            # Another process has made the file and has not written it yet, or was killed before.
-            time.sleep(0.05)
-        made = secrets.token_hex(16)
-        inside.replace(FILE, f"{made}\n".encode())
-        return made
+    with Folder.top(folder) as top:
+        if top.entry(".cantrip") is None:
+            with suppress(FileExistsError):
+                _make(top)
+        with top.beneath(".cantrip") as inside:
+            return _in(inside)
+
+
+def _make(top: Folder) -> None:
+    """Make the folder with the file in one step. Commands that run in ``top`` are not taken for its makers."""
+    from cantrip_acp.files.quarantine import Quarantine
+
+    draft = f".cantrip-{secrets.token_hex(8)}"
+    try:
+        with top.beneath(draft, make=True) as inside:
+            inside.replace(FILE, f"{secrets.token_hex(16)}\n".encode())
+        Quarantine(top.path).place(top, draft, ".cantrip")
+    except BaseException:
+        top.remove_tree(draft)
+        raise
+
+
+def _in(inside: Folder) -> str:
+    """The id in the folder ``.cantrip``. Raises `OSError`."""
+    with suppress(FileExistsError):
+        with os.fdopen(inside.open_file(FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
+            file.write(f"{secrets.token_hex(16)}\n")
+    for _ in range(_LOOKS):
+        with inside.file(FILE) as existing:
+            text = existing.read(100).decode(errors="replace").strip()
+        if _ID.fullmatch(text):
+            return text
+        # Another process has made the file and has not written it yet, or was killed before.
+        time.sleep(0.05)
+    made = secrets.token_hex(16)
+    inside.replace(FILE, f"{made}\n".encode())
+    return made

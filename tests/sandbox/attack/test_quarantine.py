@@ -11,10 +11,13 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from cantrip_acp.files.quarantine import Quarantine
-from cantrip_acp.sandbox import Sandbox, SandboxOptions
+from cantrip_acp.git.project_identity import project_id
+from cantrip_acp.sandbox import Outcome, Sandbox, SandboxOptions
 from cantrip_acp.sandbox.launch.new_names import NewNames
 from tests.support.waiting import wait_until
 
@@ -164,3 +167,27 @@ async def test_a_kill_leaves_its_names_to_the_next_command(workspace: Path) -> N
     assert outcome.stdout.split() == [".vscode", "made"]
     assert [each.name for each in outcome.quarantined] == [".npmrc"]
     assert "cantrip: moved away .npmrc" in outcome.stderr
+
+
+async def test_the_id_of_a_project_is_ours_and_not_the_commands(workspace: Path) -> None:
+    async with anyio.create_task_group() as group:
+        outcomes: list[Outcome] = []
+
+        async def run() -> None:
+            outcomes.append(await sandbox(workspace).run("touch began; until test -e go; do sleep 0.02; done"))
+
+        group.start_soon(run)
+        with anyio.fail_after(60):
+            while not (workspace / "began").exists():
+                await anyio.sleep(0.02)
+        made = await anyio.to_thread.run_sync(project_id, workspace)
+        # The control: a folder that somebody else makes while the command runs.
+        (workspace / ".vscode").mkdir()
+        with anyio.fail_after(60):
+            while (workspace / ".vscode").exists():
+                await anyio.sleep(0.02)
+        (workspace / "go").touch()
+    assert [each.name for each in outcomes[0].quarantined] == [".vscode"]
+    assert project_id(workspace) == made
+    assert made.startswith("id:")
+    assert sorted(os.listdir(workspace)) == [".cantrip", "began", "go"]

@@ -172,7 +172,9 @@ def test_codes_between_its_characters_do_not_show_a_secret(leak: tuple[str, list
         # A line that begins again replaces what stood there.
         drawn = text.replace("\r\x1b[K", " ")
         assert secret not in re.sub(r"[\x00-\x1f]", "", CODE.sub("", drawn))
-    assert MASK in output.styled.text or secret not in b"".join(data for _, data in pieces).decode()
+    # A lone escape takes the next character with it, so that what is left is no secret.
+    shown = re.sub(r"\x1b.", "", b"".join(data for _, data in pieces).decode(), flags=re.DOTALL)
+    assert MASK in output.styled.text or secret not in shown
 
 
 PRINTED = st.lists(

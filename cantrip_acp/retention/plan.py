@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from cantrip_acp.files import paths
+from cantrip_acp.files import paths, quarantine
 from cantrip_acp.files.folder import Entry, Folder
 from cantrip_acp.loom.stores import file_locks
 from cantrip_acp.retention import looms
@@ -79,6 +80,7 @@ def make_plan(state: Path, rules: Rules, *, progress: Progress | None = None, no
     if homes is not None:
         plan.opened.append(homes)
         _plan_homes(plan, homes, now)
+    _plan_quarantine(plan, now)
     return plan
 
 
@@ -173,6 +175,19 @@ def _delete_home(folder: Folder, name: str) -> Callable[[], None]:
             raise ItemKept(looms.IN_USE) from None
 
     return delete
+
+
+def _plan_quarantine(plan: Plan, now: float) -> None:
+    """Find what commands made, was moved away, and nobody kept or dropped for long."""
+    limit = plan.rules.older_than
+    for each in quarantine.workspaces(plan.state) if limit is not None else ():
+        for entry in each.entries():
+            if limit is not None and now - entry.when > limit:
+                name = f"{quarantine.FOLDER}/{each.folder.name}/{entry.id}"
+                why = f"{entry.path}, moved away {looms.days(now - entry.when)} ago"
+                plan.items.append(
+                    Item("quarantined file", name, entry.size, entry.when, why, partial(each.drop, entry.id))
+                )
 
 
 def _delete_file(folder: Folder, entry: Entry) -> Callable[[], None]:

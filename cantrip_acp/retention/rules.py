@@ -90,7 +90,7 @@ class ItemKept(Exception):
 
 @dataclass(slots=True)
 class Item:
-    """``kind`` is loom, compiled recipe or home folder; ``name`` is relative to the state folder.
+    """``kind`` is loom, compiled recipe, home folder or quarantined file; ``name`` is relative to the state folder.
 
     ``why`` says why it may be deleted. ``kept`` says why it is kept nevertheless; None if it is deleted. ``delete`` raises
     `ItemKept` or `OSError`. After a crash, ``delete`` can run again and finishes the deletion.
@@ -101,7 +101,7 @@ class Item:
     size: int
     changed: float
     why: str
-    delete: Callable[[], None] = field(repr=False)
+    delete: Callable[[], object] = field(repr=False)
     kept: str | None = None
     beside: int = 0
     """Bytes elsewhere that are deleted with it (a fork's worktree)."""

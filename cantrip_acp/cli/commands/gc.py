@@ -78,11 +78,12 @@ def gc(
 ) -> int:
     """List the old looms of the state folder, and the old results, that --yes would delete. With --yes, delete them.
 
-    A loom is not deleted if a process has it open, if `cantrip loom keep` marked it, if another loom continues it, or
-    if somebody changed a file in the worktree of its fork. Together with a loom, the worktrees of its forks in the
-    state folder and its hidden git refs (the saved files of its turns) are deleted. Old entries of the recipe cache are
-    deleted too, and the home folders of commands (ward bash_home) that no session used for as long, or whose workspace
-    is gone for a day. The command changes nothing else outside the state folder, and does not follow symbolic links.
+    A loom is not deleted if a process has it open, if `cantrip loom keep` marked it, if another loom continues it,
+    or if somebody changed a file in the worktree of its fork. Together with a loom, the worktrees of its forks in
+    the state folder and its hidden git refs (the saved files of its turns) are deleted. Old entries of the recipe
+    cache are deleted too, and the home folders of commands (ward bash_home) that no session used for as long, or
+    whose workspace is gone for a day, and files in the quarantine that nobody kept or dropped for as long. The
+    command changes nothing else outside the state folder, and does not follow symbolic links.
 
     The command also deletes large results of a tuple-space that are too old or too many (--space, else the tuple-space
     of the state folder, if there is one). It never deletes tuples and receipts, and a receipt keeps the hash and the

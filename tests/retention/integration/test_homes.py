@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.files.folder import Folder
 from cantrip_acp.files.paths import persistent_home
+from cantrip_acp.files.quarantine import Quarantine
 from cantrip_acp.retention.plan import Plan, delete_items, make_plan
 from cantrip_acp.retention.rules import DAY, Rules
 
@@ -116,3 +118,23 @@ def test_the_home_of_the_present_process_counts_as_used_now(state: Path, tmp_pat
     persistent_home(tmp_path)
     with closing(plan_of(state)) as plan:
         assert plan.items == []
+
+
+def test_what_waits_in_the_quarantine_for_long_goes(state: Path, tmp_path: Path) -> None:
+    (workspace := tmp_path / "workspace").mkdir()
+    for name in ("old", "new"):
+        (workspace / f".npmrc-{name}").write_text(name)
+        with Folder.top(workspace) as top:
+            moved = Quarantine(workspace).take(
+                top.fd, str(workspace), str(workspace / f".npmrc-{name}"), "why", "make it"
+            )
+        assert moved is not None
+        if name == "old":
+            record = Quarantine(workspace).folder / moved.id / "record.json"
+            record.write_text(record.read_text().replace(str(moved.when)[:8], str(moved.when - 91 * DAY)[:8]))
+    with closing(plan_of(state)) as plan:
+        assert [(i.kind, i.why) for i in plan.to_delete] == [
+            ("quarantined file", f"{workspace}/.npmrc-old, moved away 91 days ago")
+        ]
+        assert [why for _, why, _ in delete_items(plan)] == [None]
+    assert [each.name for each in Quarantine(workspace).entries()] == [".npmrc-new"]

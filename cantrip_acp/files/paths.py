@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -97,16 +95,13 @@ def private_folders() -> tuple[str, ...]:
 HOMES = "homes"
 """The folder of the state folder with the homes of workspaces."""
 HOME_OF = ".workspace"
-"""Beside each home ``NAME`` the file ``NAME.workspace`` holds the workspace's path. Its modification time is the last use, and
-a process that uses the home has a shared lock on it (flock)."""
-_homes_in_use: dict[str, int] = {}
-"""The open file of each home's lock. It is held until this process ends."""
+"""Beside each home ``NAME`` the file ``NAME.workspace`` holds the workspace's path."""
 
 
 def persistent_home(workspace: Path | None) -> str:
     """The home folder of a workspace's commands, if the ward ``bash_home`` is ``persistent``. Created if missing.
 
-    It is in use until this process ends, and `cantrip gc` does not delete it meanwhile.
+    Its modification time is its last use: each command sets it.
     """
     import hashlib
 
@@ -114,14 +109,10 @@ def persistent_home(workspace: Path | None) -> str:
     name = hashlib.blake2b(path, digest_size=12).hexdigest()
     home = os.path.join(os.path.realpath(state_dir()), HOMES, name)
     private(Path(home))
-    if home in _homes_in_use:
-        os.utime(_homes_in_use[home])
-    else:
-        fd = os.open(home + HOME_OF, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    if not os.path.lexists(home + HOME_OF):
+        fd = os.open(home + HOME_OF, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.write(fd, path)
-        with suppress(OSError):  # Some network file systems have no locks; the time of the last use is enough there.
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        _homes_in_use[home] = fd
+        os.close(fd)
     return home
 
 

@@ -18,11 +18,10 @@ from pathlib import Path
 
 from cantrip_acp.files import paths, quarantine
 from cantrip_acp.files.folder import Entry, Folder
-from cantrip_acp.loom.stores import file_locks
 from cantrip_acp.retention import looms
 from cantrip_acp.retention.looms import LoomFiles, References
 from cantrip_acp.retention.rules import DAY, Item, ItemKept, Rules
-from cantrip_acp.types.errors import CantripError, LoomError, LoomLocked
+from cantrip_acp.types.errors import CantripError, LoomError
 
 LOCK = "gc.lock"
 
@@ -134,45 +133,37 @@ def _plan_compiled_recipes(plan: Plan, folder: Folder, now: float) -> None:
 
 
 def _plan_homes(plan: Plan, folder: Folder, now: float) -> None:
-    """Find the homes of commands (`bash_home: persistent`) that were not used for long, and those of workspaces that are gone."""
+    """Find the homes of commands (`bash_home: persistent`) that were not used for long, and those of workspaces that are gone.
+
+    One that was used in the last day stays: a service may use it now.
+    """
     limit = plan.rules.older_than
     for entry in folder.entries() if limit is not None else ():
-        if not entry.is_folder:
-            continue
-        used = folder.entry(entry.name + paths.HOME_OF) or entry
-        unused = now - used.status.st_mtime
-        workspace = _workspace_of(folder, used) if used.is_file else ""
+        unused = now - entry.status.st_mtime
+        workspace = _workspace_of(folder, entry.name)
         gone = workspace and not os.path.lexists(workspace)
-        if limit is not None and unused > (min(limit, DAY) if gone else limit):
+        if limit is not None and entry.is_folder and unused > (DAY if gone else max(limit, DAY)):
             why = f"its workspace {workspace} is gone" if gone else f"last used {looms.days(unused)} ago"
-            item = Item(
-                "home folder", f"{paths.HOMES}/{entry.name}", folder.tree_size(entry.name), used.status.st_mtime, why,
-                _delete_home(folder, entry.name),
-            )  # fmt: skip
-            try:
-                with file_locks.lines(entry.name + paths.HOME_OF, folder.fd):
-                    pass
-            except LoomLocked:
-                item.kept = looms.IN_USE
+            name, size = f"{paths.HOMES}/{entry.name}", folder.tree_size(entry.name)
+            item = Item("home folder", name, size, entry.status.st_mtime, why, _delete_home(folder, entry))
             plan.items.append(item)
 
 
-def _workspace_of(folder: Folder, marker: Entry) -> str:
+def _workspace_of(folder: Folder, home: str) -> str:
     try:
-        with folder.file(marker.name) as file:
+        with folder.file(home + paths.HOME_OF) as file:
             return os.fsdecode(file.read(8192))
     except OSError:
         return ""
 
 
-def _delete_home(folder: Folder, name: str) -> Callable[[], None]:
+def _delete_home(folder: Folder, home: Entry) -> Callable[[], None]:
     def delete() -> None:
-        try:
-            with file_locks.lines(name + paths.HOME_OF, folder.fd):
-                folder.remove_tree(name)
-                folder.unlink(name + paths.HOME_OF)
-        except LoomLocked:
-            raise ItemKept(looms.IN_USE) from None
+        now = folder.entry(home.name)
+        if now is not None and now.status.st_mtime_ns != home.status.st_mtime_ns:
+            raise ItemKept("used meanwhile")
+        folder.remove_tree(home.name)
+        folder.unlink(home.name + paths.HOME_OF)
 
     return delete
 

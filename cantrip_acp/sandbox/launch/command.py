@@ -529,6 +529,8 @@ class Running:
 def _prepare_home(policy: Policy) -> None:
     """Create the folders in a lasting home that lead to mount points. A link that a command left there is removed."""
     assert policy.home_source is not None
+    os.makedirs(policy.home_source, mode=0o700, exist_ok=True)
+    os.utime(policy.home_source)
     for below in bubblewrap.mount_point_parents(policy):
         path = os.path.join(policy.home_source, below)
         if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):

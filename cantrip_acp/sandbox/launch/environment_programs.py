@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import stat
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from weakref import WeakValueDictionary, finalize
 
 from cantrip_acp.files.folder import Entry, Folder
 from cantrip_acp.files.protected_paths import plain, protected_by
@@ -37,7 +39,10 @@ class ProgramsFolder:
         self.copy = copy
         self._root = root
         self._real = self._open()
+        finalize(self, self._real.close)
         self._copied = Folder.top(copy)
+        finalize(self, self._copied.close)
+        finalize(self, shutil.rmtree, copy, ignore_errors=True)
         self._known: dict[str, tuple[State, State]] = {}
         self._lock = threading.Lock()
 
@@ -50,8 +55,8 @@ class ProgramsFolder:
         """Copy what changed in the real folder since the last call, for the next command. Raises `OSError`."""
         with self._lock:
             if not os.path.samestat(os.stat(self.path, follow_symlinks=False), os.fstat(self._real.fd)):
-                self._real.close()
-                self._real = self._open()
+                with self._open() as present:
+                    os.dup2(present.fd, self._real.fd, inheritable=False)
                 self._known = {}
             here = {each.name: each for each in self._real.entries()}
             for name, entry in here.items():
@@ -99,13 +104,13 @@ class ProgramsFolder:
             self._known[name] = (real, copied)
 
 
-_folders: dict[tuple[str, str], ProgramsFolder] = {}
+_folders: WeakValueDictionary[tuple[str, str], ProgramsFolder] = WeakValueDictionary()
 _making = threading.Lock()
 
 
 def programs_folder(root: str, path: str) -> ProgramsFolder | None:
-    """The folder of programs at ``path`` below ``root``, ready for the next command. All sandboxes of this process share its
-    copy. None if it cannot be copied: then it stays read-only."""
+    """The folder of programs at ``path`` below ``root``, ready for the next command. The sandboxes of this process share its
+    copy, which is deleted with the last of them. None if it cannot be copied: then it stays read-only."""
     mine = runtime()
     try:
         with _making:

@@ -93,9 +93,10 @@ def _tracked_content(path: str) -> frozenset[bytes]:
     """The hashes of the contents that the repository around a path has for it."""
     top = os.path.dirname(path)
     while not os.path.lexists(os.path.join(top, ".git")):
-        if top == "/":
+        above = os.path.dirname(top)
+        if above == top:  # It is "/", or "//".
             return frozenset()
-        top = os.path.dirname(top)
+        top = above
     index = _index(top)
     name = os.fsencode(os.path.relpath(path, top))
     return index.hashes.get(name, frozenset()) if index is not None else frozenset()

@@ -90,3 +90,8 @@ def test_an_index_that_changes_is_read_again_after_a_while(tmp_path: Path, monke
     assert not is_tracked(str(top / ".env"))
     monkeypatch.setattr(tracked_files, "_AGAIN_S", 0.0)
     assert is_tracked(str(top / ".env"))
+
+
+def test_the_search_for_a_repository_ends(tmp_path: Path) -> None:
+    (secret := tmp_path / ".env").write_text("A=1\n")
+    assert not is_tracked(f"/{secret}"), "a path with two slashes, as below the folder /"

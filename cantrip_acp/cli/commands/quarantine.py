@@ -122,6 +122,8 @@ def _each(done: str, ids: tuple[str, ...], every: bool, found: Quarantine, as_js
     else:
         for entry in changed:
             click.echo(f"{done}: {clean_line(entry.name)}")
+        if not changed and not failed:
+            click.echo("nothing was moved away")
         for why in failed.values():
             click.echo(clean_line(why), file=sys.stderr)
     return 1 if failed else 0

@@ -65,6 +65,8 @@ ELSEWHERE = {
     "cantrip models pull": "downloads 98 MB; tests/crystals/integration/test_embedded.py does it",
     "cantrip demo --live": "needs the model that `models pull` downloads",
     "cantrip train": "needs that model and PyTorch; tests/training/integration/test_train.py runs it",
+    "cantrip quarantine keep 2026": "needs an entry; tests/cli/integration/test_quarantine.py has one",
+    "cantrip quarantine drop 2026": "needs an entry; tests/cli/integration/test_quarantine.py has one",
     "cantrip sandbox run --host": "reaches pypi.org",
     "cantrip doctor --probe": "reaches the providers",
 }

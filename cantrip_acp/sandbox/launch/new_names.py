@@ -110,7 +110,10 @@ class NewNames:
         self.begin()
 
     def exposed(self, mounted: Iterable[str]) -> bool:
-        """Whether there is a protected name now that is in none of these paths, and that we did not leave there."""
+        """Whether there is a protected name now that is in none of these paths, and that we did not leave there. Never in private
+        copies, which nobody else opens."""
+        if self._watched.copies:
+            return False
         known = tuple(mounted)
         return any(not within_any(name.partition("\0")[0], known) for name in self._names() - self._accepted)
 

@@ -422,7 +422,7 @@ def test_a_client_signs_in_by_key_and_by_address(serve: Callable[..., Wire], tmp
         for wrong, why in (
             ({"model": ""}, "Name the model"),
             ({"model": "a\nOPENAI_API_KEY=x"}, "Name the model"),
-            ({"key": "a b c d e f", "model": "small"}, "no key"),
+            ({"key": "a b c d e f", "model": "small"}, "not a key"),
             ({"provider": "nobody", "model": "small"}, "no provider"),
             ({"provider": "groq", "key": "", "model": "small"}, "no key for groq"),
         ):

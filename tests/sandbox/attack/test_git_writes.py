@@ -225,7 +225,9 @@ async def test_what_the_user_does_meanwhile_stays(place: Place) -> None:
 
 async def test_real_work_is_kept(place: Place) -> None:
     outcome = await place.attack(
-        "set -e; git status --short; echo n > n.txt; git add n.txt; git commit -qm new; git checkout -q -b more; echo z > n.txt;"
+        # The machine's user may have no name in git.
+        "set -e; export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b.example GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b.example;"
+        " git status --short; echo n > n.txt; git add n.txt; git commit -qm new; git checkout -q -b more; echo z > n.txt;"
         " git stash -q; git stash pop -q; git commit -qam z; git checkout -q main; git merge -q more; git tag -a v1 -m v1;"
         " git branch -d more; git worktree add -q wt; git config user.name Someone; git log --format=%an -1"
     )

@@ -218,7 +218,9 @@ def test_own(): pathlib.Path("made").write_text("x")
     (workspace / ".git/HEAD").write_text("ref: refs/heads/main\n")
     lay(workspace, {"conftest.py": "", "test_hostile.py": hostile})
     result = (await run()).result
-    assert (result["passed"], result["failed"]) == (1, 5), result
+    assert (result["passed"], result["failed"]) == (2, 4), result
+    assert not (workspace / ".cantrip").exists()
+    assert "cantrip: moved away .cantrip" in result["output"]
     assert not list(outside.iterdir())
     assert (workspace / "made").exists()
 

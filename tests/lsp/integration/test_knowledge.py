@@ -102,7 +102,7 @@ def test_a_scope_is_pinned_and_a_fact_remembered(folder: Client) -> None:
         ("chunk", {"id": "none"}, -32803, "no chunk has the id 'none'"),
         ("chunk", {}, -32602, "'id' is the id of a chunk"),
         ("tree", {"uri": "https://example.org"}, -32602, "'uri' must be the address of a file or folder"),
-        ("scope", {"offset": -1}, -32602, "'offset' is a whole number"),
+        ("scope", {"offset": -1}, -32602, "'offset' must be a whole number"),
         ("search", {"query": 7}, -32602, "'query' is a text"),
     ],
 )

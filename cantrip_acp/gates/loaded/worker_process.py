@@ -162,6 +162,8 @@ class ModuleWorker:
         rested = False
         if self._answer is not None:
             rested = await worker.freeze()
+            for line in worker.last_words:
+                self._printed.feed(os.fsencode(line))
         else:
             # A process that exits closes its pipe first. Wait a moment for its exit status.
             with anyio.move_on_after(0.3 if worker.broken is not None or worker.tree.exited else 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -234,6 +235,8 @@ class CodeSession(SessionBase):
         if not rested:
             return self._lose(worker)
         worker.tree.read_now()
+        for line in worker.last_words:
+            cell.output(2, os.fsencode(line))
         self._commands.clear(worker)
         if cell.ended is not None and cell.ended.names is not None:
             self._known.names = cell.ended.names

@@ -444,15 +444,14 @@ class Worker:
         else:
             if not await self._kill_children(self._processes):
                 return False
-        for line in environment_programs.take_over(self._programs):
-            self._on_output(2, line)
-        for said in await self._names.finish() if self._names is not None else ():
-            self._on_output(2, os.fsencode(said))
+        changed = environment_programs.take_over(self._programs)
+        if self._names is not None:
+            self._names.said = [*map(os.fsdecode, changed), *await self._names.finish()]
         return self.broken is None
 
     @property
     def last_words(self) -> list[str]:
-        """What is to be said about the protected names that were moved away last, as lines."""
+        """What is to be said about the protected names that the last cell made or changed, as lines."""
         return self._names.said if self._names is not None else []
 
     @property

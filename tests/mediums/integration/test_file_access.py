@@ -105,8 +105,12 @@ async def test_writable_paths(make, workspace: Path) -> None:
     await python(f"open('{workspace}/out/x', 'w').write('kept')\nopen('{workspace}/made/y', 'w').write('kept')")
     assert (workspace / "out" / "x").read_text() == "kept"
     assert (workspace / "made" / "y").read_text() == "kept"
-    assert (await python(f"import os\nos.mkdir('{workspace}/out/.git')")).error
-    assert (await python(f"os.mkdir('{workspace}/out/.vscode/x')")).error
+    made = await python(f"import os\nos.makedirs('{workspace}/out/.vscode/x')")
+    assert "cantrip: moved away .vscode" in made.stderr
+    hooks = (
+        f"os.makedirs('{workspace}/out/.git/hooks')\nopen('{workspace}/out/.git/hooks/post-commit', 'w').write('evil')"
+    )
+    assert "cantrip: moved away .git" in (await python(hooks)).stderr
     await python.session.close()
     assert sorted(os.listdir(workspace / "out")) == ["x"]
 

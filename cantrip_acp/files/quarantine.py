@@ -32,6 +32,7 @@ from msgspec import Struct
 
 from cantrip_acp.files import paths
 from cantrip_acp.files.folder import Folder
+from cantrip_acp.text.codecs import json_decoder
 from cantrip_acp.text.storable import storable
 from cantrip_acp.types.errors import CantripError
 
@@ -190,7 +191,7 @@ class Quarantine:
             with suppress(OSError), Folder.top(self.folder) as top, top.file(name) as file:
                 fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
                 try:
-                    read = msgspec.json.decode(file.read(), type=list[list[str]])
+                    read = json_decoder(list[list[str]]).decode(file.read())
                     roots, known, allowed = ([os.fsdecode(bytes.fromhex(each)) for each in part] for part in read)
                     found.append((name, Before(tuple(roots), frozenset(known), tuple(allowed))))
                 except (msgspec.DecodeError, ValueError):
@@ -260,7 +261,7 @@ class Quarantine:
     def _kept(self) -> dict[str, str]:
         try:
             with Folder.top(self.folder) as top, top.file(_KEPT) as file:
-                return msgspec.json.decode(file.read(), type=dict[str, str])
+                return json_decoder(dict[str, str]).decode(file.read())
         except (OSError, msgspec.DecodeError):
             return {}
 
@@ -594,7 +595,7 @@ def _write_record(inside: Folder, record: Quarantined) -> None:
 def _read_record(top: Folder, entry: str) -> Quarantined | None:
     try:
         with top.beneath(entry) as inside, inside.file(_RECORD) as file:
-            record = msgspec.json.decode(file.read(), type=Quarantined)
+            record = json_decoder(Quarantined).decode(file.read())
             if inside.entry(_CONTENT) is None and not record.lost:
                 return None
         path, name = (os.fsdecode(bytes.fromhex(each)) for each in (record.path, record.name))

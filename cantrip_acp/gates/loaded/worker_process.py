@@ -6,6 +6,7 @@ It has the sandbox and the limits of the code medium: no network, and only the p
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from dataclasses import dataclass

@@ -16,6 +16,7 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.sandbox.launch import causes, sandbox, self_test, unix_sockets
+from cantrip_acp.sandbox.launch.new_names import NewNames
 from cantrip_acp.types.errors import SandboxMissing
 from tests.sandbox.attack.attack_scene import Scene
 from tests.sandbox.attack.weakened_sandbox import (
@@ -24,6 +25,7 @@ from tests.sandbox.attack.weakened_sandbox import (
     hidden_environment,
     option,
     options,
+    patched,
     prepared,
     unsupervised,
 )
@@ -49,16 +51,11 @@ def _writable(args: list[str]) -> list[str]:
     return [*args[:at], "--bind", *args[at + 1 :]]
 
 
-def _git(args: list[str]) -> list[str]:
-    at = next(n for n in range(len(args)) if args[n] == "--tmpfs" and args[n + 1].endswith("/out/.git"))
-    return [*args[: at - 4], *args[at + 2 :]]
-
-
 WEAKENED: dict[str, Defence] = {
     "read_outside": options("nothing outside is shown", lambda args, _: _shown(args)),
     "host": options("nothing outside is writable", lambda args, _: _shown(args, writable=True)),
     "write_readable": options("the workspace is read-only", lambda args, _: _writable(args)),
-    "make_git": options("names that do not exist are protected", lambda args, _: _git(args)),
+    "quarantine": patched("the watch over new names", NewNames, "_move", lambda self, *, last: False),
     "environment": hidden_environment(),
     "processes": option("--unshare-pid"),
     "network": option("--unshare-net"),

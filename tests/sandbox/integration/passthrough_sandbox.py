@@ -25,6 +25,9 @@ class PassThrough:
         self._limit = wards.bash_max_output_bytes
         self._folder = workspace
 
+    def join(self, network: Any) -> None:
+        """There is one network."""
+
     async def run(self, command: str, *, listener: Any = None, environment: Any = None, **_: Any) -> Outcome:
         began = time.perf_counter()
         done = None

@@ -38,16 +38,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("medium", "program", "name", "reason"),
     [
-        ("bash", "git init .", ".git", "version control runs the hooks"),
-        ("bash", "echo a > .npmrc", ".npmrc", "a build tool reads it for every command"),
         ("bash", "echo {} > .vscode/settings.json", ".vscode", "the editor runs the tasks"),
         ("bash", "rm -rf .vscode", ".vscode", "the editor runs the tasks"),
         ("bash", "mv .vscode other; true", ".vscode", "the editor runs the tasks"),
-        ("bash", "mkdir .cursor && echo made", ".cursor", "a coding agent runs the hooks"),
-        ("code", "open('.npmrc', 'w')", ".npmrc", "a build tool reads it for every command"),
         ("code", "open('.vscode/settings.json', 'w')", ".vscode", "the editor runs the tasks"),
-        ("code", "import os\nos.mkdir('.git/hooks')", ".git", "version control runs the hooks"),
-        ("code", "import os; os.system('git init . 2>&1')", ".git", "version control runs the hooks"),
     ],
 )
 def test_the_output_says_why(folder: Path, medium: str, program: str, name: str, reason: str) -> None:
@@ -59,8 +53,29 @@ def test_the_output_says_why(folder: Path, medium: str, program: str, name: str,
 
 
 @pytest.mark.parametrize(
+    ("medium", "program", "name", "reason"),
+    [
+        ("bash", "echo a > .npmrc", ".npmrc", "a build tool reads it for every command"),
+        ("bash", "mkdir .cursor && echo made", ".cursor", "a coding agent runs the hooks"),
+        ("bash", "git init -q . && git config core.pager evil", ".git", "git of the user could run what it names"),
+        ("code", "open('.npmrc', 'w')", ".npmrc", "a build tool reads it for every command"),
+        ("code", "import os\nos.makedirs('.vscode.d/.vscode')", ".vscode.d/.vscode", "the editor runs the tasks"),
+    ],
+)
+def test_the_output_says_what_was_moved_away(folder: Path, medium: str, program: str, name: str, reason: str) -> None:
+    found = read(folder, medium, program)
+    lines = [line for line in found.splitlines() if line.startswith("cantrip:")]
+    assert len(lines) == 1, found
+    assert lines[0].startswith(f"cantrip: moved away {name} ({reason}")
+    assert "the user can keep or drop it: cantrip quarantine keep " in lines[0]
+    assert not (folder / name).exists()
+
+
+@pytest.mark.parametrize(
     ("medium", "program"),
     [
+        ("bash", "git init -q . && git add -A && echo made"),
+        ("code", "import os; os.system('git init . 2>&1')"),
         ("bash", "echo a > /usr/x; echo b > /etc/passwd; mkdir /new"),
         ("bash", "cat plain; echo x > plain"),
         ("bash", "cat .vscode; ls .vscode; cat .vscode/tasks.json"),

@@ -245,8 +245,10 @@ async def test_the_disk_is_not_filled(scene: Scene, allowed: bool, monkeypatch: 
     monkeypatch.setenv("CANTRIP_MIN_FREE_MB", "0" if allowed else str(room - 60))
     async with services(scene) as (made, place, records):
         writer = "for i in 1 2 3 4 5 6; do head -c 50M /dev/zero > big$i; sleep 0.3; done"
-        await made.start(writer, "s", place)
-        await made.read("s", 60, "")
+        # Other programs may have filled the disk meanwhile: then it is ended at once.
+        with contextlib.nullcontext() if allowed else contextlib.suppress(GateError):
+            await made.start(writer, "s", place)
+            await made.read("s", 60, "")
         (why,) = [each.why for each in records if each.event == "end"]
         assert ("exit status 0" in why) is allowed
         assert ("killed" in why) is not allowed

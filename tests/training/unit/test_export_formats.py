@@ -294,7 +294,7 @@ async def test_filters() -> None:
     assert count(outcomes=("max_turns",)) == 1
     assert count(outcomes=("terminated",)) == 4
     assert count(threads=(loom.leaves()[0],)) == 1
-    with pytest.raises(LoomError, match="no turn 'nowhere'"):
+    with pytest.raises(LoomError, match="no thread of this loom ends with turn 'nowhere'"):
         count(threads=("nowhere",))
 
 

@@ -150,7 +150,7 @@ def test_an_acknowledgement_is_one_transaction(store: TupleStore) -> None:
     store.put([work()])
     claim = claim_one(store)
     child = work(7, parent_id=work().id)
-    with pytest.raises(TupleError, match="is of tuple"):
+    with pytest.raises(TupleError, match="belongs to tuple"):
         acknowledge(store, claim, receipt(child), children=[child])
     assert state(store, work()) == "claimed"
     assert store.get(child.id) is None

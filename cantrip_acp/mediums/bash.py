@@ -186,6 +186,8 @@ class BashSession(SessionBase):
             if running:
                 partial = _output(running[0].partial(), "the command was stopped by a cancel")
                 report.interrupted(partial, running[0].rest())
+            else:
+                report.interrupted(Output(error="the command was not run: a cancel came first"), {})
             raise
         refused = explain_refusals(lambda: running[0].policy, f"{outcome.stdout}\n{outcome.stderr}")
         if refused and not turn.finished:

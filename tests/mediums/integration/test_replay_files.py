@@ -15,6 +15,7 @@ from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.types.errors import SandboxError
+from cantrip_acp.types.events import CommandOutput
 
 pytestmark = pytest.mark.sandbox
 
@@ -178,7 +179,7 @@ async def test_what_a_cancel_cut_off_is_no_difference(place: Path) -> None:
     async with cantrip.invoke() as entity:
         async with entity.stream("Wait.") as stream:
             async for event in stream:
-                if "begun" in str(event):
+                if isinstance(event, CommandOutput) and "begun" in event.data:
                     entity.cancel()
         last = entity.last_turn
     turn = cantrip.loom.turn(last)

@@ -155,7 +155,8 @@ async def test_what_is_protected_is_moved_away_and_leaves_nothing(workspace: Pat
             f"mkfifo {name}",
         ):
             outcome = await box.run(words)
-            assert outcome.exit_code == 0, outcome
+            # It may be moved away between two steps of the command.
+            assert outcome.exit_code in (0, 1), outcome
             assert [each.name for each in outcome.quarantined] == [name]
             assert f"cantrip: moved away {name} (" in outcome.stderr
             assert not os.path.lexists(workspace / name), (name, words)

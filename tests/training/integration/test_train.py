@@ -105,7 +105,7 @@ async def test_tokens_are_equal_from_the_server_to_the_learner(
     model = Model(settings.model, found.folder, rank=settings.rank, alpha=settings.alpha, seed=settings.seed)
     again = Learner(model, learning_rate=0.01, clip=0.2).logprobs(rows)
     # bfloat16 has 8 bits; float32 leaves the order of its sums.
-    tolerance = 1e-3 if str(model.dtype) == "torch.float32" else 0.05
+    tolerance = 5e-3 if str(model.dtype) == "torch.float32" else 0.05
     for row, logprobs in zip(rows, again, strict=True):
         recorded = [logprob for logprob, on in zip(row.logprobs, row.mask, strict=True) if on]
         assert logprobs == pytest.approx(recorded, abs=tolerance)

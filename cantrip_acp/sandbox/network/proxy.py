@@ -118,7 +118,13 @@ class Proxy:
                     ) -> None:
                         group.start_soon(self._connection, ProxyPipe(reader, writer), at)
 
-                    opened.append(await asyncio.start_server(connected, sock=each, limit=http_head.LARGEST))
+                    server = await asyncio.start_server(
+                        connected, sock=each, limit=http_head.LARGEST, start_serving=False
+                    )
+                    # A cancel while it starts must close it, too: else the event loop goes on to take the descriptor, whatever it
+                    # is by then, for one that it watches.
+                    opened.append(server)
+                    await server.start_serving()
                 await anyio.sleep_forever()
             finally:
                 for one in opened:

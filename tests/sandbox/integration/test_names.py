@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +16,8 @@ import pytest
 
 from cantrip_acp.sandbox import Outcome
 from cantrip_acp.sandbox.network import name_server
-from cantrip_acp.sandbox.network.hosts import is_public
+from cantrip_acp.sandbox.network.hosts import AllowedHosts, is_public
+from cantrip_acp.sandbox.network.proxy import Proxy
 from tests.sandbox.integration.conftest import Make
 from tests.support.tls_servers import Served, make_certificate, serve
 
@@ -291,3 +295,36 @@ def test_answers(sent: bytes, code: int | None, answers: int) -> None:
     assert found is not None
     assert (found[:2], found[3] & 15, found[7]) == (b"\x12\x34", code, answers)
     assert found.endswith(bytes([127, 77, 0, 1])) == bool(answers)
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_proxy_that_ends_while_it_starts_watches_no_descriptor(steps: int) -> None:
+    """The next file with its number must be watched again. A short command ends so."""
+    loop = asyncio.get_running_loop()
+    made = [socket.create_server(("127.0.0.1", 0)), socket.socket(type=socket.SOCK_DGRAM)]
+    made[1].bind(("127.0.0.1", 0))
+    for each in made:
+        each.setblocking(False)
+    numbers = [each.fileno() for each in made]
+    task = asyncio.create_task(Proxy(AllowedHosts.of(()), lambda line: None).serve(made))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.sleep(0)
+    for each in made:
+        each.close()
+    for number in numbers:
+        low = os.pipe()
+        reading, writing = (fcntl.fcntl(each, fcntl.F_DUPFD, 200) for each in low)
+        for descriptor in low:
+            os.close(descriptor)
+        os.dup2(reading, number)
+        readable = asyncio.Event()
+        loop.add_reader(number, readable.set)
+        os.write(writing, b"x")
+        async with asyncio.timeout(10):
+            await readable.wait()
+        loop.remove_reader(number)
+        for descriptor in (reading, writing, number):
+            os.close(descriptor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,10 @@ def batch_and_worker(folder: Path, address: str, **env: str) -> list[dict[str, A
     try:
         out, err = batch.communicate(timeout=60)
         assert batch.returncode == 1, err
+    except subprocess.TimeoutExpired:
+        batch.kill()
+        worker.kill()
+        pytest.fail(f"the batch waits: {batch.communicate()}; its worker: {worker.communicate()}")
     finally:
         worker.terminate()
         worker.communicate(timeout=60)

@@ -117,11 +117,11 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     return GateReply(None, title=_title(args), locations=places)
 
 
-def _command_line(args: Mapping[str, Any], context: GateContext) -> str:
+def command_line(args: Mapping[str, Any], context: GateContext) -> str:
     return str(args["command"])
 
 
-def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
+def covers_command(args: Mapping[str, Any]) -> tuple[str, str]:
     """A lasting permission is for exactly this command."""
     command = " ".join(str(args["command"]).split())
     return f"={args['command']}", f"with the command {command[:100]}"
@@ -155,7 +155,7 @@ SHELL = Gate(
     kind="execute",
     main_text="command",
     preview=_preview,
-    runs=_command_line,
-    covers=_covers,
+    runs=command_line,
+    covers=covers_command,
     opens=_open_session,
 )

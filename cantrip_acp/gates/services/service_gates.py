@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.interaction.shell import command_line, covers_command
 from cantrip_acp.gates.services.services import Place
 from cantrip_acp.types.errors import GateError
 from cantrip_acp.types.records import Location
@@ -50,10 +51,6 @@ async def _stop(args: Mapping[str, Any], context: GateContext) -> GateReply:
     return GateReply(await _services(context).stop(args["id"]), title=f"Stop {args['id']}")
 
 
-def _command_line(args: Mapping[str, Any], context: GateContext) -> str:
-    return str(args["command"])
-
-
 def _preview_start(args: Mapping[str, Any], context: GateContext) -> GateReply:
     # Like a shell command, it may write in the workspace if the wards allow that.
     places = (Location(str(context.workspace)),) if context.workspace is not None else ()
@@ -66,12 +63,6 @@ def _preview_output(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 def _preview_stop(args: Mapping[str, Any], context: GateContext) -> GateReply:
     return GateReply(None, title=f"Stop {args['id']}")
-
-
-def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
-    """A lasting permission is for exactly this command."""
-    command = " ".join(str(args["command"]).split())
-    return f"={args['command']}", f"with the command {command[:100]}"
 
 
 START = Gate(
@@ -95,8 +86,8 @@ START = Gate(
     kind="execute",
     main_text="command",
     preview=_preview_start,
-    runs=_command_line,
-    covers=_covers,
+    runs=command_line,
+    covers=covers_command,
 )
 
 OUTPUT = Gate(
